@@ -1,0 +1,364 @@
+"""The files that pass from one stage to the next, each with its one typed reader and writer.
+
+Every artifact is canonical JSON (sorted keys), so that equal results are equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fewtune.errors import InputError
+from fewtune.files import canonical_json, write_text
+
+
+class Part(BaseModel):
+    """A piece of an artifact."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Artifact(Part):
+    """One file between two stages."""
+
+    file_name: ClassVar[str]
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read the artifact from ``directory``.
+
+        Raises
+        ------
+        InputError
+            If the file is missing or is not what this version writes.
+        """
+        path = directory / cls.file_name
+        try:
+            return cls.model_validate_json(path.read_text())
+        except FileNotFoundError:
+            raise InputError(f"{path} is missing: run the stage that writes it") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise InputError(f"{path}: {place}: {first['msg']}; run its stage again") from None
+
+    def write(self, directory: Path) -> None:
+        """Write the artifact into ``directory``, whole or not at all."""
+        write_text(directory / self.file_name, canonical_json(self.model_dump(mode="json")))
+
+
+class Fingerprint(Artifact):
+    """What a measured figure depends on besides the parameters: machine and versions."""
+
+    file_name = "fingerprint.json"
+
+    device: str = Field(description="CPU or GPU model the kernels run on")
+    logical_cores: int
+    memory_gib: int
+    system: str
+    target: str = Field(description="the resolved TVM target, as JSON")
+    threads: int = Field(description="threads that TVM and onnxruntime both get")
+    versions: dict[str, str] = Field(description="python, tvm, tvm_ffi, llvm, onnxruntime, ...")
+
+    def identity(self) -> str:
+        """Twelve hex digits that differ when any field differs."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class TensorSpec(Part):
+    """Name, static shape and numpy dtype name of a model's input or output."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+class ImportReport(Artifact):
+    """What import_model did and how far the untuned module is from onnxruntime."""
+
+    file_name = "import.json"
+
+    model: str
+    source: str
+    source_sha256: str
+    opset: int
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    parameters: int
+    nodes: int = Field(description="nodes of the ONNX graph as given")
+    nodes_simplified: int
+    layout: Literal["NHWC", "NCHW"]
+    layout_note: str
+    transposes: int = Field(description="layout transposes left in the lowered module")
+    max_relative_error: float = Field(description="untuned TVM against onnxruntime")
+    error_bound: float
+    notes: list[str]
+
+
+class TaskInfo(Part):
+    """One MetaSchedule task: a fused kernel that occurs ``weight`` times in the model."""
+
+    name: str
+    workload: str = Field(description="structural hash of the task's module, hex")
+    weight: int
+    anchor: str = Field(description="name of the anchor block, such as conv2d_nhwc")
+    operator: str = Field(description="operator family, such as conv2d, dense, pool, elementwise")
+    shapes: list[list[int]] = Field(description="shapes of the task's buffers, outputs last")
+    dtype: str
+    flops: float = Field(description="floating-point operations of one call")
+    bytes: int = Field(description="bytes of the inputs and outputs of one call")
+    share: float = Field(description="estimated share of the model's time, by a roofline, 0 to 1")
+
+
+class TaskTable(Artifact):
+    """The tasks of one model, heaviest first."""
+
+    file_name = "tasks.json"
+
+    model: str
+    target: str
+    tasks: list[TaskInfo]
+
+
+class Cluster(Part):
+    """Tasks that share schedules: the representative is tuned, it is a member too."""
+
+    representative: str
+    members: list[str]
+    similarity_sum: float = Field(description="representative's similarity to the other members")
+
+
+class Selection(Artifact):
+    """Which tasks are tuned, which take schedules from whom, which are set aside."""
+
+    file_name = "selection.json"
+
+    model: str
+    strategy: str
+    method: str
+    clusters: list[Cluster]
+    set_aside: list[str] = Field(description="tasks that only get a default schedule")
+    set_aside_rule: str
+    selecting_s: float = Field(description="seconds spent on design spaces and clustering")
+
+    @property
+    def representatives(self) -> list[str]:
+        return [cluster.representative for cluster in self.clusters]
+
+    @property
+    def dependents(self) -> dict[str, str]:
+        """Each dependent task with its representative."""
+        return {
+            member: cluster.representative
+            for cluster in self.clusters
+            for member in cluster.members
+            if member != cluster.representative
+        }
+
+
+TuneStatus = Literal["tuned", "no_valid_schedule", "crashed", "not_reached"]
+
+
+class TunedTask(Part):
+    """What tuning one task came to."""
+
+    task: str
+    status: TuneStatus
+    trials: int
+    tuning_s: float
+    default_ms: float | None = Field(description="latency under the default schedule")
+    best_ms: float | None
+    failures: dict[str, int] = Field(description="failed candidates by cause")
+    note: str = ""
+
+
+class TuneReport(Artifact):
+    """What the tune stage did. The log itself is the JSONDatabase beside this file."""
+
+    file_name = "tune.json"
+
+    model: str
+    strategy: str
+    tasks: list[TunedTask]
+    trials: int
+    tuning_s: float = Field(description="wall-clock seconds, interruptions excluded")
+    search_s: float
+    build_s: float
+    run_s: float
+    model_update_s: float
+    defaults_ms: dict[str, float | None] = Field(
+        description="latency of every selected task under its default schedule"
+    )
+    stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
+
+
+ShareStatus = Literal["shared", "tuned_itself", "default"]
+
+
+class SharedTask(Part):
+    """How one dependent task got its schedule."""
+
+    task: str
+    representative: str
+    donor: str | None = Field(description="task whose schedule won; null unless status is shared")
+    donor_rank: int | None = Field(description="rank of that schedule at its donor, 1 is best")
+    status: ShareStatus
+    candidates: int
+    valid: int
+    trials: int = Field(description="candidates measured, a fallback's own trials included")
+    default_ms: float | None
+    best_ms: float | None
+    failures: dict[str, int]
+    note: str = ""
+
+
+class ShareReport(Artifact):
+    """What the share_schedules stage did; the JSONDatabase of all tasks lies beside it."""
+
+    file_name = "share.json"
+
+    model: str
+    strategy: str
+    tasks: list[SharedTask]
+    trials: int
+    sharing_s: float
+
+
+class CompileReport(Artifact):
+    """The exported library and how far its outputs are from onnxruntime's."""
+
+    file_name = "compile.json"
+
+    model: str
+    strategy: str
+    library: str = Field(description="file name of the exported library, beside this file")
+    scheduled_from_log: int = Field(description="kernels with a schedule from the tuning log")
+    scheduled_by_default: int
+    unscheduled: list[str] = Field(description="kernels that no schedule could be found for")
+    max_relative_error: float
+    error_bound: float
+    compile_s: float
+
+
+class LatencyStats(Part):
+    """Latency of one variant over interleaved rounds, in milliseconds."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    min_ms: float
+    rounds: int
+
+
+class RatioStats(Part):
+    """Ratio of two variants' latencies, taken round by round."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+class KernelRow(Part):
+    """One task in the benchmark's per-task table."""
+
+    task: str
+    weight: int
+    latency_ms: float | None = Field(description="best measured latency of one call")
+    share: float | None = Field(description="weight * latency over the sum of all tasks")
+    gflops: float | None
+    schedule: Literal["tuned", "shared", "tuned_itself", "default", "none"]
+    donor: str | None
+
+
+class Conditions(Part):
+    """Under which a table's figures hold."""
+
+    fingerprint: Fingerprint
+    date: str = Field(description="UTC, ISO 8601, to the minute")
+    trials_per_task: int
+    rounds: int
+    seed: int
+
+
+class BenchmarkReport(Artifact):
+    """End-to-end latencies of one result: untuned TVM, tuned TVM, onnxruntime, interleaved."""
+
+    file_name = "benchmark.json"
+
+    model: str
+    strategy: str
+    variants: dict[str, LatencyStats] = Field(description="untuned, tuned, onnxruntime")
+    speedup_over_untuned: RatioStats
+    speedup_over_onnxruntime: RatioStats
+    max_relative_error: float
+    kernels: list[KernelRow]
+    tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
+    conditions: Conditions
+
+
+class Metrics(Artifact):
+    """The flat figures of one result, for `dvc metrics` and MLflow."""
+
+    file_name = "metrics.json"
+
+    latency_ms: float
+    untuned_latency_ms: float
+    onnxruntime_latency_ms: float
+    speedup_over_untuned: float
+    speedup_over_onnxruntime: float
+    tuning_s: float = Field(description="selecting + tuning + sharing, seconds")
+    selecting_s: float
+    representative_tuning_s: float
+    sharing_s: float
+    compile_s: float
+    tasks: int
+    representatives: int
+    dependents: int
+    set_aside: int
+    trials: int
+    max_relative_error: float
+
+
+class Comparison(Artifact):
+    """Selective against full tuning of one model, measured interleaved in one process."""
+
+    file_name = "compare.json"
+
+    model: str
+    full_tuning_s: float
+    full_latency_ms: float
+    selective_tuning_s: float
+    selective_latency_ms: float
+    untuned_latency_ms: float
+    onnxruntime_latency_ms: float
+    used_time_pct: float
+    achieved_perf_pct: float = Field(description="full over selective latency, median of rounds")
+    achieved_perf_p10_pct: float
+    achieved_perf_p90_pct: float
+    tasks: int
+    representatives: int
+    full_trials: int
+    selective_trials: int
+    max_relative_error: float
+    conditions: Conditions
+
+
+class CurvePoint(Part):
+    """One measured batch: where the model's estimated latency stood."""
+
+    elapsed_s: float
+    trials: int
+    estimated_latency_ms: float
+
+
+class Curve(Artifact):
+    """Estimated model latency over tuning seconds, a point per measured batch."""
+
+    file_name = "curve.json"
+
+    points: list[CurvePoint]

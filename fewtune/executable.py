@@ -1,0 +1,70 @@
+"""From a lowered Relax module to something that runs: build, export, load, call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fewtune.machine import device_of
+from fewtune.tvm_runtime import relax, tvm
+
+
+def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.VMExecutable:
+    """Compile a module whose operators are already kernels (after FuseTIR).
+
+    Parameters
+    ----------
+    lowered : tvm.IRModule
+        Output of `fewtune.model.relax_import.lower`, its kernels scheduled or not.
+    target : tvm.target.Target
+
+    Returns
+    -------
+    executable : relax.VMExecutable
+    """
+    pipeline = relax.pipeline.BackendDispatcher
+    if pipeline.is_gpu_target(target):
+        from tvm.relax.backend import gpu_generic as backend
+    else:
+        from tvm.relax.backend import cpu_generic as backend
+    passes = tvm.transform.Sequential(
+        [*backend.dataflow_lower_passes(target), *backend.finalize_passes(target)]
+    )
+    with target, tvm.transform.PassContext(opt_level=3):
+        return relax.build(lowered, target=target, relax_pipeline=passes)
+
+
+class CompiledModel:
+    """A compiled model with its inputs bound by position.
+
+    Parameters
+    ----------
+    executable : relax.VMExecutable or Path
+        As built, or the path of an exported library.
+    target : tvm.target.Target
+    """
+
+    def __init__(
+        self, executable: relax.VMExecutable | Path, target: tvm.target.Target
+    ) -> None:
+        if isinstance(executable, Path):
+            executable = tvm.runtime.load_module(str(executable))
+        self.device = device_of(target)
+        self._machine = relax.VirtualMachine(executable, self.device)
+        self._inputs: list[tvm.runtime.Tensor] = []
+
+    def set_inputs(self, inputs: list[np.ndarray]) -> None:
+        """Copy the inputs to the device; `run` uses them until the next call."""
+        self._inputs = [tvm.runtime.tensor(value, self.device) for value in inputs]
+
+    def run(self) -> list[tvm.runtime.Tensor]:
+        """Run once; returns when the device has finished."""
+        outputs = self._machine["main"](*self._inputs)
+        self.device.sync()
+        return list(outputs) if not hasattr(outputs, "numpy") else [outputs]
+
+    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Run once on ``inputs`` and copy the outputs back."""
+        self.set_inputs(inputs)
+        return [output.numpy() for output in self.run()]

@@ -1,0 +1,188 @@
+"""Small readers of an ONNX graph that the other modules of this package share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+# Above this size a tensor is taken out of the model before a C++ pass of the onnx package sees it:
+# those passes serialise the whole model, which protobuf refuses above 2 GB.
+DETACHED_BYTES = 4096
+
+
+def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
+    """Inputs that the caller feeds; before IR version 4 initialisers were listed as inputs too."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    initializers |= {sparse.values.name for sparse in graph.sparse_initializer}
+    return [value for value in graph.input if value.name not in initializers]
+
+
+def opset_of(model: ModelProto) -> int:
+    """Version of the default operator set (1 where the model names none)."""
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+
+
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Nodes of the graph and of every graph nested in it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from all_nodes(attribute.g)
+            for nested in attribute.graphs:
+                yield from all_nodes(nested)
+
+
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Tensors of the model: initialisers and attributes, of nested graphs and functions too."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _node_tensors(node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        if attribute.HasField("g"):
+            yield from _graph_tensors(attribute.g)
+        for nested in attribute.graphs:
+            yield from _graph_tensors(nested)
+
+
+def element_count(tensor: TensorProto) -> int:
+    """Number of elements of a tensor, without reading them."""
+    return int(np.prod(list(tensor.dims), dtype=np.int64))
+
+
+def tensor_bytes(tensor: TensorProto) -> int:
+    """Size of a tensor's data; protobuf's own ByteSize would serialise it to tell."""
+    return element_count(tensor) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def model_bytes(model: ModelProto) -> int:
+    """Size of a model's weights and, roughly, of the rest; protobuf fails on it above 2 GB."""
+    light_model, weights = detach_weights(model)
+    return light_model.ByteSize() + sum(tensor_bytes(tensor) for tensor in weights)
+
+
+def parameter_count(model: ModelProto) -> int:
+    """Number of floating-point elements in the initialisers."""
+    return sum(element_count(t) for t in model.graph.initializer if is_float(t.data_type))
+
+
+def is_float(element_type: int) -> bool:
+    """Whether an ONNX element type is a floating-point one."""
+    return element_type in (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.BFLOAT16,
+    )
+
+
+def type_name(element_type: int) -> str:
+    """Numpy's name of an ONNX element type, such as ``float32``."""
+    return helper.tensor_dtype_to_np_dtype(element_type).name
+
+
+def static_shape(value: ValueInfoProto) -> list[int] | None:
+    """Shape of a value when every dimension is known, else None."""
+    tensor_type = value.type.tensor_type
+    if not tensor_type.HasField("shape"):
+        return None
+    shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor_type.shape.dim]
+    return None if any(size < 0 for size in shape) else shape
+
+
+def known_ranks(model: ModelProto) -> dict[str, int]:
+    """Rank of every value whose shape the graph declares, initialisers included."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
+        if value.type.tensor_type.HasField("shape"):
+            ranks[value.name] = len(value.type.tensor_type.shape.dim)
+    return ranks
+
+
+def onnx_operators(model: ModelProto) -> dict[str, str]:
+    """Every operator type with the first node that uses it.
+
+    Returns
+    -------
+    operators : dict
+        Operator type to node name, in graph order. Types outside the default domain read
+        ``domain.Type``; a node without a name is named by its first output.
+    """
+    first: dict[str, str] = {}
+    for node in all_nodes(model.graph):
+        standard = node.domain in ("", "ai.onnx")
+        kind = node.op_type if standard else f"{node.domain}.{node.op_type}"
+        first.setdefault(kind, node.name or (node.output[0] if node.output else "unnamed"))
+    return first
+
+
+def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:
+    """Copy a model with its large and external initialisers turned into graph inputs.
+
+    Returns
+    -------
+    light_model, weights
+        Give both to `attach_weights` to undo it. The weights are those of ``model``, not copies.
+    """
+    light_model = ModelProto()
+    _copy_fields(model, light_model, leave="graph")
+    _copy_fields(model.graph, light_model.graph, leave="initializer")
+    inputs = {value.name for value in model.graph.input}
+    weights = []
+    for tensor in model.graph.initializer:
+        external = tensor.data_location == TensorProto.EXTERNAL
+        if tensor_bytes(tensor) < DETACHED_BYTES and not external:
+            light_model.graph.initializer.append(tensor)
+            continue
+        weights.append(tensor)
+        if tensor.name not in inputs:
+            light_model.graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+    return light_model, weights
+
+
+def attach_weights(light_model: ModelProto, weights: list[TensorProto]) -> ModelProto:
+    """Turn the inputs that `detach_weights` made back into initialisers, in place."""
+    names = {tensor.name for tensor in weights}
+    kept = [value for value in light_model.graph.input if value.name not in names]
+    del light_model.graph.input[:]
+    light_model.graph.input.extend(kept)
+    light_model.graph.initializer.extend(weights)
+    return light_model
+
+
+def copy_model(model: ModelProto) -> ModelProto:
+    """Copy a model of any size."""
+    return attach_weights(*detach_weights(model))
+
+
+def _copy_fields(source: object, destination: object, leave: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == leave:
+            continue
+        if field.is_repeated:
+            getattr(destination, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(destination, field.name).CopyFrom(value)
+        else:
+            setattr(destination, field.name, value)

@@ -1,0 +1,209 @@
+"""The reference that every compiled model is held against: onnxruntime on random inputs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto, shape_inference
+
+from fewtune.artifacts import TensorSpec
+from fewtune.errors import InputError
+from fewtune.model.external_data import EMBEDDED_BYTES, save
+from fewtune.model.graph import (
+    attach_weights,
+    detach_weights,
+    graph_inputs,
+    model_bytes,
+    static_shape,
+    type_name,
+)
+
+# What squeezes a model's last values into a range where relative errors say little.
+_SQUASHING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
+_SHAPE_ONLY = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
+
+
+def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Inputs and outputs of a model with static shapes.
+
+    Raises
+    ------
+    InputError
+        If a shape is not static.
+    """
+    specs = []
+    for values in (graph_inputs(model.graph), model.graph.output):
+        side = []
+        for value in values:
+            shape = static_shape(value)
+            if shape is None:
+                raise InputError(f"the shape of {value.name!r} is not static: bind it first")
+            dtype = type_name(value.type.tensor_type.elem_type)
+            side.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
+        specs.append(side)
+    return specs[0], specs[1]
+
+
+def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarray]:
+    """Draw an array for every input.
+
+    Floats are standard normal, booleans fair, uint8 (pixels) uniform. Other integers are 0 or 1:
+    whether they are token ids, indices or a mask cannot be known, and those are valid for each.
+    """
+    generator = np.random.default_rng(seed)
+    arrays = {}
+    for spec in specs:
+        dtype = np.dtype(spec.dtype)
+        if dtype.kind == "f":
+            array = generator.standard_normal(spec.shape)
+        else:
+            array = generator.integers(0, 256 if dtype == np.uint8 else 2, spec.shape)
+        arrays[spec.name] = np.asarray(array).astype(dtype)
+    return arrays
+
+
+class OnnxruntimeSession:
+    """onnxruntime on the CPU with a given number of threads, for many runs.
+
+    Parameters
+    ----------
+    model : Path or ModelProto
+        A path where the model has external data or is large.
+    threads : int
+        Threads within an operator; operators run one after the other.
+    spinning : bool
+        Whether idle threads wait busily, as is onnxruntime's default.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime refuses the model.
+    """
+
+    def __init__(self, model: Path | ModelProto, threads: int, spinning: bool = True) -> None:
+        onnxruntime.disable_telemetry_events()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3  # errors only
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        if isinstance(model, ModelProto):
+            self._session = _session_of_proto(model, options)
+        else:
+            self._session = _session(str(model), options)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Run the model once; outputs in the order of the graph."""
+        return self._session.run(None, inputs)
+
+
+def _session_of_proto(
+    model: ModelProto, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    if model_bytes(model) <= EMBEDDED_BYTES:
+        return _session(model.SerializeToString(), options)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.onnx"
+        save(model, path)
+        return _session(str(path), options)
+
+
+def _session(
+    model: str | bytes, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+        raise InputError(f"onnxruntime cannot load the model: {reason.strip()}") from None
+
+
+def run_onnxruntime(
+    model: Path | ModelProto, inputs: dict[str, np.ndarray], threads: int
+) -> list[np.ndarray]:
+    """Run a model once; see `OnnxruntimeSession` for the parameters.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime refuses the model.
+    """
+    return OnnxruntimeSession(model, threads).run(inputs)
+
+
+def relative_error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Largest absolute difference over the largest absolute expected value, worst output.
+
+    Parameters
+    ----------
+    actual, expected : sequence of arrays
+        Outputs in the same order.
+
+    Returns
+    -------
+    error : float
+        Zero where they agree exactly. Infinite where the number of outputs, a shape, or the
+        finiteness of a value differs from what a comparison needs.
+    """
+    if len(actual) != len(expected):
+        return float("inf")
+    return max((_error(a, e) for a, e in zip(actual, expected, strict=True)), default=0.0)
+
+
+def _error(actual: np.ndarray, expected: np.ndarray) -> float:
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        return float("inf")
+    if actual.size == 0:
+        return 0.0
+    wide_actual, wide_expected = actual.astype(np.float64), expected.astype(np.float64)
+    if not (np.isfinite(wide_actual).all() and np.isfinite(wide_expected).all()):
+        return float("inf")
+    difference = float(np.abs(wide_actual - wide_expected).max())
+    scale = float(np.abs(wide_expected).max())
+    if difference == 0.0:
+        return 0.0
+    return difference / scale if scale > 0.0 else float("inf")
+
+
+def with_logits(model: ModelProto) -> ModelProto:
+    """Add the tensors before a final Softmax, LogSoftmax or Sigmoid as further outputs.
+
+    Behind one, values near zero hide a fault or exaggerate a rounding difference; before it, the
+    relative error means something.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With static shapes; it is left as it is.
+
+    Returns
+    -------
+    model : ModelProto
+        The outputs of ``model`` first, then one for each final squashing operator.
+    """
+    producers = {output: node for node in model.graph.node for output in node.output}
+    names = [value.name for value in model.graph.output]
+    for output in list(names):
+        node = producers.get(output)
+        while node is not None and node.op_type in _SHAPE_ONLY:
+            node = producers.get(node.input[0])
+        if node is not None and node.op_type in _SQUASHING and node.input[0] in producers:
+            names.append(node.input[0])
+    light_model, weights = detach_weights(model)
+    known = {value.name: value for value in light_model.graph.value_info}
+    if any(name not in known for name in names):
+        inferred = shape_inference.infer_shapes(light_model, data_prop=True)
+        known = {value.name: value for value in inferred.graph.value_info}
+    outputs = {value.name for value in model.graph.output}
+    for name in names:
+        if name not in outputs and name in known and static_shape(known[name]) is not None:
+            light_model.graph.output.append(known[name])
+            outputs.add(name)
+    return attach_weights(light_model, weights)

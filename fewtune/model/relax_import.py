@@ -1,0 +1,210 @@
+"""From ONNX to lowered, fused Relax, checked against onnxruntime before anything is tuned."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from pydantic import BaseModel, ConfigDict, Field
+
+from fewtune.artifacts import ImportReport
+from fewtune.errors import InputError, VerificationError
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.files import write_text
+from fewtune.model import prepare, reference
+from fewtune.model.source import load_registered
+from fewtune.tvm_runtime import relax, tvm
+
+LOWERED = "lowered.json"
+REFERENCE = "model.onnx"
+_LOG = logging.getLogger(__name__)
+# Transposed convolutions have no NHWC form in TVM 0.27: naming their own layout keeps them out.
+_NHWC = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+
+
+class ImportOptions(BaseModel):
+    """How a model is imported."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    layout: Literal["NHWC", "NCHW"] = Field(
+        default="NHWC", description="layout of convolutions; NHWC falls back where it fails"
+    )
+    error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
+    seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
+
+
+def lower(
+    model: onnx.ModelProto, target: tvm.target.Target, layout: Literal["NHWC", "NCHW"]
+) -> tvm.IRModule:
+    """Import an ONNX graph into Relax and lower it to fused kernels.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Static shapes, simplified (`fewtune.model.prepare.simplify`).
+    target : tvm.target.Target
+    layout : {"NHWC", "NCHW"}
+        Layout that 2-D convolutions run in.
+
+    Returns
+    -------
+    lowered : tvm.IRModule
+        ``main`` calls fused TensorIR kernels; weights are constants inside it.
+    """
+    from tvm.relax.frontend.onnx import from_onnx
+
+    module = from_onnx(model, keep_params_in_input=False)
+    convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
+    passes = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        *convert,
+        relax.transform.Normalize(),
+        relax.transform.FoldConstant(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    with target, tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(passes)(module)
+
+
+def count_calls(lowered: tvm.IRModule, pattern: str) -> int:
+    """How many kernel calls in ``main`` have a name that ``pattern`` matches from its start."""
+    matched = 0
+
+    def visit(expression: relax.Expr) -> None:
+        nonlocal matched
+        if isinstance(expression, relax.Call) and expression.args:
+            callee = expression.args[0]
+            if isinstance(callee, tvm.ir.GlobalVar) and re.match(pattern, callee.name_hint):
+                matched += 1
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    return matched
+
+
+def import_model(
+    name: str,
+    models_directory: Path,
+    target: tvm.target.Target,
+    threads: int,
+    options: ImportOptions,
+    directory: Path,
+    say: Callable[[str], None] = _LOG.info,
+) -> ImportReport:
+    """Import a registered model, verify it untuned, and write it into ``directory``.
+
+    Writes ``model.onnx`` (as given, dynamic dimensions bound: onnxruntime's side), the lowered
+    Relax module and the report.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be used as registered, or an operator cannot be imported.
+    VerificationError
+        If the untuned module is further from onnxruntime than ``options.error_bound``.
+    """
+    loaded = load_registered(models_directory, name)
+    bound = prepare.bind_shapes(loaded.model, loaded.source.shapes, loaded.source.dimensions)
+    reference_path = directory / REFERENCE
+    prepare.save(bound, reference_path)
+    simplified = prepare.simplify(bound)
+    notes = []
+    if not prepare.can_show_fault(simplified):
+        raise InputError(
+            f"{name}: its weights are all one constant, so no check of its outputs can show a "
+            "fault; give a model with real or random weights"
+        )
+    inputs, outputs = reference.tensor_specs(bound)
+    feeds = reference.random_inputs(inputs, options.seed)
+    session = reference.OnnxruntimeSession(reference_path, threads)
+    expected = session.run(feeds)
+
+    def attempt(layout: Literal["NHWC", "NCHW"]) -> tuple[tvm.IRModule, float]:
+        lowered = lower(simplified, target, layout)
+        say(f"{name}: {layout} lowered, running it untuned beside onnxruntime")
+        actual = CompiledModel(build_executable(lowered, target), target).outputs(
+            [feeds[spec.name] for spec in inputs]
+        )
+        return lowered, reference.relative_error(actual, expected)
+
+    layout: Literal["NHWC", "NCHW"] = options.layout
+    layout_note = "as asked"
+    try:
+        lowered, error = attempt(layout)
+        if layout == "NHWC" and not error <= options.error_bound:
+            raise VerificationError(f"NHWC outputs are {error:.1e} away from onnxruntime's")
+    except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
+        if layout == "NCHW":
+            raise _import_fault(name, bound, fault) from fault
+        layout, layout_note = "NCHW", f"NHWC failed: {first_line(fault)}"
+        say(f"{name}: {layout_note}; trying NCHW")
+        try:
+            lowered, error = attempt(layout)
+        except Exception as second:  # noqa: BLE001
+            raise _import_fault(name, bound, second) from second
+    if not error <= options.error_bound:
+        raise VerificationError(
+            f"{name}: untuned outputs are {error:.1e} away from onnxruntime's, above "
+            f"import_model.error_bound {options.error_bound:.1e}: the import is wrong, not the "
+            "tuning; raise the bound only if the model is known to be that sensitive"
+        )
+    write_text(directory / LOWERED, tvm.ir.save_json(lowered))
+    report = ImportReport(
+        model=name,
+        source=loaded.description,
+        source_sha256=loaded.sha256,
+        opset=loaded.opset,
+        inputs=inputs,
+        outputs=outputs,
+        parameters=prepare.parameter_count(bound),
+        nodes=len(bound.graph.node),
+        nodes_simplified=len(simplified.graph.node),
+        layout=layout,
+        layout_note=layout_note,
+        transposes=count_calls(lowered, r"(fused_)?transpose"),
+        max_relative_error=error,
+        error_bound=options.error_bound,
+        notes=notes,
+    )
+    report.write(directory)
+    return report
+
+
+def read_lowered(directory: Path) -> tvm.IRModule:
+    """Read the lowered module that `import_model` wrote."""
+    return tvm.ir.load_json((directory / LOWERED).read_text())
+
+
+def first_line(fault: BaseException) -> str:
+    """The telling line of an exception: TVM puts its stack before the message."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
+    text = lines[-1] if lines else type(fault).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _import_fault(name: str, model: onnx.ModelProto, fault: Exception) -> Exception:
+    """Say which operator stopped the import, where one did."""
+    if isinstance(fault, InputError | VerificationError):
+        return fault
+    operators = prepare.onnx_operators(model)
+    mentioned = [
+        kind for kind in operators if re.search(rf"\b{re.escape(kind)}\b", str(fault))
+    ]
+    if mentioned:
+        named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned)
+        return InputError(f"{name}: TVM cannot import operator {named}: {first_line(fault)}")
+    return InputError(f"{name}: TVM cannot import this model: {first_line(fault)}")

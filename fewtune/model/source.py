@@ -1,0 +1,324 @@
+"""Registered models: where a model comes from, and every check before it is let in."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx
+import yaml
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, external_data_helper
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from fewtune.errors import InputError, MachineError
+from fewtune.files import whole_directory, write_text
+from fewtune.model.external_data import external_files
+from fewtune.model.graph import detach_weights, graph_inputs, opset_of
+from fewtune.model.light import light_model, light_names
+from fewtune.model.shapes import check_types, input_shapes
+
+LIGHT_PREFIX = "light:"
+REGISTRATION = "model.yaml"
+MODEL_FILE = "model.onnx"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_PROTOBUF_LIMIT = 2**31
+
+
+class ModelSource(BaseModel):
+    """A model's registration, the file ``models/<name>/model.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    light: str | None = Field(default=None, description="an architecture of the onnx package")
+    seed: int = Field(default=0, ge=0, description="seed of a light model's weights")
+    file: str | None = Field(default=None, description="the .onnx file, beside this one")
+    shapes: dict[str, list[PositiveInt]] = Field(
+        default_factory=dict, description="input name to its static shape"
+    )
+    dimensions: dict[str, PositiveInt] = Field(
+        default_factory=dict, description="name of a dynamic dimension to its size"
+    )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.light is None) == (self.file is None):
+            raise ValueError("give either light or file")
+        if self.file is not None and Path(self.file).name != self.file:
+            raise ValueError("file must lie beside model.yaml: give a name without folders")
+        return self
+
+    @classmethod
+    def read(cls, models_directory: Path, name: str) -> Self:
+        """Read the registration of ``name``.
+
+        Raises
+        ------
+        InputError
+            If the model is not registered or its registration cannot be used.
+        """
+        path = models_directory / check_name(name) / REGISTRATION
+        try:
+            return cls.model_validate(yaml.safe_load(path.read_text()) or {})
+        except FileNotFoundError:
+            raise InputError(
+                f"model {name!r} is not registered ({path} is missing): "
+                "register it with fewtune add"
+            ) from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path} is not valid YAML: {reason}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise InputError(f"{path}: {place + ': ' if place else ''}{first['msg']}") from None
+
+    def text(self) -> str:
+        """The registration as YAML, without what is left at its default."""
+        values = self.model_dump(exclude_defaults=True)
+        if self.light is not None:
+            values["seed"] = self.seed
+        return yaml.safe_dump(values, sort_keys=False)
+
+    @property
+    def description(self) -> str:
+        """Where the model comes from, in a few words."""
+        return f"{LIGHT_PREFIX}{self.light} seed {self.seed}" if self.light else str(self.file)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A registered model with its weights in memory.
+
+    Attributes
+    ----------
+    name : str
+    model : ModelProto
+        As given: dynamic dimensions are not bound yet.
+    source : ModelSource
+    sha256 : str
+        Over the model file and its external data; of a light model, over its serialised form.
+    opset : int
+    """
+
+    name: str
+    model: ModelProto
+    source: ModelSource
+    sha256: str
+    opset: int
+
+    @property
+    def description(self) -> str:
+        """Where the model comes from, in a few words."""
+        return self.source.description
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it is plain enough for a folder, a stage and a run.
+
+    Raises
+    ------
+    InputError
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"model name {name!r} is not plain: use lower-case letters, digits, '_', '.' and '-', "
+            "beginning with a letter or digit"
+        )
+    return name
+
+
+def name_from_path(path: Path) -> str:
+    """Derive a plain name from a file's: lower case, anything unusual becomes ``-``.
+
+    Raises
+    ------
+    InputError
+        If nothing usable is left.
+    """
+    plain = re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower())
+    plain = re.sub(r"^[^a-z0-9]+|[^a-z0-9]+$", "", plain)
+    if not plain:
+        raise InputError(f"no model name can be made of {path.name!r}: give one with --name")
+    return plain
+
+
+def add_model(
+    source: str,
+    models_directory: Path,
+    name: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    dimensions: Mapping[str, int] | None = None,
+    replace: bool = False,
+) -> str:
+    """Register a model, after every check, whole or not at all.
+
+    Parameters
+    ----------
+    source : str
+        Path of an ``.onnx`` file, which is copied with its external data, or ``light:NAME``.
+    models_directory : Path
+    name : str, optional
+        Derived from ``source`` when not given.
+    shapes, dimensions : mapping, optional
+        As `fewtune.model.shapes.input_shapes`.
+    seed : int
+        Of a light model's weights.
+    replace : bool
+        Whether another model of that name may be replaced. Adding the same again always may.
+
+    Returns
+    -------
+    name : str
+
+    Raises
+    ------
+    InputError
+        If the source, the name or the shapes cannot be used.
+    MachineError
+        If the files cannot be written.
+    """
+    shapes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
+    dimensions = dict(dimensions or {})
+    light = source.removeprefix(LIGHT_PREFIX) if source.startswith(LIGHT_PREFIX) else None
+    path = Path(source).expanduser()
+    name = check_name(name) if name is not None else light or name_from_path(path)
+    locations: list[str] = []
+    if light is not None:
+        if light in light_names() and seed < 0:
+            raise InputError(f"seed {seed} is negative: give 0 or more")
+        model = light_model(light, seed)
+    else:
+        model, locations = _checked_file(path)
+    input_shapes(model, shapes, dimensions)
+    registration = ModelSource(
+        light=light,
+        seed=seed if light is not None else 0,
+        file=None if light is not None else MODEL_FILE,
+        shapes=shapes,
+        dimensions=dimensions,
+    )
+    folder = models_directory / name
+    if not replace:
+        _refuse_another(folder, registration, path, locations)
+    try:
+        with whole_directory(folder) as scratch:
+            write_text(scratch / REGISTRATION, registration.text())
+            if light is None:
+                shutil.copyfile(path, scratch / MODEL_FILE)
+            for location in locations:
+                (scratch / location).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path.parent / location, scratch / location)
+    except OSError as error:
+        raise MachineError(f"model {name!r} could not be written to {folder}: {error}") from None
+    return name
+
+
+def load_registered(models_directory: Path, name: str) -> LoadedModel:
+    """Load a registered model, with the checks that `add_model` made.
+
+    Raises
+    ------
+    InputError
+        If it is not registered, or its files are not what they were.
+    """
+    source = ModelSource.read(models_directory, name)
+    if source.light is not None:
+        model = light_model(source.light, source.seed)
+        digest = hashlib.sha256(model.SerializeToString()).hexdigest()
+    else:
+        path = models_directory / name / str(source.file)
+        model, locations = _checked_file(path)
+        external_data_helper.load_external_data_for_model(model, str(path.parent))
+        digest = _digest(path, locations)
+    input_shapes(model, source.shapes, source.dimensions)
+    return LoadedModel(name, model, source, digest, opset_of(model))
+
+
+def _checked_file(path: Path) -> tuple[ModelProto, list[str]]:
+    """Parse a model file and check all of it but its shapes; external data stays on disk."""
+    model = _parsed(path)
+    if not model.graph.output:
+        raise InputError(f"{path}: the model has no outputs")
+    if not graph_inputs(model.graph):
+        raise InputError(f"{path}: the model has no inputs: there is nothing to run it on")
+    locations = external_files(model, path.parent)
+    taken = sorted({REGISTRATION, MODEL_FILE} & set(locations))
+    if taken:
+        raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
+    check_types(model)
+    try:
+        onnx.checker.check_model(_for_checker(path, model))
+    except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
+        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+        raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
+    return model, locations
+
+
+def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
+    """What to give the checker: the path, as it cannot take a model above 2 GB from memory.
+
+    It refuses inputs and outputs of open rank, which the user may bind and inference may find.
+    """
+    values = [*graph_inputs(model.graph), *model.graph.output]
+    if all(value.type.tensor_type.HasField("shape") for value in values):
+        return str(path)
+    light_copy, _ = detach_weights(model)
+    for value in [*light_copy.graph.input, *light_copy.graph.output]:
+        value.type.tensor_type.shape.SetInParent()
+    return light_copy
+
+
+def _parsed(path: Path) -> ModelProto:
+    if not path.exists():
+        raise InputError(f"no such file: {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: give the path of an .onnx file")
+    if path.stat().st_size >= _PROTOBUF_LIMIT:
+        raise InputError(
+            f"{path} is larger than the 2 GB that ONNX can read: save it with external data"
+        )
+    model = ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError:
+        raise InputError(f"{path} is not an ONNX model, or it is truncated") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    # Protobuf takes an empty file, and some texts, for a message without fields.
+    if not model.ir_version or not model.HasField("graph"):
+        raise InputError(f"{path} is not an ONNX model, or it is truncated")
+    return model
+
+
+def _refuse_another(
+    folder: Path, registration: ModelSource, path: Path, locations: list[str]
+) -> None:
+    """Raise InputError if ``folder`` holds another model than the one to be added."""
+    if not (folder / REGISTRATION).exists():
+        return
+    try:
+        same = ModelSource.read(folder.parent, folder.name) == registration
+        if same and registration.file is not None:
+            same = _digest(path, locations) == _digest(folder / MODEL_FILE, locations)
+    except (InputError, OSError):
+        same = False
+    if not same:
+        raise InputError(
+            f"another model is registered as {folder.name!r}: give this one another --name, "
+            f"or remove {folder} first"
+        )
+
+
+def _digest(path: Path, locations: list[str]) -> str:
+    digest = hashlib.sha256()
+    for file in [path, *(path.parent / location for location in locations)]:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

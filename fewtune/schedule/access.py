@@ -1,0 +1,123 @@
+"""How a block walks through memory: the stride of each loop in each tensor it touches.
+
+TensorIR holds indices as expressions. For a default schedule only numbers matter (is this axis
+contiguous in that tensor, over how many elements?), so the flat address is computed with numpy
+along one axis at a time, the other axes at zero, and its steps are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_BINARY = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "Min": np.minimum,
+    "Max": np.maximum,
+}
+# Long axes repeat themselves: what holds for this many elements holds for the tile sizes in use.
+_MOST_POINTS = 1 << 15
+
+
+class NotAffineError(Exception):
+    """An index that is no arithmetic of the loop variables, such as a value read from a tensor."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How the address in a tensor moves with one axis of a block.
+
+    Attributes
+    ----------
+    stride : int
+        Elements from one step to the next.
+    run : int
+        Steps over which that stride holds, from the start of the axis: its extent when always.
+    """
+
+    stride: int
+    run: int
+
+
+def evaluate(expression: Any, values: dict[Any, Any]) -> Any:
+    """The value of an index expression, for numbers or numpy arrays in place of its variables.
+
+    Raises
+    ------
+    NotAffineError
+        If the expression reads a tensor or calls a function.
+    """
+    if isinstance(expression, int):
+        return expression
+    kind = type(expression).__name__
+    if kind == "IntImm":
+        return int(expression)
+    if kind in _BINARY:
+        left, right = evaluate(expression.a, values), evaluate(expression.b, values)
+        if kind in ("FloorDiv", "FloorMod") and not np.all(right):
+            raise NotAffineError("division by zero")
+        return _BINARY[kind](left, right)
+    if kind == "Cast":
+        return evaluate(expression.value, values)
+    if expression in values:
+        return values[expression]
+    raise NotAffineError(kind)
+
+
+def shape_of(tensor: Any) -> list[int]:
+    """The extents of a tensor.
+
+    Raises
+    ------
+    NotAffineError
+        If one is not a constant.
+    """
+    extents = [evaluate(extent, {}) for extent in tensor.shape]
+    return [int(extent) for extent in extents]
+
+
+def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] | None:
+    """The walk of each block axis through one region that the block reads or writes.
+
+    Parameters
+    ----------
+    region : tvm.ir.TensorRegion
+        An entry of ``block.reads`` or ``block.writes``.
+    variables, extents : list
+        The block's axes, outermost first.
+
+    Returns
+    -------
+    walks : list[Walk] or None
+        One an axis; None where the region is not a single element of plain arithmetic.
+    """
+    try:
+        shape = shape_of(region.source)
+        if any(int(evaluate(axis.extent, {})) != 1 for axis in region.region):
+            return None
+        found = []
+        for position, extent in enumerate(extents):
+            steps = np.arange(min(extent, _MOST_POINTS))
+            values: dict[Any, Any] = dict.fromkeys(variables, 0)
+            values[variables[position]] = steps
+            address: Any = 0
+            for axis, size in zip(region.region, shape, strict=True):
+                address = address * size + evaluate(axis.min, values)
+            found.append(_walk(np.broadcast_to(address, steps.shape), extent))
+    except NotAffineError:
+        return None
+    return found
+
+
+def _walk(addresses: np.ndarray, extent: int) -> Walk:
+    if extent <= 1:
+        return Walk(0, max(extent, 1))
+    steps = np.diff(addresses)
+    breaks = np.flatnonzero(steps != steps[0])
+    return Walk(int(steps[0]), int(breaks[0]) + 1 if len(breaks) else extent)

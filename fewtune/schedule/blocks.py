@@ -1,0 +1,206 @@
+"""What a default schedule needs to know of a block, and the inlining that comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+
+from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
+from fewtune.tvm_runtime import tvm
+
+ScheduleError = tvm.s_tir.ScheduleError
+
+_realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
+_CHOICE = "if_then_else"
+_KINDS = {tvm.tirx.IterVar.DataPar: "S", tvm.tirx.IterVar.CommReduce: "R"}
+
+
+@dataclass(frozen=True)
+class CpuTraits:
+    """What of a CPU target decides a default schedule.
+
+    Attributes
+    ----------
+    vector_bytes : int
+        Width of a vector register.
+    registers : int
+        Vector registers that accumulators may fill; some are left for operands.
+    threads : int
+        Cores that share a parallel loop.
+    """
+
+    vector_bytes: int
+    registers: int
+    threads: int
+
+    @staticmethod
+    def of(target: tvm.target.Target) -> CpuTraits:
+        """Read the traits off a target's ``mcpu`` and ``num-cores``."""
+        has_feature = tvm.get_global_func("target.target_has_feature", allow_missing=True)
+        wide = False
+        if has_feature is not None:
+            try:
+                wide = bool(has_feature("avx512f", target))
+            except Exception:  # noqa: BLE001 (no LLVM for this target: the narrow choice is safe)
+                wide = False
+        threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
+        return CpuTraits(64, 28, threads) if wide else CpuTraits(32, 12, threads)
+
+    def lanes(self, data_type: str) -> int:
+        """Elements of ``data_type`` in one vector register."""
+        return max(1, self.vector_bytes * 8 // max(8, tvm.DataType(data_type).bits))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block whose axes are bound one to one to its loops.
+
+    Attributes
+    ----------
+    handle : tvm.s_tir.schedule.SBlockRV
+    kinds : str
+        A letter an axis: S for spatial, R for reduction.
+    extents : list[int]
+    reads, writes : list[list[Walk] | None]
+        For every region, the walk of each axis (None: no plain arithmetic).
+    data_type : str
+        Of what is written.
+    """
+
+    handle: Any
+    kinds: str
+    extents: list[int]
+    reads: list[list[Walk] | None]
+    writes: list[list[Walk] | None]
+    data_type: str
+
+    @property
+    def is_reduction(self) -> bool:
+        return "R" in self.kinds
+
+    @property
+    def reduction_extent(self) -> int:
+        return prod(e for e, k in zip(self.extents, self.kinds, strict=True) if k == "R")
+
+    @property
+    def spatial_extent(self) -> int:
+        return prod(e for e, k in zip(self.extents, self.kinds, strict=True) if k == "S")
+
+
+def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
+    """Look at a block; None where its loops or axes are not of the plain kind."""
+    statement = sch.get(handle)
+    loops = [sch.get(loop) for loop in sch.get_loops(handle)]
+    values = list(_realize(sch, handle).iter_values)
+    axes = list(statement.iter_vars)
+    if len(loops) != len(axes) or not axes or not statement.writes:
+        return None
+    if not all(loop.loop_var.same_as(value) for loop, value in zip(loops, values, strict=True)):
+        return None
+    kinds = "".join(_KINDS.get(axis.iter_type, "O") for axis in axes)
+    if "O" in kinds:
+        return None
+    try:
+        extents = [int(evaluate(axis.dom.extent, {})) for axis in axes]
+    except NotAffineError:
+        return None
+    variables = [axis.var for axis in axes]
+    return Block(
+        handle,
+        kinds,
+        extents,
+        [walks(region, variables, extents) for region in statement.reads],
+        [walks(region, variables, extents) for region in statement.writes],
+        str(statement.writes[0].source.dtype),
+    )
+
+
+def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
+    """Handles of the blocks directly under the root, in order of execution."""
+    return list(sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def inline_injective(sch: tvm.s_tir.Schedule) -> None:
+    """Fold every cheap elementwise block into what reads it.
+
+    A block that feeds a reduction is read many times over: only a plain copy is folded there. One
+    that calls a function (an exponential) is folded only where it is read once.
+    """
+    for handle in blocks_of(sch):
+        block = sch.get(handle)
+        if any(_KINDS.get(axis.iter_type) != "S" for axis in block.iter_vars):
+            continue
+        consumers = list(sch.get_consumers(handle))
+        if not consumers:
+            continue
+        if any(_reduces(sch, consumer) for consumer in consumers):
+            if not _is_copy(block):
+                continue
+        elif len(consumers) > 1 and _calls(block):
+            continue
+        try:
+            sch.compute_inline(handle)
+        except ScheduleError:
+            continue
+
+
+def chosen_along(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
+    """Axes on which a block's choices between values depend, as padding and concatenation have.
+
+    A choice that differs from lane to lane is not vectorised by TVM, it becomes scalar code.
+    """
+    block = sch.get(handle)
+    positions = {axis.var: position for position, axis in enumerate(block.iter_vars)}
+    found: set[int] = set()
+
+    def visit_variable(node: Any) -> None:
+        if node in positions:
+            found.add(positions[node])
+
+    def visit_call(node: Any) -> None:
+        if getattr(node.op, "name", "").endswith(_CHOICE):
+            tvm_ffi.structural_walk(node.args[0], [(tvm.ir.Var, visit_variable)], order="post")
+
+    tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit_call)], order="post")
+    return found
+
+
+def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
+    """Roughly how long one core works on a block; the launch of threads has to be worth it."""
+    statement = sch.get(handle)
+    size = 0
+    for region in [*statement.reads, *statement.writes]:
+        try:
+            size += prod(shape_of(region.source)) * tvm.DataType(str(region.source.dtype)).bits // 8
+        except NotAffineError:
+            continue
+    operations = prod(block.extents)
+    # 10 GB/s and 8 operations a nanosecond are what one core does on unremarkable code; function
+    # calls are scalar.
+    call_ns = 3.0 if _calls(statement) else 0.0
+    return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
+
+
+def _reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+    return any(_KINDS.get(axis.iter_type) != "S" for axis in sch.get(handle).iter_vars)
+
+
+def _is_copy(block: Any) -> bool:
+    value = getattr(block.body, "value", None)
+    return type(value).__name__ in ("TensorLoad", "BufferLoad")
+
+
+def _calls(block: Any) -> bool:
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        name = getattr(getattr(node, "op", None), "name", "")
+        if not name.endswith(_CHOICE):
+            found = True
+
+    tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit)], order="post")
+    return found

@@ -1,0 +1,319 @@
+"""Default schedules of one reduction: convolution, matrix product, pooling, mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe, estimated_us
+from fewtune.schedule.tiling import (
+    LEAST_PARALLEL_US,
+    contiguous_axis,
+    divisors,
+    parallel_outer,
+    plain_width,
+    register_tile,
+    split_off,
+    vector_width,
+    vectorize_inner,
+    vectorize_last,
+)
+from fewtune.tvm_runtime import tvm
+
+# Reductions up to this many steps are unrolled whole: windows of pools and depthwise kernels.
+_MOST_UNROLLED_STEPS = 16
+_MOST_UNROLLED_OPERATIONS = 160
+# Accumulators of a long reduction stay in the first-level cache.
+_STREAM_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class _Axes:
+    vector: int
+    run: int
+    reuse: int | None
+
+
+def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+    """Schedule a reduction, with the elementwise block after it, where there is one.
+
+    Raises
+    ------
+    ScheduleError
+        If TVM refuses a step; the schedule is then half done.
+    """
+    parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
+    lanes = traits.lanes(block.data_type)
+    along = _contiguous_reduction(block)
+    axes = _axes(block)
+    strided = axes is None or not _reads_contiguous(block, axes.vector)
+    if strided and along is not None and block.extents[along] >= lanes // 2:
+        return _across_lanes(sch, block, along, traits, parallel)
+    if axes is None:
+        return parallel and _rows_only(sch, block, traits)
+    if axes.reuse is None and block.reduction_extent > _MOST_UNROLLED_STEPS:
+        return _stream(sch, block, axes, traits, parallel)
+    return _register_tiled(sch, block, axes, traits, parallel)
+
+
+def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+    """The one elementwise block that reads this reduction's result, at the same place."""
+    consumers = list(sch.get_consumers(block.handle))
+    if len(consumers) != 1:
+        return None
+    tail = describe(sch, consumers[0])
+    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
+        return None
+    return tail
+
+
+def _axes(block: Block) -> _Axes | None:
+    vector = contiguous_axis(block)
+    if vector is None:
+        return None
+    run = block.extents[vector]
+    for walk in block.reads:
+        if walk is not None:
+            run = gcd(run, walk[vector].run)
+    reuse, longest = None, 1
+    for axis, (kind, extent) in enumerate(zip(block.kinds, block.extents, strict=True)):
+        if kind != "S" or axis == vector:
+            continue
+        shared = any(
+            walk is not None and walk[vector].stride != 0 and walk[axis].stride == 0
+            for walk in block.reads
+        )
+        # The innermost of equals: its neighbours lie closest in memory.
+        if shared and extent > 1 and (extent >= longest or longest < 4):
+            reuse, longest = axis, extent
+    return _Axes(vector, run, reuse)
+
+
+def _reads_contiguous(block: Block, axis: int) -> bool:
+    return all(walk is None or walk[axis].stride in (0, 1) for walk in block.reads)
+
+
+def _contiguous_reduction(block: Block) -> int | None:
+    """The reduction axis along which every read that moves with it is contiguous."""
+    for axis in reversed(range(len(block.kinds))):
+        if block.kinds[axis] != "R" or block.extents[axis] == 1:
+            continue
+        walks = [walk for walk in block.reads if walk is not None]
+        if walks and all(walk[axis].stride in (0, 1) for walk in walks):
+            return axis if any(walk[axis].stride == 1 for walk in walks) else None
+        return None
+    return None
+
+
+def _attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits) -> None:
+    tail = tail_of(sch, block)
+    if tail is None:
+        return
+    try:
+        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
+    except ScheduleError:
+        return
+    vectorize_last(sch, tail.handle, traits, tail.data_type)
+
+
+def _register_tiled(
+    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Keep a tile of outputs in registers through the whole reduction."""
+    lanes = traits.lanes(block.data_type)
+    steps = block.reduction_extent
+    unrolled = steps <= _MOST_UNROLLED_STEPS
+    bound = max(1, _MOST_UNROLLED_OPERATIONS // steps) if unrolled else 1 << 30
+    if axes.reuse is None:
+        rows, width = 1, vector_width(axes.run, lanes, 4)
+    else:
+        rows, width = register_tile(
+            block.extents[axes.reuse], axes.run, lanes, traits.registers, bound
+        )
+    if width == 1 or not _reads_contiguous(block, axes.vector):
+        # The loop is LLVM's to vectorise; where it is short, a few rows share what it loads.
+        width, rows = plain_width(axes.run), 1
+        if axes.reuse is not None and width < lanes:
+            rows = gcd(block.extents[axes.reuse], 4)
+    contraction = axes.reuse is not None and not unrolled
+    handle = block.handle
+    if contraction and tail_of(sch, block) is None:
+        # Accumulators in a buffer of their own: in the output, LLVM must store every step.
+        sch.cache_write(handle, 0, "global")
+    loops = list(sch.get_loops(handle))
+    spatial: list[tuple[Any, int]] = []
+    inner_rows = None
+    for position, loop in enumerate(loops):
+        if block.kinds[position] != "S":
+            continue
+        extent = block.extents[position]
+        if position == axes.vector:
+            vector_outer, inner_vector = split_off(sch, loop, extent, width)
+            vector_entry = (vector_outer, extent // width)
+            spatial.append(vector_entry)
+        elif position == axes.reuse:
+            outer, inner_rows = split_off(sch, loop, extent, rows)
+            spatial.append((outer, extent // rows))
+        else:
+            spatial.append((loop, extent))
+    if contraction:
+        # One slice of the weights stays in the cache while all pixels pass.
+        spatial.remove(vector_entry)
+        spatial.insert(0, vector_entry)
+    reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
+    inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
+    sch.reorder(*[loop for loop, _ in spatial], *reductions, *inner)
+    if parallel:
+        place = parallel_outer(sch, spatial, traits, keep=0 if contraction else 1)
+    else:
+        place = spatial[-1][0]
+    _attach_tail(sch, block, place, traits)
+    if inner_rows is not None:
+        sch.unroll(inner_rows)
+    if unrolled:
+        for loop in reductions:
+            sch.unroll(loop)
+    vectorize_inner(sch, inner_vector, width, lanes)
+    start = sch.decompose_reduction(handle, reductions[0])
+    _unroll_start(sch, start, 0 if inner_rows is None else 1)
+    return True
+
+
+def _unroll_start(sch: tvm.s_tir.Schedule, start: Any, count: int) -> None:
+    """`decompose_reduction` drops the annotation of the loops it copies, not the vectors."""
+    loops = list(sch.get_loops(start))
+    for loop in loops:
+        node = sch.get(loop)
+        if int(node.kind) == int(tvm.tirx.ForKind.SERIAL) and count and loop is loops[-1 - count]:
+            sch.unroll(loop)
+
+
+def _stream(
+    sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Pass once over memory in its own order, adding into a stretch of accumulators.
+
+    For a matrix-vector product and a mean over pixels: nothing is used twice, so whole lines and
+    long strides matter, registers do not.
+    """
+    lanes = traits.lanes(block.data_type)
+    extent = block.extents[axes.vector]
+    others = block.spatial_extent // extent
+    wanted = 1 if others >= 2 * traits.threads or not parallel else 2 * traits.threads
+    usable = [
+        d for d in divisors(extent) if d <= _STREAM_ELEMENTS and extent // d * others >= wanted
+    ]
+    chunk = max(usable, key=lambda d: (d >= 4 * lanes, gcd(d, lanes), d))
+    width = vector_width(gcd(chunk, axes.run), lanes, 2)
+    if width == 1:
+        width = plain_width(chunk)
+    loops = list(sch.get_loops(block.handle))
+    spatial: list[tuple[Any, int]] = []
+    for position, loop in enumerate(loops):
+        if block.kinds[position] != "S":
+            continue
+        if position == axes.vector:
+            outer, middle, inner = sch.split(loop, [extent // chunk, chunk // width, width])
+            spatial.append((outer, extent // chunk))
+        else:
+            spatial.append((loop, block.extents[position]))
+    reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
+    last = max(i for i, kind in enumerate(block.kinds) if kind == "R")
+    step = max(d for d in divisors(block.extents[last]) if d <= 8)
+    if step > 1:
+        reductions[-1], steps = split_off(sch, reductions[-1], block.extents[last], step)
+        sch.reorder(*[s for s, _ in spatial], *reductions, middle, steps, inner)
+        sch.unroll(steps)
+    else:
+        sch.reorder(*[s for s, _ in spatial], *reductions, middle, inner)
+    place = parallel_outer(sch, spatial, traits) if parallel else spatial[-1][0]
+    _attach_tail(sch, block, place, traits)
+    vectorize_inner(sch, inner, width, lanes)
+    sch.decompose_reduction(block.handle, reductions[0])
+    return True
+
+
+def _across_lanes(
+    sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
+) -> bool:
+    """Reduce in lanes along the contiguous reduction axis, then the lanes among themselves."""
+    lanes = traits.lanes(block.data_type)
+    loops = list(sch.get_loops(block.handle))
+    spatial = [
+        (loop, extent)
+        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
+        if kind == "S"
+    ]
+    reductions = [i for i, kind in enumerate(block.kinds) if kind == "R"]
+    fused, extent = [along], block.extents[along]
+    if reductions == list(range(reductions[0], along + 1)) and _dense(block, reductions):
+        fused, extent = reductions, prod(block.extents[i] for i in reductions)
+    loop = sch.fuse(*[loops[i] for i in fused]) if len(fused) > 1 else loops[along]
+    shorter = [d for d in divisors(extent) if d <= min(4 * lanes, extent - 1)]
+    width = max(shorter, key=lambda d: (gcd(d, lanes), d), default=1)
+    sch.reorder(*[s for s, _ in spatial], *[loops[i] for i in reductions if i not in fused], loop)
+    place = parallel_outer(sch, spatial, traits) if parallel and spatial else None
+    if place is None and spatial:
+        place = spatial[-1][0]
+    if width > 1:
+        _, lane = split_off(sch, loop, extent, width)
+        partial = sch.rfactor(lane, 0)
+        handle = block.handle
+        if place is not None:
+            sch.compute_at(partial, sch.get_loops(handle)[0], preserve_unit_loops=True)
+        own = list(sch.get_loops(partial))
+        _place_lanes(sch, partial, own, width, lanes)
+    if place is not None:
+        outer = sch.get_loops(block.handle)[0]
+        tail = tail_of(sch, block)
+        if tail is not None:
+            try:
+                sch.reverse_compute_at(tail.handle, outer, preserve_unit_loops=False)
+            except ScheduleError:
+                return True
+    return True
+
+
+def _place_lanes(
+    sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
+) -> None:
+    kinds = [
+        "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
+        for axis in sch.get(partial).iter_vars
+    ]
+    lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
+    after = own[own.index(lane) + 1 :]
+    if after and "R" in kinds:
+        sch.reorder(*after, lane)
+    first = after[0] if after else None
+    vectorize_inner(sch, lane, width, lanes)
+    if first is not None:
+        sch.decompose_reduction(partial, first)
+
+
+def _dense(block: Block, axes: list[int]) -> bool:
+    """Whether the axes are one contiguous stretch in every read that moves with them."""
+    for walk in block.reads:
+        if walk is None:
+            return False
+        for above, below in zip(axes, axes[1:], strict=False):
+            if block.extents[above] == 1 or block.extents[below] == 1:
+                continue
+            if walk[above].stride != walk[below].stride * block.extents[below]:
+                return False
+    return True
+
+
+def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+    loops = sch.get_loops(block.handle)
+    outer = [
+        (loop, extent)
+        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
+        if kind == "S"
+    ]
+    if not outer or block.kinds[: len(outer)] != "S" * len(outer):
+        return False
+    place = parallel_outer(sch, outer, traits)
+    _attach_tail(sch, block, place, traits)
+    return True

@@ -1,0 +1,164 @@
+"""Tile sizes, and the loop surgery that all default schedules share."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from typing import Any
+
+from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError
+from fewtune.tvm_runtime import tvm
+
+# Below this much work on one core, starting the threads (about 5 us) eats the gain.
+LEAST_PARALLEL_US = 10.0
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a positive number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def vector_width(extent: int, lanes: int, most_vectors: int) -> int:
+    """The divisor of ``extent`` to vectorise, 1 where none is good.
+
+    Only whole registers, or powers of two below one, are good: a vector of 63 fp32 runs ten times
+    slower than the plain loop, which LLVM vectorises by itself and closes with a scalar rest.
+    """
+    whole = [count * lanes for count in range(most_vectors, 0, -1) if extent % (count * lanes) == 0]
+    if whole:
+        return whole[0]
+    part = gcd(extent, lanes)
+    if part < max(2, lanes // 4):
+        return 1
+    return max(part * count for count in range(1, most_vectors + 1) if extent % (part * count) == 0)
+
+
+def plain_width(extent: int) -> int:
+    """The length of an innermost loop that is left to LLVM to vectorise."""
+    return max(d for d in divisors(extent) if d <= 1024)
+
+
+def register_tile(
+    pixels: int, width: int, lanes: int, registers: int, most_unrolled: int = 1 << 30
+) -> tuple[int, int]:
+    """The register tile of a contraction: rows that share a weight vector, and its elements.
+
+    Parameters
+    ----------
+    pixels, width : int
+        Extents to be divided: of the axis along which weights are reused, of the vector axis.
+    lanes, registers : int
+        Elements in one register, registers for accumulators.
+    most_unrolled : int
+        Bound on the vector operations in one step.
+
+    Returns
+    -------
+    rows, elements : int
+    """
+    best, choice = 0.0, (1, 1)
+    for elements in divisors(width):
+        # Only vectors of a power of two stay in registers: LLVM splits others through memory.
+        piece = gcd(elements, lanes)
+        vectors = elements // piece
+        if piece < max(2, lanes // 4) or vectors > 8:
+            continue
+        # Half registers issue two a cycle.
+        pace = 1.0 if piece == lanes else 0.5
+        for rows in divisors(pixels):
+            accumulators = rows * vectors
+            if accumulators > min(registers, most_unrolled):
+                break
+            # A step issues a fused multiply-add for each accumulator, loads each operand once,
+            # and cannot be shorter than the add's latency.
+            cycles = max(accumulators * pace, (rows + vectors) * pace, 4.0)
+            rate = rows * elements / cycles * (1 + rows * elements / 1e4)
+            if rate > best:
+                best, choice = rate, (rows, elements)
+    return choice
+
+
+def vectorize_inner(
+    sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int, *, unroll: bool = True
+) -> list[Any]:
+    """Vectorise a loop; several registers' worth becomes an unrolled loop over vectors.
+
+    Returns
+    -------
+    loops : list[tvm.s_tir.schedule.LoopRV]
+        What stands in place of ``loop``, outermost first.
+    """
+    piece = gcd(width, lanes)
+    if piece < max(2, lanes // 4):
+        return [loop]
+    if width > piece:
+        vectors, vector = sch.split(loop, [width // piece, piece])
+        if unroll:
+            sch.unroll(vectors)
+        sch.vectorize(vector)
+        return [vectors, vector]
+    sch.vectorize(loop)
+    return [loop]
+
+
+def split_off(sch: tvm.s_tir.Schedule, loop: Any, extent: int, inner: int) -> tuple[Any, Any]:
+    """Split a loop exactly; the inner one has ``inner`` iterations and the outer may have one."""
+    outer, remainder = sch.split(loop, [extent // inner, inner])
+    return outer, remainder
+
+
+def parallel_outer(
+    sch: tvm.s_tir.Schedule, loops: list[tuple[Any, int]], traits: CpuTraits, keep: int = 0
+) -> Any:
+    """Fuse outer loops into one and run it in parallel.
+
+    Parameters
+    ----------
+    loops : list of (loop, extent)
+        Outermost first, directly nested.
+    keep : int
+        How many of the last may stay serial where the others are iterations enough: undoing the
+        fusion costs a division in every iteration.
+
+    Returns
+    -------
+    loop : tvm.s_tir.schedule.LoopRV
+        The innermost of the loops given, as it is now.
+    """
+    enough = 8 * traits.threads
+    while keep > 0 and prod(extent for _, extent in loops[: len(loops) - keep]) < enough:
+        keep -= 1
+    fused = [loop for loop, _ in loops[: len(loops) - keep]]
+    outer = sch.fuse(*fused) if len(fused) > 1 else fused[0]
+    sch.parallel(outer)
+    return loops[-1][0] if keep else outer
+
+
+def vectorize_last(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtype: str) -> None:
+    """Vectorise the innermost loop of a block that something else has already placed."""
+    loops = sch.get_loops(handle)
+    if not loops:
+        return
+    loop = loops[-1]
+    extent = int(sch.get(loop).extent)
+    lanes = traits.lanes(dtype)
+    width = vector_width(extent, lanes, 4)
+    if width < 2:
+        return
+    try:
+        if width < extent:
+            _, loop = split_off(sch, loop, extent, width)
+        vectorize_inner(sch, loop, width, lanes)
+    except ScheduleError:
+        return
+
+
+def contiguous_axis(block: Block) -> int | None:
+    """The spatial axis along which the output's address grows by one."""
+    write = block.writes[0]
+    if write is None:
+        return None
+    for axis in reversed(range(len(block.kinds))):
+        if block.kinds[axis] == "S" and block.extents[axis] > 1 and write[axis].stride == 1:
+            return axis
+    return None

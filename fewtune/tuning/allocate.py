@@ -1,0 +1,70 @@
+"""Which task gets the next batch: the one where it lowers the model's latency most.
+
+The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
+lately, and what it could still gain at best if its latency fell in proportion to the batches
+spent. A task's weight is the number of times it occurs in the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+_RECENT_BATCHES = 3
+_TRUST_IN_PAST = 0.2
+
+
+@dataclass
+class TaskProgress:
+    """What tuning one task has come to so far.
+
+    Attributes
+    ----------
+    name : str
+    weight : int
+    default_s : float or None
+        Seconds of one call under the default schedule.
+    best_s : list of float
+        Best seconds after each batch; infinite where nothing valid was found yet.
+    trials : int
+    finished : str or None
+        Why no further batch goes to the task.
+    """
+
+    name: str
+    weight: int
+    default_s: float | None = None
+    best_s: list[float] = field(default_factory=list)
+    trials: int = 0
+    finished: str | None = None
+
+    @property
+    def current_s(self) -> float:
+        """The best known time, the default schedule's included."""
+        known = [*self.best_s[-1:], *([self.default_s] if self.default_s is not None else [])]
+        return min(known, default=float("inf"))
+
+
+def gradient(task: TaskProgress) -> float:
+    """Seconds of model latency that the next batch is expected to save."""
+    batches = len(task.best_s)
+    if batches == 0 or task.best_s[-1] == float("inf"):
+        return float("inf") if batches < _RECENT_BATCHES else task.weight * 1e-12
+    now = task.best_s[-1]
+    earlier = task.best_s[max(0, batches - 1 - _RECENT_BATCHES)]
+    span = min(_RECENT_BATCHES, batches - 1)
+    past = (earlier - now) / span if span and earlier != float("inf") else 0.0
+    reachable = now / batches
+    return task.weight * (_TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable)
+
+
+def next_task(
+    tasks: list[TaskProgress], allocation: Literal["gradient", "round_robin"]
+) -> TaskProgress | None:
+    """The task for the next batch, or None when all are finished; ties go by name."""
+    waiting = [task for task in tasks if task.finished is None]
+    if not waiting:
+        return None
+    if allocation == "round_robin":
+        return min(waiting, key=lambda task: (len(task.best_s), task.name))
+    return min(waiting, key=lambda task: (-gradient(task), len(task.best_s), task.name))

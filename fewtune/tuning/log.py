@@ -1,0 +1,120 @@
+"""The tuning log: the journal while a run lasts, TVM's JSON database once it is done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewtune.tuning.measure import Outcome
+from fewtune.tvm_runtime import ms, tvm
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured candidate, as the journal holds it."""
+
+    trace: Any
+    run_s: list[float] | None
+    cause: str | None
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.run_s, self.cause)
+
+    def as_json(self) -> dict[str, Any]:
+        entry: dict[str, Any] = {"trace": self.trace}
+        if self.run_s is not None:
+            entry["run_s"] = self.run_s
+        if self.cause is not None:
+            entry["cause"] = self.cause
+        return entry
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> Trial:
+        return Trial(entry["trace"], entry.get("run_s"), entry.get("cause"))
+
+
+def plain(value: Any) -> Any:
+    """Turn what TVM's ``as_json`` returns (its own containers) into plain Python."""
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "__iter__"):
+        return [plain(item) for item in value]
+    if hasattr(value, "value"):
+        return plain(value.value)
+    return str(value)
+
+
+def trace_json(trace: tvm.s_tir.schedule.Trace) -> Any:
+    """A trace as JSON values; equal traces give equal values."""
+    return plain(trace.as_json())
+
+
+def trace_key(trace: Any) -> str:
+    """A text that two trials of the same schedule share."""
+    return json.dumps(trace, separators=(",", ":"))
+
+
+def record_of(
+    trial: Trial, workload: ms.database.Workload, target: tvm.target.Target
+) -> ms.database.TuningRecord:
+    """A trial as TVM's tuning record."""
+    arguments = [plain(info.as_json()) for info in _args_info(workload.mod)]
+    target_config = plain(json.loads(str(target)))
+    return ms.database.TuningRecord.from_json(
+        [trial.trace, trial.run_s or [1e10], target_config, arguments], workload
+    )
+
+
+def replay(
+    module: tvm.IRModule, trial: Trial, target: tvm.target.Target
+) -> tvm.s_tir.Schedule:
+    """Apply a trial's trace to its task's module."""
+    schedule = tvm.s_tir.Schedule(module)
+    record = record_of(trial, ms.database.Workload(module), target)
+    record.trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule
+
+
+def _args_info(module: tvm.IRModule) -> list[ms.arg_info.ArgInfo]:
+    return list(ms.arg_info.ArgInfo.from_prim_func(module["main"]))
+
+
+def write_database(
+    directory: Path,
+    modules: dict[str, tvm.IRModule],
+    trials: dict[str, list[Trial]],
+    target: tvm.target.Target,
+) -> None:
+    """Write trials as TVM's JSON database, valid ones only, tasks in the order given."""
+    (directory / WORKLOADS).touch()
+    (directory / RECORDS).touch()
+    database = ms.database.JSONDatabase(str(directory / WORKLOADS), str(directory / RECORDS))
+    for name, module in modules.items():
+        workload = database.commit_workload(module)
+        for trial in trials.get(name, []):
+            if trial.run_s:
+                database.commit_tuning_record(record_of(trial, workload, target))
+
+
+def read_database(directory: Path) -> ms.database.JSONDatabase:
+    """Open a database that `write_database` wrote, as TVM itself would."""
+    return ms.database.JSONDatabase(
+        str(directory / WORKLOADS), str(directory / RECORDS), allow_missing=False
+    )
+
+
+def best_trials(
+    database: ms.database.Database, module: tvm.IRModule, count: int
+) -> list[ms.database.TuningRecord]:
+    """The ``count`` fastest records of a workload, fastest first."""
+    if not database.has_workload(module):
+        return []
+    return list(database.get_top_k(database.commit_workload(module), count))

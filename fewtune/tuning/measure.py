@@ -1,0 +1,183 @@
+"""Build and measure candidates of one task through a worker pool."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fewtune.tuning.pool import (
+    Built,
+    Failure,
+    RequestFailedError,
+    WorkerLostError,
+    WorkerPool,
+)
+from fewtune.tuning.worker import Race
+from fewtune.tvm_runtime import ms, tvm
+
+Specs = list[tuple[list[int], str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one candidate: its times, or the cause of its failure."""
+
+    run_s: list[float] | None
+    cause: str | None = None
+    message: str = ""
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds of one call; infinite for a failed candidate."""
+        return statistics.median(self.run_s) if self.run_s else float("inf")
+
+    def as_runner_result(self) -> ms.runner.RunnerResult:
+        """The outcome as MetaSchedule's search and cost model take it."""
+        if self.run_s:
+            return ms.runner.RunnerResult(self.run_s, None)
+        return ms.runner.RunnerResult(None, self.cause)
+
+
+@dataclass
+class Phases:
+    """Wall-clock seconds by phase."""
+
+    search_s: float = 0.0
+    build_s: float = 0.0
+    run_s: float = 0.0
+    model_update_s: float = 0.0
+
+    def total_s(self) -> float:
+        return self.search_s + self.build_s + self.run_s + self.model_update_s
+
+    def add(self, other: Phases) -> None:
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def as_json(self) -> dict[str, float]:
+        return {name: round(value, 4) for name, value in vars(self).items()}
+
+
+def buffer_specs(args_info) -> Specs:  # noqa: ANN001
+    """Shapes and dtypes of a candidate's arguments."""
+    return [([int(extent) for extent in info.shape], str(info.dtype)) for info in args_info]
+
+
+def module_specs(module: tvm.IRModule) -> Specs:
+    """Shapes and dtypes of the buffers of a module's ``main``."""
+    return buffer_specs(ms.arg_info.ArgInfo.from_prim_func(module["main"]))
+
+
+@dataclass
+class Measurer:
+    """Builds a batch on all workers, then races its candidates one at a time.
+
+    On a CPU building and measuring would share the cores, so one follows the other: two builds
+    beside a two-thread kernel slow it by half, and unevenly.
+    """
+
+    pool: WorkerPool
+    phases: Phases = field(default_factory=Phases)
+    failures: Counter = field(default_factory=Counter)
+
+    def measure(
+        self, modules: list[tvm.IRModule], specs: list[Specs], best_s: list[float | None]
+    ) -> list[Outcome]:
+        """Build and race candidates.
+
+        Parameters
+        ----------
+        modules : list of IRModule
+            Scheduled modules, of one task or of several.
+        specs : list of Specs
+            Their buffers.
+        best_s : list of float or None
+            The time each has to beat to be measured in full. Within a call, an earlier
+            candidate with equal specs lowers it.
+
+        Returns
+        -------
+        outcomes : list of Outcome
+            In the order of ``modules``.
+        """
+        started = time.perf_counter()
+        payload = [tvm.ir.save_json(module) for module in modules]
+        built = self.pool.build(payload)
+        self.phases.build_s += time.perf_counter() - started
+        bars: dict[str, float | None] = {}
+        outcomes: list[Outcome] = []
+        for place, result in enumerate(built):
+            key = repr(specs[place])
+            bar = _lower(bars.get(key), best_s[place])
+            outcome = self._race(result, payload[place], specs[place], bar)
+            bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
+            if outcome.cause:
+                self.failures[outcome.cause] += 1
+            outcomes.append(outcome)
+        started = time.perf_counter()
+        self.pool.tidy()
+        self.phases.build_s += time.perf_counter() - started
+        return outcomes
+
+    def duel(
+        self, modules: list[tvm.IRModule], specs: Specs, rounds: int = 15, round_s: float = 0.01
+    ) -> list[Outcome]:
+        """Measure candidates of one task interleaved, to tell which is really the fastest."""
+        started = time.perf_counter()
+        built = self.pool.build([tvm.ir.save_json(module) for module in modules], only=0)
+        alive = [place for place, result in enumerate(built) if isinstance(result, Built)]
+        outcomes = [Outcome(None, "build_error") for _ in modules]
+        self.phases.build_s += time.perf_counter() - started
+        started = time.perf_counter()
+        numbers = [built[place].number for place in alive]  # type: ignore[union-attr]
+        try:
+            samples = self.pool.handles[0].call(
+                "duel", numbers, specs, rounds, round_s, timeout_s=60 + 2 * rounds
+            )
+        except (WorkerLostError, RequestFailedError) as fault:
+            samples = []
+            outcomes = [Outcome(None, "runtime_error", str(fault)) for _ in modules]
+        for place, sample in zip(alive, samples, strict=False):
+            outcomes[place] = Outcome(sample)
+        self.phases.run_s += time.perf_counter() - started
+        self.pool.tidy()
+        return outcomes
+
+    def _race(
+        self, result: Built | Failure, payload: str, specs: Specs, bar: float | None
+    ) -> Outcome:
+        if isinstance(result, Failure):
+            return Outcome(None, result.cause, result.message)
+        handle = self.pool.handles[result.worker]
+        if handle.lost_since(result):
+            # The worker died under an earlier candidate and took this one's code along.
+            started = time.perf_counter()
+            rebuilt = self.pool.build([payload])[0]
+            self.phases.build_s += time.perf_counter() - started
+            if isinstance(rebuilt, Failure):
+                return Outcome(None, rebuilt.cause, rebuilt.message)
+            result, handle = rebuilt, self.pool.handles[rebuilt.worker]
+        started = time.perf_counter()
+        try:
+            run_s, _ = handle.call(
+                "measure",
+                result.number,
+                specs,
+                Race(bar),
+                timeout_s=self.pool.options.run_timeout_s,
+            )
+            return Outcome(run_s)
+        except WorkerLostError as lost:
+            cause = "runtime_crash" if lost.cause == "worker_crash" else lost.cause
+            return Outcome(None, cause, str(lost))
+        except RequestFailedError as failed:
+            return Outcome(None, "runtime_error", str(failed))
+        finally:
+            self.phases.run_s += time.perf_counter() - started
+
+
+def _lower(first: float | None, second: float | None) -> float | None:
+    known = [value for value in (first, second) if value is not None]
+    return min(known) if known else None

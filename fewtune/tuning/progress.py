@@ -1,0 +1,85 @@
+"""What a person sees while tuning runs: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from pydantic import BaseModel
+
+from fewtune.files import canonical_json, write_text
+
+
+class Snapshot(BaseModel):
+    """Where a run stands."""
+
+    phase: str
+    task: str
+    detail: str = ""
+    trials: int
+    trials_total: int
+    default_ms: float | None = None
+    best_ms: float | None = None
+    estimated_latency_ms: float | None = None
+    elapsed_s: float
+    left_s: float | None = None
+    failures: dict[str, int] = {}
+
+    def line(self) -> str:
+        """The snapshot as one line of text."""
+        parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", self.task]
+        if self.best_ms is not None and self.default_ms is not None:
+            gain = self.default_ms / self.best_ms if self.best_ms else float("nan")
+            parts.append(
+                f"best {self.best_ms:.4g} ms, {gain:.2f}x of default {self.default_ms:.4g}"
+            )
+        elif self.best_ms is not None:
+            parts.append(f"best {self.best_ms:.4g} ms")
+        if self.estimated_latency_ms is not None:
+            parts.append(f"model about {self.estimated_latency_ms:.4g} ms")
+        if self.failures:
+            parts.append("failed: " + ", ".join(f"{k} {v}" for k, v in self.failures.items()))
+        clock = f"{self.elapsed_s:.0f} s"
+        if self.left_s is not None:
+            clock += f", about {self.left_s:.0f} s left"
+        return " | ".join([*parts, clock])
+
+
+class Progress:
+    """Shows snapshots and leaves the last one in a file for others to read.
+
+    Parameters
+    ----------
+    path : Path, optional
+        File that holds the latest snapshot as JSON.
+    stream : TextIO
+        Where to show; a terminal gets one line that changes, anything else plain lines.
+    """
+
+    def __init__(self, path: Path | None = None, stream: TextIO | None = None) -> None:
+        self.path = path
+        self.stream = stream or sys.stdout
+        self._live = self.stream.isatty()
+        self._last_task = ""
+        self._started = time.monotonic()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show where the run stands now."""
+        if self.path is not None:
+            write_text(self.path, canonical_json(snapshot.model_dump()))
+        if self._live:
+            if self._last_task not in ("", snapshot.task):
+                self.stream.write("\n")
+            self.stream.write("\r\x1b[2K" + snapshot.line())
+            self._last_task = snapshot.task
+        else:
+            self.stream.write(snapshot.line() + "\n")
+        self.stream.flush()
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        self.stream.write(("\n" if self._live and self._last_task else "") + text + "\n")
+        self.stream.flush()
+        self._last_task = ""

@@ -1,0 +1,320 @@
+"""The tuning loop: owns search, workers, cost model and journal; survives being killed.
+
+Everything that was measured is in the journal before the next batch begins. A session that is
+opened on a journal takes its trials over: known candidates are answered from it, never built
+again, the cost model is trained on them, and the search starts from the best of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fewtune.errors import JournalError
+from fewtune.schedule.default import default_schedule
+from fewtune.task.extract import Task
+from fewtune.tuning.allocate import next_task
+from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
+from fewtune.tuning.journal import Journal
+from fewtune.tuning.log import Trial, record_of, replay, trace_json, trace_key
+from fewtune.tuning.measure import Measurer, Outcome, Phases, buffer_specs, module_specs
+from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.progress import Progress, Snapshot
+from fewtune.tuning.search import EvolutionarySearch
+from fewtune.tuning.state import RunState, TaskState
+from fewtune.tvm_runtime import ms, tvm
+
+_FINALISTS = 4
+_DEFAULTS_A_BATCH = 16
+
+
+class Session:
+    """Tunes tasks, and measures the default schedule of every task given.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        Every task whose default schedule is to be known.
+    tuned : list of str
+        Names of the tasks to search.
+    target : Target
+    threads : int
+        Threads of a measured kernel, and of the search.
+    options : TuneOptions
+    journal : Journal
+    progress : Progress
+    pool : WorkerPool
+    clock : callable
+        Monotonic seconds; tests give a fake one.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        tuned: list[str],
+        target: tvm.target.Target,
+        threads: int,
+        options: TuneOptions,
+        journal: Journal,
+        progress: Progress,
+        pool: WorkerPool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.state = RunState(tasks, tuned)
+        self.state.replay(journal.events)
+        self.target = target
+        self.threads = threads
+        self.options = options
+        self.journal = journal
+        self.progress = progress
+        self.measurer = Measurer(pool)
+        self.cost_model = BoostedTrees(CostModelOptions(threads=threads))
+        self._searches: dict[str, tuple[EvolutionarySearch, ms.database.Database]] = {}
+        self._clock = clock
+        self._began_s = clock() - self.state.elapsed_s
+        self._longest_batch_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of tuning so far, those before an interruption included."""
+        return self._clock() - self._began_s
+
+    @property
+    def total_trials(self) -> int:
+        """Trials the budget allows."""
+        return self.options.trials_per_task * len(self.state.tuned)
+
+    def run(self) -> str:
+        """Tune until the budget is spent; return what stopped the run."""
+        if self.state.resumed_trials:
+            self.progress.say(
+                f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
+            )
+        self._measure_defaults()
+        stopped_by = self._loop()
+        for name in self.state.tuned:
+            self._final(self.state.tasks[name])
+        self._note({"kind": "finish", "stopped_by": stopped_by})
+        return stopped_by
+
+    def _measure_defaults(self) -> None:
+        """Measure the default schedule of every task; a searched schedule has to beat it."""
+        waiting = [s for s in self.state.tasks.values() if s.default is None and not s.crashed]
+        for start in range(0, len(waiting), _DEFAULTS_A_BATCH):
+            batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
+            for state in waiting[start : start + _DEFAULTS_A_BATCH]:
+                self._announce(state)
+                schedule = default_schedule(state.task.mod, self.target)
+                if schedule is None:
+                    self._note_default(state, Trial(None, None, "no_default_schedule"))
+                else:
+                    batch.append((state, schedule))
+            outcomes = self.measurer.measure(
+                [schedule.mod for _, schedule in batch],
+                [module_specs(state.task.mod) for state, _ in batch],
+                [None] * len(batch),
+            )
+            for (state, schedule), outcome in zip(batch, outcomes, strict=True):
+                trace = trace_json(schedule.trace)
+                self._note_default(state, Trial(trace, outcome.run_s, outcome.cause))
+        if waiting:
+            self._note({"kind": "phases", "phases": self._take_phases().as_json()})
+            self.progress.say(
+                f"default schedules of {len(waiting)} tasks measured in {self.elapsed_s:.0f} s"
+            )
+
+    def _loop(self) -> str:
+        if not self.state.tuned:
+            return "nothing_to_tune"
+        tuned = [self.state.tasks[name].progress for name in self.state.tuned]
+        while True:
+            room = self.total_trials - self.state.trials
+            if room <= 0:
+                return "trials"
+            budget_s = self.options.budget_s
+            if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
+                return "budget"
+            chosen = next_task(tuned, self.options.allocation)
+            if chosen is None:
+                return "converged"
+            began_s = self._clock()
+            self._batch(self.state.tasks[chosen.name], room)
+            self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
+
+    def _batch(self, state: TaskState, room: int) -> None:
+        self._announce(state)
+        with _Timer(self.measurer.phases, "search_s"):
+            search, database = self._search(state)
+            candidates = search.propose()[:room]
+        traces = [trace_json(candidate.sch.trace) for candidate in candidates]
+        keys = [trace_key(trace) for trace in traces]
+        fresh = [place for place, key in enumerate(keys) if key not in state.known]
+        bar_s = state.progress.current_s
+        measured = self.measurer.measure(
+            [candidates[place].sch.mod for place in fresh],
+            [buffer_specs(candidates[place].args_info) for place in fresh],
+            [bar_s if bar_s != float("inf") else None] * len(fresh),
+        )
+        outcomes: dict[str, Outcome] = {
+            keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)
+        }
+        trials = [Trial(traces[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
+        with _Timer(self.measurer.phases, "model_update_s"):
+            workload = database.commit_workload(state.task.mod)
+            for trial in trials:
+                if trial.run_s:
+                    database.commit_tuning_record(record_of(trial, workload, self.target))
+            everything = [outcomes.get(k) or state.known[k].outcome for k in keys]
+            search.learn(candidates, everything)
+            search.teach([candidates[place] for place in fresh], measured)
+        self._note(
+            {
+                "kind": "batch",
+                "task": state.task.info.name,
+                "phases": self._take_phases().as_json(),
+                "trials": [trial.as_json() for trial in trials],
+            }
+        )
+        if not fresh:
+            self._end(state, "design space exhausted")
+        self._stop_early(state)
+        self._show(state)
+
+    def _search(self, state: TaskState) -> tuple[EvolutionarySearch, ms.database.Database]:
+        """The task's search; after a resumption it starts from what is known."""
+        name = state.task.info.name
+        if name not in self._searches:
+            database = ms.database.MemoryDatabase()
+            workload = database.commit_workload(state.task.mod)
+            known = [trial for trial in state.trials if trial.run_s]
+            records = [record_of(trial, workload, self.target) for trial in known]
+            for record in records:
+                database.commit_tuning_record(record)
+            search = EvolutionarySearch(
+                name,
+                state.task.mod,
+                self.target,
+                database,
+                self.cost_model,
+                self.options,
+                self.threads,
+                # Another seed after a resumption, or it would propose its first batch again.
+                seed=1 + self.options.seed + 7919 * len(state.trials),
+            )
+            candidates = [record.as_measure_candidate() for record in records]
+            search.teach(candidates, [trial.outcome for trial in known])
+            self._searches[name] = (search, database)
+        return self._searches[name]
+
+    def _stop_early(self, state: TaskState) -> None:
+        patience = self.options.early_stopping_trials
+        if patience is None or state.progress.finished:
+            return
+        earlier = state.trials[: max(0, len(state.trials) - patience)]
+        before_s = min((trial.outcome.median_s for trial in earlier), default=float("inf"))
+        if before_s != float("inf") and state.best_s > before_s * 0.99:
+            self._end(state, f"no 1 % gain in {patience} trials")
+
+    def _final(self, state: TaskState) -> None:
+        """Measure the fastest few again, in turn: a race's winner may have won by noise."""
+        finalists = [trial for trial in state.ranked() if trial is not state.default][:_FINALISTS]
+        if state.default is not None and state.default.run_s:
+            finalists.append(state.default)
+        if state.finals_s or state.crashed or len(finalists) < 2:
+            return
+        modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]
+        outcomes = self.measurer.duel(modules, module_specs(state.task.mod))
+        medians_s = {
+            trace_key(trial.trace): statistics.median(outcome.run_s)
+            for trial, outcome in zip(finalists, outcomes, strict=True)
+            if outcome.run_s
+        }
+        self._note(
+            {
+                "kind": "finals",
+                "task": state.task.info.name,
+                "phases": self._take_phases().as_json(),
+                "medians_s": medians_s,
+            }
+        )
+
+    def _announce(self, state: TaskState) -> None:
+        """Note what is about to run, so that a crash can be laid to it."""
+        self.journal.append({"kind": "start", "task": state.task.info.name})
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Journal an event, then take it in exactly as a resumed run would."""
+        event = {"elapsed_s": round(self.elapsed_s, 3), **event}
+        self.journal.append(event)
+        self.state.take(event)
+
+    def _note_default(self, state: TaskState, trial: Trial) -> None:
+        self._note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
+
+    def _end(self, state: TaskState, why: str) -> None:
+        self._note({"kind": "end", "task": state.task.info.name, "why": why})
+
+    def _take_phases(self) -> Phases:
+        phases, self.measurer.phases = self.measurer.phases, Phases()
+        return phases
+
+    def _show(self, state: TaskState) -> None:
+        trials, elapsed_s = self.state.trials, self.elapsed_s
+        fresh_trials = max(1, trials - self.state.resumed_trials)
+        pace_s = (elapsed_s - 0) / max(1, trials) if not self.state.resumed_trials else None
+        left_s = (pace_s or elapsed_s / fresh_trials) * max(0, self.total_trials - trials)
+        if self.options.budget_s is not None:
+            left_s = min(left_s, max(0.0, self.options.budget_s - elapsed_s))
+        default_s, best_s = state.progress.default_s, state.best_s
+        estimate_s = self.state.estimated_latency_s
+        self.progress.show(
+            Snapshot(
+                phase="tune",
+                task=state.task.info.name,
+                detail=" ".join("x".join(map(str, shape)) for shape in state.task.info.shapes),
+                trials=trials,
+                trials_total=self.total_trials,
+                default_ms=default_s * 1e3 if default_s else None,
+                best_ms=best_s * 1e3 if best_s != float("inf") else None,
+                estimated_latency_ms=estimate_s * 1e3 if estimate_s is not None else None,
+                elapsed_s=elapsed_s,
+                left_s=left_s,
+                failures=dict(sorted(self.measurer.failures.items())),
+            )
+        )
+
+
+class _Timer:
+    """Adds the seconds of a block to one phase."""
+
+    def __init__(self, phases: Phases, name: str) -> None:
+        self._phases, self._name = phases, name
+
+    def __enter__(self) -> None:
+        self._began_s = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        spent_s = time.perf_counter() - self._began_s
+        setattr(self._phases, self._name, getattr(self._phases, self._name) + spent_s)
+
+
+def lay_crash(journal: Journal, signal_name: str) -> str:
+    """Lay a crash of the session to the task it was working on; return its name.
+
+    Raises
+    ------
+    JournalError
+        If no task had been begun: the crash is not a task's fault.
+    """
+    kinds = [(event["kind"], event.get("task")) for event in journal.events]
+    begun = [task for kind, task in kinds if kind == "start"]
+    if not begun or ("crash", begun[-1]) in kinds:
+        raise JournalError(
+            f"tuning died ({signal_name}) outside of any task; run again with "
+            "FEWTUNE_WORKER_STDERR=1 to see what TVM says"
+        )
+    journal.append({"kind": "crash", "task": begun[-1], "signal": signal_name})
+    return begun[-1]

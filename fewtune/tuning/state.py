@@ -1,0 +1,185 @@
+"""What a tuning run knows, rebuilt from its journal at any time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from fewtune.artifacts import CurvePoint, TunedTask
+from fewtune.task.extract import Task
+from fewtune.tuning.allocate import TaskProgress
+from fewtune.tuning.log import Trial, trace_key
+from fewtune.tuning.measure import Phases
+
+
+@dataclass
+class TaskState:
+    """One task of a run.
+
+    Attributes
+    ----------
+    task : Task
+    progress : TaskProgress
+    trials : list of Trial
+        In the order they were measured.
+    known : dict
+        The same by `trace_key`.
+    default : Trial or None
+        The default schedule, measured.
+    finals_s : dict
+        Medians of the last, interleaved measurement, by `trace_key`.
+    spent_s : float
+    crashed : str or None
+        The signal that TVM died of while working on this task.
+    """
+
+    task: Task
+    progress: TaskProgress
+    trials: list[Trial] = field(default_factory=list)
+    known: dict[str, Trial] = field(default_factory=dict)
+    default: Trial | None = None
+    finals_s: dict[str, float] = field(default_factory=dict)
+    spent_s: float = 0.0
+    crashed: str | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take in a measured trial."""
+        self.trials.append(trial)
+        self.known[trace_key(trial.trace)] = trial
+
+    @property
+    def best_s(self) -> float:
+        """Fastest trial, the default schedule excluded; infinite without a valid one."""
+        return min((trial.outcome.median_s for trial in self.trials), default=float("inf"))
+
+    def ranked(self) -> list[Trial]:
+        """Valid trials, fastest first; those measured again at the end go by that figure."""
+        trials = [trial for trial in self.trials if trial.run_s]
+        if self.default is not None and self.default.run_s:
+            trials.append(self.default)
+        rated = []
+        for place, trial in enumerate(trials):
+            key = trace_key(trial.trace)
+            final_s = self.finals_s.get(key)
+            if final_s is not None:
+                trial = Trial(trial.trace, [final_s], None)
+            # Whatever was not in the final was slower in the race: it ranks behind the finalists.
+            rated.append((final_s is None, trial.outcome.median_s, place, trial))
+        return [trial for *_, trial in sorted(rated, key=lambda entry: entry[:3])]
+
+    def failures(self) -> dict[str, int]:
+        """Failed candidates by cause."""
+        counts = Counter(trial.cause for trial in self.trials if trial.cause)
+        return dict(sorted(counts.items()))
+
+    def report(self) -> TunedTask:
+        """The task's line in the tune stage's report."""
+        best_s = min((t.outcome.median_s for t in self.ranked()[:1]), default=float("inf"))
+        default_s = None
+        if self.default is not None and self.default.run_s:
+            default_s = self.finals_s.get(
+                trace_key(self.default.trace), self.default.outcome.median_s
+            )
+        if self.crashed:
+            status = "crashed"
+        elif self.best_s != float("inf"):
+            status = "tuned"
+        else:
+            status = "no_valid_schedule" if self.trials else "not_reached"
+        return TunedTask(
+            task=self.task.info.name,
+            status=status,
+            trials=len(self.trials),
+            tuning_s=round(self.spent_s, 3),
+            default_ms=default_s * 1e3 if default_s is not None else None,
+            best_ms=best_s * 1e3 if best_s != float("inf") else None,
+            failures=self.failures(),
+            note=f"TVM died of {self.crashed}" if self.crashed else self.progress.finished or "",
+        )
+
+
+class RunState:
+    """All tasks of a run, and where its clock stands.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        Every task whose default schedule is to be known.
+    tuned : list of str
+        Names of those that are searched.
+    """
+
+    def __init__(self, tasks: list[Task], tuned: list[str]) -> None:
+        self.tasks = {
+            task.info.name: TaskState(task, TaskProgress(task.info.name, task.info.weight))
+            for task in tasks
+        }
+        self.tuned = tuned
+        self.curve: list[CurvePoint] = []
+        self.phases = Phases()
+        self.elapsed_s = 0.0
+        self.resumed_trials = 0
+        self.stopped_by: str | None = None
+
+    def replay(self, events: list[dict[str, Any]]) -> None:
+        """Take in the events of a journal, oldest first."""
+        for event in events:
+            self.take(event)
+        self.resumed_trials = self.trials
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take in one event, just as it stands in the journal."""
+        kind = event["kind"]
+        self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
+        if "phases" in event:
+            self.phases.add(Phases(**event["phases"]))
+        if kind == "finish":
+            self.stopped_by = event["stopped_by"]
+        state = self.tasks.get(event.get("task", ""))
+        if state is None:
+            return
+        if kind == "default":
+            state.default = Trial.from_json(event["trial"])
+            median_s = state.default.outcome.median_s
+            state.progress.default_s = median_s if state.default.run_s else None
+        elif kind == "batch":
+            for entry in event["trials"]:
+                state.add(Trial.from_json(entry))
+            state.spent_s += sum(event["phases"].values())
+            state.progress.trials = len(state.trials)
+            state.progress.best_s.append(state.best_s)
+        elif kind == "finals":
+            state.finals_s = dict(event["medians_s"])
+            state.spent_s += sum(event["phases"].values())
+        elif kind == "end":
+            state.progress.finished = event["why"]
+        elif kind == "crash":
+            state.crashed = event["signal"]
+            state.progress.finished = "crashed"
+        if kind in ("default", "batch"):
+            self._mark_curve()
+
+    @property
+    def trials(self) -> int:
+        """Trials so far, default schedules not counted."""
+        return sum(len(state.trials) for state in self.tasks.values())
+
+    @property
+    def estimated_latency_s(self) -> float | None:
+        """Sum of weight times best known latency, once every task has one."""
+        states = [s for s in self.tasks.values() if s.default is not None or s.trials]
+        if len(states) < len(self.tasks):
+            return None
+        known = [s.progress for s in states if s.progress.current_s != float("inf")]
+        return sum(progress.weight * progress.current_s for progress in known)
+
+    def _mark_curve(self) -> None:
+        estimate_s = self.estimated_latency_s
+        if estimate_s is not None:
+            point = CurvePoint(
+                elapsed_s=round(self.elapsed_s, 3),
+                trials=self.trials,
+                estimated_latency_ms=estimate_s * 1e3,
+            )
+            self.curve.append(point)

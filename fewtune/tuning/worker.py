@@ -1,0 +1,173 @@
+"""A process that lives on, builds candidates and measures them in place.
+
+Stock MetaSchedule starts a process pool a batch, writes every candidate to an archive and links
+it before it can run. This worker compiles a candidate with TVM's in-memory linker and runs it in
+the same process, so building and the first measurement share one start-up and no file is written.
+One process can be lost (a crash, a hang, memory) without losing anything but its candidate: the
+parent, `fewtune.tuning.pool`, starts another.
+
+The protocol is a sequence of (request, reply) tuples over a socket that only the parent holds;
+the worker ends when the socket closes, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+
+class Race(NamedTuple):
+    """How long a candidate is measured, given the best so far.
+
+    A candidate is run once; it goes on to the short measurement only if it can still win, and to
+    the full one only if the short one says so. Times are seconds.
+    """
+
+    best_s: float | None
+    drop_first_ratio: float = 3.0
+    drop_short_ratio: float = 1.2
+    short_s: float = 0.004
+    short_repeats: int = 3
+    full_s: float = 0.008
+    full_repeats: int = 10
+
+
+class Worker:
+    """State of one worker: built candidates by number, argument buffers by shape."""
+
+    def __init__(self, target_json: str, threads: int, memory_limit_bytes: int) -> None:
+        if memory_limit_bytes:
+            # A candidate that asks for absurd memory gets an allocation error, not the machine.
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
+        os.environ["TVM_NUM_THREADS"] = str(threads)
+        from fewtune.machine import device_of, target_from_json
+        from fewtune.tvm_runtime import tvm
+
+        self._tvm = tvm
+        self._target = target_from_json(target_json)
+        self._device = device_of(self._target)
+        self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
+        self._built: dict[int, Any] = {}
+        self._arguments: dict[str, list[Any]] = {}
+
+    def build(self, number: int, module_json: str) -> float:
+        """Compile candidate ``number``; return the seconds it took."""
+        from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+        started = time.perf_counter()
+        module = self._tvm.ir.load_json(module_json)
+        module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        built = self._tvm.driver.build(module, target=self._target)
+        built = getattr(built, "jit", lambda: built)()
+        # Looking the function up makes the linker finish now, not inside the measurement.
+        built["main"]
+        self._built[number] = built
+        return time.perf_counter() - started
+
+    def measure(
+        self, number: int, specs: list[tuple[list[int], str]], race: Race
+    ) -> tuple[list[float], float]:
+        """Race candidate ``number``.
+
+        Returns
+        -------
+        run_s : list of float
+            Seconds of one call, a sample a repeat, from the longest measurement it reached.
+        spent_s : float
+            Seconds the measuring took.
+        """
+        started = time.perf_counter()
+        built = self._built[number]
+        arguments = self._buffers(specs)
+        first = self._evaluate(built, arguments, 1, 1)
+        best = race.best_s
+        if best is not None and first[0] > best * race.drop_first_ratio:
+            return first, time.perf_counter() - started
+        estimate = first[0]
+        calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
+        short = self._evaluate(built, arguments, calls, race.short_repeats)
+        estimate = sorted(short)[len(short) // 2]
+        if best is not None and estimate > best * race.drop_short_ratio:
+            return short, time.perf_counter() - started
+        calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
+        full = self._evaluate(built, arguments, calls, race.full_repeats)
+        return full, time.perf_counter() - started
+
+    def duel(
+        self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
+    ) -> list[list[float]]:
+        """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
+        arguments = self._buffers(specs)
+        samples: list[list[float]] = [[] for _ in numbers]
+        calls = []
+        for number in numbers:
+            once = self._evaluate(self._built[number], arguments, 1, 2)[-1]
+            calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
+        for _ in range(rounds):
+            for place, number in enumerate(numbers):
+                sample = self._evaluate(self._built[number], arguments, calls[place], 1)
+                samples[place].extend(sample)
+        return samples
+
+    def forget(self) -> None:
+        """Drop every built candidate and buffer."""
+        self._built.clear()
+        self._arguments.clear()
+
+    def resident_bytes(self) -> int:
+        """Memory this process holds."""
+        with open("/proc/self/statm") as stream:
+            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def _evaluate(
+        self, built: Any, arguments: list[Any], number: int, repeat: int
+    ) -> list[float]:
+        evaluator = built.time_evaluator("main", self._device, number=number, repeat=repeat)
+        return [float(value) for value in evaluator(*arguments).results]
+
+    def _buffers(self, specs: list[tuple[list[int], str]]) -> list[Any]:
+        key = repr(specs)
+        if key not in self._arguments:
+            self._arguments.clear()
+            buffers = []
+            for shape, dtype in specs:
+                buffer = self._tvm.runtime.empty(tuple(shape), dtype, self._device)
+                self._fill(buffer)
+                buffers.append(buffer)
+            self._arguments[key] = buffers
+        return self._arguments[key]
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the parent closes the socket."""
+    _, *settings = connection.recv()
+    worker = Worker(*settings)
+    connection.send(("ready", os.getpid()))
+    while True:
+        try:
+            verb, *arguments = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            reply = ("ok", getattr(worker, verb)(*arguments))
+        except MemoryError:
+            reply = ("failed", "out of memory")
+        except Exception as fault:  # noqa: BLE001 (whatever a candidate does is its own failure)
+            text = str(fault).strip() or type(fault).__name__
+            reply = ("failed", text[-2000:])
+        try:
+            connection.send(reply)
+        except BrokenPipeError:
+            return
+
+
+if __name__ == "__main__":
+    # Whatever a library prints must not reach the terminal's live view.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if os.environ.get("FEWTUNE_WORKER_STDERR") is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    serve(Connection(int(sys.argv[1])))

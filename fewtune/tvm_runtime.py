@@ -1,0 +1,66 @@
+"""TVM, started light: only the tensor intrinsics that fp32 code on the target needs.
+
+``tvm.s_tir.tensor_intrin`` parses the TVMScript of every intrinsic for every target when it is
+imported (14.5 s on a 2-core x86-64 machine, 11 of them for CUDA), and ``TuneContext`` imports it.
+This module puts a package of the same name in its place whose submodules are the real ones, and
+imports only the submodules asked for. Import TVM through this module, everywhere::
+
+    from fewtune.tvm_runtime import ms, tvm
+
+Environment variables that TVM reads once, when it loads, are set here as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on (the affinity mask, not the machine's count)."""
+    return len(os.sched_getaffinity(0))
+
+
+# TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
+os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+
+import tvm  # noqa: E402
+import tvm.s_tir  # noqa: E402
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+def _stand_in_for_intrinsics() -> None:
+    if _INTRINSICS in sys.modules:
+        return
+    package = types.ModuleType(_INTRINSICS, "Submodules are imported one by one, as needed.")
+    package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
+    sys.modules[_INTRINSICS] = package
+    tvm.s_tir.tensor_intrin = package
+
+
+_stand_in_for_intrinsics()
+
+from tvm import relax  # noqa: E402
+from tvm.s_tir import meta_schedule as ms  # noqa: E402
+
+
+def register_intrinsics(target: tvm.target.Target) -> None:
+    """Register the tensor intrinsics that the schedule rules of ``target`` name.
+
+    The rules look an intrinsic up by name when they are made, so the x86 ones must be there even
+    where no task is quantised.
+    """
+    kind = str(target.kind.name)
+    family = {"cuda": "cuda", "rocm": "rocm", "metal": "metal"}.get(kind)
+    if kind == "llvm":
+        triple = str(target.attrs.get("mtriple", "")) or "x86_64"
+        family = "arm_cpu" if triple.startswith(("aarch64", "arm")) else "x86"
+    if family is not None:
+        importlib.import_module(f"{_INTRINSICS}.{family}")
+
+
+__all__ = ["ms", "register_intrinsics", "relax", "tvm", "usable_cores"]

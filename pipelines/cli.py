@@ -1,0 +1,225 @@
+"""The `fewtune` command: what can be asked, and with which code it ends.
+
+Kept light, so that help comes at once: what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fewtune import __version__
+from fewtune.errors import FewtuneError
+
+INTERRUPTED = 130
+_CODES = """\
+exit codes:
+  0    all results are up to date
+  1    a model failed for more than one reason, or by a fault of this software
+  2    bad input: a model, a name, a shape, a parameter, an option
+  3    this machine lacks something: a device, a compiler, a free port, disk space
+  4    a compiled model disagrees with onnxruntime
+  5    a tuning journal is damaged or belongs to another machine
+  130  interrupted; the same command goes on where it stopped
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Everything that can be asked."""
+    top = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="fewtune",
+        description="Selective tuning for TVM: tune few tasks of a model, serve them all.",
+        epilog="examples:\n"
+        "  fewtune run                              the models that params.yaml lists\n"
+        "  fewtune run model.onnx --trials 32       your own model\n"
+        "  fewtune run squeezenet --all             with full tuning to compare with\n"
+        "  fewtune compare squeezenet               recorded results side by side\n"
+        "\n`fewtune COMMAND --help` says more.\n\n" + _CODES,
+    )
+    top.add_argument("--version", action="version", version=f"fewtune {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_add, _run, _report, _compare, _serve, _ui):
+        add(commands)
+    return top
+
+
+def _add(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "add",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="register an ONNX model under a name",
+        description="Check an ONNX model, copy it under models/ and list it in params.yaml.",
+        epilog="examples:\n"
+        "  fewtune add ~/models/detector.onnx\n"
+        "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
+        "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
+    )
+    command.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="path of an .onnx file, or light:NAME for an architecture of the onnx package",
+    )
+    command.add_argument("--name", help="a plain name; the file's unless given")
+    _shape_options(command)
+    command.add_argument(
+        "--seed", type=int, default=0, help="of the weights of a light: model (default 0)"
+    )
+    command.add_argument(
+        "--replace", action="store_true", help="replace another model of that name"
+    )
+
+
+def _shape_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,3,224,224",
+        help="shape of an input with dynamic dimensions; may be given several times",
+    )
+    command.add_argument(
+        "--dimension",
+        action="append",
+        default=[],
+        metavar="NAME=1",
+        help="size of a named dynamic dimension, in every input; may be given several times",
+    )
+
+
+def _run(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "run",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="bring results up to date: import, select, tune, share, compile, benchmark",
+        description="Run the pipeline's stages through DVC, in one Prefect flow, and record the "
+        "results in MLflow. What is up to date is not run again.",
+        epilog="examples:\n"
+        "  fewtune run                                  models of params.yaml, selective\n"
+        "  fewtune run squeezenet resnet50 --all        every strategy, and their comparison\n"
+        "  fewtune run model.onnx --shape x=1,3,64,64   registers your model first\n"
+        "  fewtune run squeezenet --trials 32 --set share_schedules.top='5%'\n"
+        "\nTrials, budget, target and --set are written into params.yaml, so that DVC knows\n"
+        "them; they stay until they are changed again.\n\n" + _CODES,
+    )
+    command.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="a registered name or an .onnx file; the models of params.yaml unless given",
+    )
+    which = command.add_mutually_exclusive_group()
+    which.add_argument(
+        "--strategy",
+        action="append",
+        metavar="NAME",
+        help="selective (the default) or full; may be given several times",
+    )
+    which.add_argument(
+        "--all", action="store_true", help="every strategy of params.yaml, and their comparison"
+    )
+    command.add_argument("--trials", type=int, metavar="N", help="tune.trials_per_task")
+    command.add_argument("--budget", type=float, metavar="SECONDS", help="tune.budget_s")
+    command.add_argument(
+        "--target", metavar="T", help="fingerprint.target: auto, a kind such as cuda, or JSON"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY.PATH=VALUE",
+        help="any other parameter; may be given several times",
+    )
+    _shape_options(command)
+
+
+def _report(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "report",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="show the results on disk",
+        description="Show the results table again, from what the stages wrote.",
+        epilog="examples:\n"
+        "  fewtune report\n"
+        "  fewtune report squeezenet --kernels\n"
+        "  fewtune report --markdown > results.md\n",
+    )
+    command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+    command.add_argument("--kernels", action="store_true", help="and each result's kernels")
+    command.add_argument("--markdown", action="store_true", help="as markdown")
+
+
+def _compare(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "compare",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="show recorded results side by side, from MLflow",
+        description="Compare two or more results recorded in MLflow, with their conditions. A "
+        "model stands for the latest result of each of its strategies.",
+        epilog="examples:\n"
+        "  fewtune compare squeezenet                   selective against full\n"
+        "  fewtune compare squeezenet-selective 4f2a91c0\n",
+    )
+    command.add_argument(
+        "results", nargs="+", metavar="MODEL|RUN", help="a model, a run's name, id or its beginning"
+    )
+
+
+def _serve(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "serve",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="run on a schedule, without a work pool",
+        description="Serve the deployments of prefect.yaml in this process until interrupted. "
+        "Starts a Prefect server on 127.0.0.1, with its page, unless PREFECT_API_URL is set.",
+        epilog="examples:\n"
+        "  fewtune serve                     nightly, as prefect.yaml says\n"
+        "  fewtune serve --cron '0 */6 * * *'\n",
+    )
+    command.add_argument("--cron", help="instead of the schedules of prefect.yaml")
+    command.add_argument(
+        "--port", type=int, default=4200, help="of the Prefect server (default 4200)"
+    )
+
+
+def _ui(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "ui",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="open the recorded results: MLflow's page on 127.0.0.1",
+        description="Serve MLflow's page on 127.0.0.1 until interrupted. Leave it off while "
+        "something is measured.",
+        epilog="examples:\n  fewtune ui\n  fewtune ui --port 5001\n",
+    )
+    command.add_argument("--port", type=int, default=5000, help="(default 5000)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns
+    -------
+    code : int
+        As the help lists them.
+    """
+    try:
+        options = parser().parse_args(arguments)
+        from pipelines import commands
+
+        return getattr(commands, options.command)(options)
+    except FewtuneError as error:
+        print(f"fewtune: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("fewtune: interrupted; the same command goes on", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone, such as `head`; Python would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fewtune import report as tables
+from fewtune.errors import InputError, MachineError
+from pipelines.arguments import check_port, parse_dimensions, parse_shapes
+from pipelines.project import find_root
+from stages.places import Places
+
+if TYPE_CHECKING:
+    from pipelines.outcome import Outcome
+
+
+def say(line: str) -> None:
+    """Tell the user something that is no result: on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def add(options: argparse.Namespace) -> int:
+    """Register a model."""
+    from fewtune.model.source import add_model
+    from pipelines.parameters import change_parameters
+    from pipelines.turn import turn
+    from stages.params import load_all
+
+    root = find_root()
+    places = Places(root)
+    with turn(root, "add a model", say):
+        load_all(places.params)
+        name = add_model(
+            options.source,
+            places.models,
+            options.name,
+            parse_shapes(options.shape),
+            options.seed,
+            parse_dimensions(options.dimension),
+            options.replace,
+        )
+        lines = change_parameters(places.params, models=[name])
+    print(f"registered {name}: {_shown(places.registration(name))}")
+    for line in lines:
+        print(line)
+    print(f"tune it with: fewtune run {name}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Bring results up to date."""
+    from pipelines.parameters import change_parameters, parse_setting
+    from pipelines.results import listed
+    from pipelines.turn import turn
+    from stages.params import COMPARED, load_all
+
+    root = find_root()
+    places = Places(root)
+    values: dict[str, Any] = dict(parse_setting(text) for text in options.set)
+    for key_path, value in (
+        ("tune.trials_per_task", options.trials),
+        ("tune.budget_s", options.budget),
+        ("fingerprint.target", options.target),
+    ):
+        if value is not None:
+            whole = isinstance(value, float) and value.is_integer()
+            values[key_path] = int(value) if whole else value
+    with turn(root, f"run {' '.join(options.models) or 'all models'}", say):
+        load_all(places.params)
+        _check_strategies(options.strategy or [], listed(root)[1])
+        models = _models(options, places)
+        for line in change_parameters(places.params, values, models):
+            print(line, flush=True)
+        known_models, known_strategies = listed(root)
+        models = models or known_models
+        strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
+        outcome = _run_flow(models, list(dict.fromkeys(strategies)))
+    _show_results(root, models)
+    for failure in outcome.failures:
+        say(f"fewtune: {failure.line()}")
+    if outcome.skipped:
+        say(f"fewtune: skipped for it: {', '.join(outcome.skipped)}")
+    return outcome.exit_code
+
+
+def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
+    from stages.messages import nearest
+
+    for strategy in given:
+        if strategy not in known:
+            raise InputError(
+                f"strategy {strategy!r} is not listed in params.yaml"
+                f"{nearest(strategy, known, 'listed')}"
+            )
+
+
+def _models(options: argparse.Namespace, places: Places) -> list[str]:
+    """Names of the given models; those given as files are registered first."""
+    from fewtune.model.light import light_names
+    from fewtune.model.source import LIGHT_PREFIX, add_model
+    from stages.messages import nearest
+
+    registered = places.registered()
+    sources = [
+        text
+        for text in options.models
+        if text not in registered
+        and (text.startswith(LIGHT_PREFIX) or text.endswith(".onnx") or Path(text).is_file())
+    ]
+    for text in options.models:
+        if text not in registered and text not in sources:
+            if text in light_names():
+                hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
+            else:
+                hint = nearest(text, registered, "registered")
+            raise InputError(f"{text!r} is no registered model and no file{hint}")
+    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    if (shapes or dimensions) and len(sources) != 1:
+        raise InputError("shapes belong to one .onnx file: give one, or use `fewtune add`")
+    named = {text: add_model(text, places.models, None, shapes, 0, dimensions) for text in sources}
+    return list(dict.fromkeys(named.get(text, text) for text in options.models))
+
+
+def _run_flow(models: list[str], strategies: list[str]) -> Outcome:
+    """Run the flow in this process."""
+    import httpx
+
+    from pipelines.flow import outcome_of, selective_tuning
+
+    try:
+        state = selective_tuning(models, strategies, return_state=True)
+    except (RuntimeError, httpx.TransportError) as error:
+        text = str(error)
+        url = os.environ.get("PREFECT_API_URL")
+        if "API" not in text and not isinstance(error, httpx.TransportError):
+            raise
+        where = f"Prefect at {url}" if url else "Prefect's temporary server"
+        raise MachineError(f"{where} cannot be reached: {text.splitlines()[0]}") from None
+    return outcome_of(state)
+
+
+def _show_results(root: Path, models: Sequence[str] | None) -> None:
+    """The results table, its conditions and its files."""
+    from pipelines.results import read_results
+
+    found = read_results(root, models)
+    if not found:
+        return
+    print()
+    tables.results_table(found).print()
+    print()
+    comparisons = tables.distinct_comparisons(found)
+    if len(comparisons) > 1:
+        tables.comparison_table(comparisons).print()
+        print()
+    for line in tables.results_conditions(found):
+        print(line)
+    places = Places(root)
+    print("\nFiles:")
+    for result in found:
+        of = (result.model, result.strategy)
+        print(f"  {_shown(places.benchmarked(*of) / 'report.md')}")
+        print(f"  {_shown(places.compiled(*of) / 'model.so')}")
+        if result.comparison:
+            print(f"  {_shown(places.compared(result.model) / 'report.md')}")
+    print("Recorded results in MLflow:  fewtune ui", flush=True)
+
+
+def report(options: argparse.Namespace) -> int:
+    """Show what is on disk."""
+    from pipelines.results import read_results
+
+    root = find_root()
+    found = read_results(root, options.models or None)
+    missing = set(options.models) - {result.model for result in found}
+    if missing or not found:
+        what = f"of {', '.join(sorted(missing))} " if missing else ""
+        again = " ".join(["fewtune run", *sorted(missing)])
+        raise InputError(f"no result {what}is on disk: make it with `{again}`")
+    if options.markdown:
+        print(tables.results_markdown(found), end="")
+        if options.kernels:
+            for result in found:
+                print(f"\n{tables.benchmark_markdown(result.benchmark)}", end="")
+        return 0
+    _show_results(root, options.models or None)
+    if options.kernels:
+        for result in found:
+            print(f"\n{result.model}, {result.strategy}:")
+            tables.kernel_table(result.benchmark).print()
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Put recorded results side by side."""
+    root = find_root()
+    from pipelines.compare import compare as compare_recorded
+
+    table, lines = compare_recorded(root, options.results)
+    table.print()
+    for line in lines:
+        print(line)
+    return 0
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve the deployments of prefect.yaml."""
+    root = find_root()
+    os.chdir(root)
+    from pipelines.serve import serve_deployments
+
+    check_port(options.port, unless="PREFECT_API_URL")
+    serve_deployments(root, options.cron, options.port)
+    return 0
+
+
+def ui(options: argparse.Namespace) -> int:
+    """Serve MLflow's page."""
+    root = find_root()
+    from pipelines import environment
+
+    uri = os.environ["MLFLOW_TRACKING_URI"]
+    if not uri.startswith(("http://", "https://")):
+        check_port(options.port)
+        address = f"http://{environment.LOCALHOST}:{options.port}"
+        print(f"MLflow: {address} in about 15 s, Ctrl-C to end it", flush=True)
+        os.chdir(root)
+        server = ["--host", environment.LOCALHOST, "--port", str(options.port), "--workers", "1"]
+        command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, *server]
+        os.execv(sys.executable, command)
+    print(f"results are recorded on a server, which has its own page: {uri}")
+    return 0
+
+
+def _shown(path: Path) -> str:
+    """A path as the user would type it from here."""
+    try:
+        return os.path.relpath(path)
+    except ValueError:
+        return str(path)

@@ -1,0 +1,78 @@
+"""Settings of Prefect, MLflow and DVC: embedded, quiet, inside the project.
+
+Importing this module sets them, so it comes before prefect and mlflow, which read the environment
+when they are imported. Whatever the user has set stays: ``MLFLOW_TRACKING_URI`` or
+``PREFECT_API_URL`` point the same code at real servers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fewtune.errors import InputError, MachineError
+from pipelines.project import find_root
+from stages.places import Places
+
+LOCALHOST = "127.0.0.1"
+
+_QUIET = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}
+_EMBEDDED = {
+    # A first start makes Prefect's database: 12 s on two cores, more than a minute on a slow disk.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_SERVER_API_HOST": LOCALHOST,
+    # DVC caches results, so Prefect need not keep what a task returns.
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    # Jobs that MLflow's server runs by itself would disturb measurements.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+
+
+def settings(root: Path) -> dict[str, str]:
+    """What is set for the checkout at ``root``, unless the user has set it."""
+    return {
+        **_QUIET,
+        **_EMBEDDED,
+        "PREFECT_HOME": str(Places(root).scratch / "prefect"),
+        "MLFLOW_TRACKING_URI": default_tracking_uri(root),
+    }
+
+
+def default_tracking_uri(root: Path) -> str:
+    """MLflow's SQLite file of the checkout at ``root``."""
+    return f"sqlite:///{root / 'mlflow.db'}"
+
+
+def prepare(root: Path) -> None:
+    """Set what the user has not set, and make the folder that Prefect keeps its database in.
+
+    Raises
+    ------
+    MachineError
+        If that folder cannot be made: Prefect's server would fail for minutes, at length.
+    """
+    for name, value in settings(root).items():
+        if not os.environ.get(name):
+            os.environ[name] = value
+    home = Path(os.environ["PREFECT_HOME"])
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"{home} cannot be made ({error.strerror}): Prefect keeps its database there; "
+            "set PREFECT_HOME to a folder that can be written"
+        ) from None
+
+
+try:
+    prepare(find_root())
+except InputError:
+    # Imported outside a checkout, by a tool that only looks: quiet is all that can be said.
+    for _name, _value in {**_QUIET, **_EMBEDDED}.items():
+        os.environ.setdefault(_name, _value)

@@ -1,0 +1,118 @@
+"""Changes to params.yaml that keep its comments, as `dvc exp run --set-param` makes them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from fewtune.errors import InputError
+from fewtune.files import write_bytes
+from stages.params import LISTS, load_all, read_yaml
+
+MODELS = LISTS[0]
+_UNSET = object()
+
+
+def change_parameters(
+    path: Path,
+    values: Mapping[str, Any] | None = None,
+    models: Iterable[str] = (),
+    check: Callable[[Path], Any] | None = None,
+) -> list[str]:
+    """Set parameters and list models, then check the whole file; all of it or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    values : mapping from str to Any
+        Key paths such as ``tune.trials_per_task``, with what to set.
+    models : iterable of str
+        Models to list, if they are not.
+    check : callable, optional
+        Gets the path of the changed file; what it raises undoes the change. Unless given,
+        `stages.params.load_all`.
+
+    Returns
+    -------
+    lines : list of str
+        One for each change, such as ``params.yaml: tune.trials_per_task 64 -> 32``.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is not accepted after the change.
+    """
+    read_yaml(path)  # says what is wrong with a file that cannot be changed
+    before = path.read_bytes()
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    content = yaml.load(before.decode())
+    lines = [
+        line
+        for key_path, value in (values or {}).items()
+        for line in _set(content, key_path, value, path)
+    ]
+    listed = content.get(MODELS)
+    for name in models:
+        if not isinstance(listed, list):
+            raise InputError(f"{path}: {MODELS} is {listed!r}: give a list of names")
+        if name not in listed:
+            listed.append(name)
+            lines.append(f"{path.name}: {MODELS} + {name}")
+    if lines:
+        stream = io.StringIO()
+        yaml.dump(content, stream)
+        write_bytes(path, stream.getvalue().encode())
+    try:
+        (check or load_all)(path)
+    except BaseException:
+        if lines:
+            write_bytes(path, before)
+        raise
+    return lines
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Split ``KEY.PATH=VALUE``; the value is read as YAML.
+
+    Raises
+    ------
+    InputError
+        If it has another form.
+    """
+    key_path, equals, value = text.partition("=")
+    if not equals or not all(key_path.split(".")):
+        raise InputError(f"{text!r} sets nothing: give KEY.PATH=VALUE, such as tune.seed=1")
+    try:
+        return key_path, YAML(typ="safe").load(value)
+    except YAMLError as error:
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise InputError(f"{text!r}: the value is no YAML: {problem}") from None
+
+
+def _set(content: Any, key_path: str, value: Any, path: Path) -> list[str]:
+    *parents, key = key_path.split(".")
+    place = content
+    for depth, parent in enumerate(parents):
+        if not isinstance(place.get(parent), dict):
+            reached = ".".join(parents[: depth + 1])
+            raise InputError(f"{path}: {reached} is no section: {key_path} cannot be set")
+        place = place[parent]
+    old = place.get(key, _UNSET)
+    if old == value and isinstance(old, bool) == isinstance(value, bool):
+        return []
+    place[key] = value
+    return [f"{path.name}: {key_path} {_shown(old)} -> {_shown(value)}"]
+
+
+def _shown(value: Any) -> str:
+    if value is _UNSET:
+        return "unset"
+    return "null" if value is None else str(value)

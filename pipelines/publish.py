@@ -1,0 +1,111 @@
+"""What the Prefect page shows of a run besides its tasks: results and progress."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from fewtune import report
+from pipelines.dag import Result
+from stages.places import Places
+
+
+def artifact_key(text: str) -> str:
+    """``text`` as Prefect wants its keys: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def publish_result(result: report.Result) -> None:
+    """Show one result's latencies and kernels as markdown."""
+    name = f"{result.model}-{result.strategy}"
+    create_markdown_artifact(
+        report.benchmark_markdown(result.benchmark),
+        key=artifact_key(f"result-{name}"),
+        description=f"Latencies and kernels of {name}",
+    )
+
+
+def publish_results(results: Sequence[report.Result]) -> None:
+    """Show the results table, as a table and as markdown with the comparison of strategies."""
+    if not results:
+        return
+    conditions = " ".join(report.results_conditions(results))
+    create_table_artifact(
+        report.results_table(results).records(), key="results-table", description=conditions
+    )
+    create_markdown_artifact(
+        report.results_markdown(results), key="results", description="All results on disk"
+    )
+
+
+def progress_path(root: Path, result: Result) -> Path:
+    """The file in which a stage that searches leaves where it stands."""
+    return Places(root).scratch / "progress" / f"{result}.json"
+
+
+class StageProgress:
+    """Follows the progress file of a running stage, if it writes one.
+
+    Parameters
+    ----------
+    path : Path
+        Removed at first: what an earlier run left says nothing of this one.
+    name : str
+        The stage.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._artifact: UUID | None = None
+        self._shown = ""
+        path.unlink(missing_ok=True)
+
+    def poll(self) -> None:
+        """Bring the artifact up to date; called from inside the stage's task."""
+        try:
+            text = self._path.read_text()
+            snapshot = json.loads(text)
+            percentage = 100.0 * snapshot["trials"] / max(1, snapshot["trials_total"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if text == self._shown:
+            return
+        self._shown = text
+        percentage = min(100.0, max(0.0, percentage))
+        description = _described(self._name, snapshot)
+        if self._artifact is None:
+            created = create_progress_artifact(
+                progress=percentage, key=artifact_key(self._name), description=description
+            )
+            self._artifact = UUID(str(created))
+        else:
+            update_progress_artifact(
+                artifact_id=self._artifact, progress=percentage, description=description
+            )
+
+
+def _described(name: str, snapshot: dict[str, object]) -> str:
+    """Where a stage stands, in a line; figures that are not known yet are left out."""
+    parts = [f"{name}: {snapshot['trials']} of {snapshot['trials_total']} trials"]
+    for key, form in (
+        ("task", "{}"),
+        ("best_ms", "best {:.4g} ms"),
+        ("default_ms", "default {:.4g} ms"),
+        ("estimated_latency_ms", "model about {:.4g} ms"),
+        ("elapsed_s", "{:.0f} s"),
+        ("left_s", "about {:.0f} s left"),
+    ):
+        value = snapshot.get(key)
+        if value is not None:
+            parts.append(form.format(value))
+    return ", ".join(parts)

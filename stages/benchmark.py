@@ -1,0 +1,39 @@
+"""Stage benchmark: untuned TVM, tuned TVM and onnxruntime, interleaved."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
+from fewtune.benchmark import benchmark_model
+from fewtune.files import whole_directory
+from fewtune.task.extract import read_tasks
+from stages.command import main, measuring, say
+from stages.params import load_section
+from stages.places import Places
+
+
+def run(model: str, strategy: str) -> None:
+    """Measure the model end to end and list its kernels."""
+    options = load_section("benchmark")
+    places = Places()
+    fingerprint = Fingerprint.read(places.fingerprint)
+    with (
+        measuring(fingerprint, "benchmark", model, strategy),
+        whole_directory(places.benchmarked(model, strategy)) as directory,
+    ):
+        report = benchmark_model(
+            places.imported(model),
+            read_tasks(places.tasks(model)),
+            Selection.read(places.selected(model, strategy)),
+            TuneReport.read(places.tuned(model, strategy)),
+            ShareReport.read(places.shared(model, strategy)),
+            places.compiled(model, strategy),
+            fingerprint,
+            options,
+            directory,
+        )
+    medians = ", ".join(f"{name} {it.median_ms:.2f} ms" for name, it in report.variants.items())
+    say(f"{model} ({strategy}): {medians}")
+
+
+if __name__ == "__main__":
+    main("benchmark", run)

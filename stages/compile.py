@@ -1,0 +1,37 @@
+"""Stage compile: apply the tuning log, build and export the library, verify its outputs."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import Fingerprint
+from fewtune.compile import compile_model
+from fewtune.files import whole_directory
+from fewtune.model.relax_import import read_lowered
+from fewtune.task.extract import read_tasks
+from stages.command import main, say
+from stages.params import load_section
+from stages.places import Places
+
+
+def run(model: str, strategy: str) -> None:
+    """Build the tuned library and compare its outputs with onnxruntime's."""
+    options = load_section("compile")
+    places = Places()
+    with whole_directory(places.compiled(model, strategy)) as directory:
+        report = compile_model(
+            read_lowered(places.imported(model)),
+            read_tasks(places.tasks(model)),
+            places.shared(model, strategy),
+            places.imported(model),
+            Fingerprint.read(places.fingerprint),
+            options,
+            directory,
+        )
+    say(
+        f"{model} ({strategy}): {report.scheduled_from_log} kernels from the log, "
+        f"{report.scheduled_by_default} by default, {len(report.unscheduled)} unscheduled, "
+        f"relative error {report.max_relative_error:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    main("compile", run)

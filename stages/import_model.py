@@ -1,0 +1,36 @@
+"""Stage import_model: ONNX to lowered Relax, verified untuned against onnxruntime."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import Fingerprint
+from fewtune.files import whole_directory
+from fewtune.machine import target_from_json
+from fewtune.model.relax_import import import_model
+from stages.command import main, say
+from stages.params import load_section
+from stages.places import Places
+
+
+def run(model: str) -> None:
+    """Import a registered model and refuse it if its outputs differ from onnxruntime's."""
+    options = load_section("import_model")
+    places = Places()
+    fingerprint = Fingerprint.read(places.fingerprint)
+    with whole_directory(places.imported(model)) as directory:
+        report = import_model(
+            model,
+            places.models,
+            target_from_json(fingerprint.target),
+            fingerprint.threads,
+            options,
+            directory,
+        )
+    say(
+        f"{model}: {report.nodes} nodes, {report.nodes_simplified} simplified, "
+        f"{report.layout} ({report.layout_note}), {report.transposes} transposes, "
+        f"relative error {report.max_relative_error:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    main("import_model", run)

@@ -1,0 +1,100 @@
+"""What pydantic found wrong with a section, as one line for the person who wrote it."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+# pydantic's error types and what is allowed instead; {..} are fields of the error's context.
+_ALLOWED = {
+    "greater_than_equal": "give at least {ge}",
+    "greater_than": "give more than {gt}",
+    "less_than_equal": "give at most {le}",
+    "less_than": "give less than {lt}",
+    "multiple_of": "give a multiple of {multiple_of}",
+    "literal_error": "give {expected}",
+    "finite_number": "give a finite number",
+    "int_type": "give a whole number",
+    "int_from_float": "give a whole number",
+    "int_parsing": "give a whole number",
+    "float_type": "give a number",
+    "float_parsing": "give a number",
+    "bool_type": "give true or false",
+    "string_type": "give a text, in quotes if it is a number",
+    "string_pattern_mismatch": "give a text that matches {pattern}",
+    "list_type": "give a list",
+    "dict_type": "give a mapping",
+    "model_type": "give a mapping of keys to values",
+    "value_error": "{error}",
+}
+
+
+def nearest(word: object, known: Iterable[str], those: str = "known") -> str:
+    """Say which of the known words ``word`` may have been meant to be."""
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f" ({those}: {', '.join(known) or 'none'})"
+
+
+def complaint(error: ValidationError, place: str, options: type[BaseModel], given: object) -> str:
+    """Name the key path, the bad value and what is allowed there.
+
+    Parameters
+    ----------
+    error : pydantic.ValidationError
+    place : str
+        Key path of the section in the file.
+    options : type of pydantic.BaseModel
+        The class that refused the section.
+    given : object
+        The section as it stands in the file.
+    """
+    found = error.errors()
+    # A typo shows as an unknown key and often a missing one: the unknown one is the telling one.
+    first = next((item for item in found if item["type"] == "extra_forbidden"), found[0])
+    location = _location(first["loc"], given)
+    path = ".".join([place, *map(str, location)])
+    if first["type"] == "extra_forbidden":
+        known = options.model_fields if len(location) == 1 else ()
+        hint = nearest(location[-1], known) if known else ""
+        return f"{path} is no known key{hint}"
+    if first["type"] == "missing":
+        return f"{path} is missing"
+    # The members of a union each complain about the same value: say all that would do.
+    same = [item for item in found if _location(item["loc"], given) == location]
+    allowed = list(dict.fromkeys(_allowed(item) for item in same))
+    value = first["input"]
+    if first["type"] == "value_error" and not location:
+        return f"{path}: {allowed[0]}"
+    alternatives = " or ".join([allowed[0], *(text.removeprefix("give ") for text in allowed[1:])])
+    return f"{path} is {reprlib.repr(value)}: {alternatives}"
+
+
+def _location(steps: tuple[int | str, ...], given: Any) -> tuple[int | str, ...]:
+    """Keep the steps that lead through ``given``: pydantic appends names of union members."""
+    kept: list[int | str] = []
+    for step in steps:
+        if isinstance(given, dict):
+            kept.append(step)
+            given = given.get(step)
+        elif isinstance(given, list) and isinstance(step, int) and step < len(given):
+            kept.append(step)
+            given = given[step]
+        else:
+            break
+    return tuple(kept)
+
+
+def _allowed(item: Any) -> str:
+    pattern = _ALLOWED.get(item["type"])
+    context = {
+        key: f"{value:g}" if isinstance(value, float) else value
+        for key, value in item.get("ctx", {}).items()
+    }
+    return pattern.format(**context) if pattern else item["msg"]

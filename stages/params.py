@@ -1,0 +1,204 @@
+"""``params.yaml``: one section a stage, each checked before any work starts.
+
+A section's keys, types and limits are those of the option class that the library function of the
+stage takes; nothing is declared twice. Each stage loads its own section only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from fewtune.errors import InputError
+from fewtune.model.source import check_name
+from stages.messages import complaint, nearest
+from stages.places import Places
+
+# Where the options of each section live, imported when needed: TVM takes seconds to load.
+SECTIONS = {
+    "fingerprint": "fewtune.machine:FingerprintOptions",
+    "import_model": "fewtune.model.relax_import:ImportOptions",
+    "extract_tasks": "fewtune.task.extract:ExtractOptions",
+    "select_tasks": "fewtune.select.select:SelectOptions",
+    "tune": "fewtune.tuning.options:TuneOptions",
+    "share_schedules": "fewtune.share:ShareOptions",
+    "compile": "fewtune.compile:CompileOptions",
+    "benchmark": "fewtune.benchmark:BenchmarkOptions",
+    "compare": "fewtune.benchmark:BenchmarkOptions",
+}
+# Sections that hold a mapping for each strategy.
+PER_STRATEGY = {"select_tasks"}
+LISTS = ("models", "strategies")
+COMPARED = ("selective", "full")
+# Folders that stand beside the strategies' own.
+RESERVED = ("import", "tasks", "compare")
+
+
+def options_class(section: str) -> type[BaseModel]:
+    """The library's option class behind a section."""
+    module, name = SECTIONS[section].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def load_section(name: str, strategy: str | None = None, path: Path | None = None) -> Any:
+    """Read and check one section.
+
+    Parameters
+    ----------
+    name : str
+        The section's name, which is its stage's.
+    strategy : str, optional
+        Which strategy's part to take, for sections that hold one for each.
+    path : Path, optional
+        The file, ``params.yaml`` of the current folder unless given.
+
+    Returns
+    -------
+    options : pydantic.BaseModel
+        An instance of the library's option class.
+
+    Raises
+    ------
+    InputError
+        If the file, the section or a value in it cannot be used; one line that names the place.
+    """
+    path = path or Places().params
+    return _section(read_yaml(path), name, strategy, path)
+
+
+def load_all(path: Path | None = None) -> dict[str, Any]:
+    """Check the whole file, and that every model it lists is registered.
+
+    Returns
+    -------
+    params : dict
+        ``models`` and ``strategies`` as lists of names, and each section's options; a section
+        with a part for each strategy as a mapping from strategy to options.
+
+    Raises
+    ------
+    InputError
+        At the first thing that cannot be used.
+    """
+    path = path or Places().params
+    content = read_yaml(path)
+    known = [*LISTS, *SECTIONS]
+    for key in content:
+        if key not in known:
+            raise InputError(f"{path}: {key} is no section{nearest(key, known)}")
+    params: dict[str, Any] = {key: _names(content, key, path) for key in LISTS}
+    places = Places(path.parent)
+    for model in params["models"]:
+        registration = places.registration(model)
+        if not registration.is_file():
+            hint = nearest(model, places.registered(), "registered")
+            raise InputError(
+                f"{path}: models lists {model!r}, but {registration} is missing{hint}; "
+                "register it with `fewtune add`"
+            )
+    for strategy in params["strategies"]:
+        if strategy in RESERVED:
+            raise InputError(
+                f"{path}: strategies holds {strategy!r}: not {', '.join(RESERVED)}, which are "
+                "folders of their own"
+            )
+    for strategy in COMPARED:
+        if strategy not in params["strategies"]:
+            raise InputError(
+                f"{path}: strategies lacks {strategy!r}, which stage compare needs; to run one "
+                "strategy only, give it to `fewtune run --strategy`"
+            )
+    for section in SECTIONS:
+        if section in PER_STRATEGY:
+            parts = _mapping(content, section, path)
+            params[section] = {
+                strategy: _section(content, section, strategy, path)
+                for strategy in dict.fromkeys([*params["strategies"], *parts])
+            }
+        else:
+            params[section] = _section(content, section, None, path)
+    return params
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read ``path`` as DVC reads it (YAML 1.2, so that 1e-3 is a number).
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is no YAML, has a key twice, or is not a mapping.
+    """
+    try:
+        content = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is no UTF-8 text") from None
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = " ".join((getattr(error, "problem", None) or str(error)).split())
+        raise InputError(f"{path}: {place}{problem}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: is no mapping of sections: give {', '.join(SECTIONS)}")
+    return content
+
+
+def _mapping(value: dict[str, Any], key_path: str, path: Path) -> dict[str, Any]:
+    """Follow ``key_path`` to a mapping."""
+    key = key_path.split(".")[-1]
+    if key not in value:
+        raise InputError(f"{path}: {key_path} is missing{nearest(key, value)}")
+    if not isinstance(value[key], dict):
+        raise InputError(f"{path}: {key_path} is {value[key]!r}: give a mapping of keys to values")
+    return value[key]
+
+
+def _section(content: dict[str, Any], section: str, strategy: str | None, path: Path) -> Any:
+    value, place = _mapping(content, section, path), section
+    if strategy is not None:
+        place = f"{section}.{strategy}"
+        value = _mapping(value, place, path)
+    _refuse_non_finite(value, place, path)
+    options = options_class(section)
+    try:
+        # As JSON in strict mode: true is no number and "64" is none, yet a list may be a tuple.
+        return options.model_validate_json(json.dumps(value, default=str), strict=True)
+    except ValidationError as error:
+        raise InputError(f"{path}: {complaint(error, place, options, value)}") from None
+
+
+def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
+    """Refuse .nan and .inf: YAML has them, no option means anything with them."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_non_finite(inner, f"{place}.{key}", path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{path}: {place} is {value}: give a finite number")
+
+
+def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
+    """A list of distinct plain names."""
+    value = content.get(key)
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{path}: {key} is {value!r}: give a list of names")
+    for name in value:
+        try:
+            check_name(str(name))
+        except InputError:
+            raise InputError(
+                f"{path}: {key} holds {name!r}: give names of lower-case letters, digits, '_', "
+                "'.' and '-', beginning with a letter or digit"
+            ) from None
+        if not isinstance(name, str):
+            raise InputError(f"{path}: {key} holds {name!r}: put it in quotes to make it a name")
+        if value.count(name) > 1:
+            raise InputError(f"{path}: {key} lists {name!r} twice")
+    return value

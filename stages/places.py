@@ -1,0 +1,97 @@
+"""Where things lie in a checkout: beside ``dvc.yaml``, the only file that spells paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """The files and folders of one checkout.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout's top folder; stages run there, so its default is the current folder.
+    """
+
+    root: Path = Path()
+
+    @property
+    def params(self) -> Path:
+        """The parameters of every stage."""
+        return self.root / "params.yaml"
+
+    @property
+    def pipeline(self) -> Path:
+        """The pipeline's definition."""
+        return self.root / "dvc.yaml"
+
+    @property
+    def models(self) -> Path:
+        """Registered models, a folder each."""
+        return self.root / "models"
+
+    @property
+    def out(self) -> Path:
+        """Everything that stages write."""
+        return self.root / "out"
+
+    @property
+    def scratch(self) -> Path:
+        """Journals and logs of work under way; never an output of a stage."""
+        return self.root / ".fewtune"
+
+    @property
+    def fingerprint(self) -> Path:
+        """Output of stage fingerprint."""
+        return self.out / "fingerprint"
+
+    def registration(self, model: str) -> Path:
+        """The file that registers ``model``."""
+        return self.models / model / "model.yaml"
+
+    def registered(self) -> list[str]:
+        """Names of all registered models, sorted."""
+        return sorted(file.parent.name for file in self.models.glob("*/model.yaml"))
+
+    def imported(self, model: str) -> Path:
+        """Output of stage import_model."""
+        return self.out / model / "import"
+
+    def tasks(self, model: str) -> Path:
+        """Output of stage extract_tasks."""
+        return self.out / model / "tasks"
+
+    def selected(self, model: str, strategy: str) -> Path:
+        """Output of stage select_tasks."""
+        return self.out / model / strategy / "select"
+
+    def tuned(self, model: str, strategy: str) -> Path:
+        """Output of stage tune."""
+        return self.out / model / strategy / "tune"
+
+    def shared(self, model: str, strategy: str) -> Path:
+        """Output of stage share_schedules."""
+        return self.out / model / strategy / "share"
+
+    def compiled(self, model: str, strategy: str) -> Path:
+        """Output of stage compile."""
+        return self.out / model / strategy / "compile"
+
+    def benchmarked(self, model: str, strategy: str) -> Path:
+        """Output of stage benchmark."""
+        return self.out / model / strategy / "benchmark"
+
+    def compared(self, model: str) -> Path:
+        """Output of stage compare."""
+        return self.out / model / "compare"
+
+    def journal(self, model: str, strategy: str, stage: str) -> Path:
+        """What a measuring stage keeps as it goes, to resume from when it is killed."""
+        return self.scratch / "journals" / model / strategy / stage
+
+    def progress(self, model: str, strategy: str, stage: str) -> Path:
+        """The latest state of a measuring stage, for whoever watches it."""
+        return self.scratch / "progress" / model / strategy / f"{stage}.json"

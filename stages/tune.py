@@ -1,0 +1,39 @@
+"""Stage tune: search schedules of the representatives, measuring on the device."""
+
+from __future__ import annotations
+
+import shutil
+
+from fewtune.artifacts import Fingerprint, Selection
+from fewtune.files import whole_directory
+from fewtune.task.extract import read_tasks
+from fewtune.tuning.run import tune
+from stages.command import main, measuring, say
+from stages.params import load_section
+from stages.places import Places
+
+
+def run(model: str, strategy: str) -> None:
+    """Tune the selected tasks; a run that was killed goes on from its journal."""
+    options = load_section("tune")
+    places = Places()
+    fingerprint = Fingerprint.read(places.fingerprint)
+    tasks = read_tasks(places.tasks(model))
+    selection = Selection.read(places.selected(model, strategy))
+    journal = places.journal(model, strategy, "tune")
+    progress = places.progress(model, strategy, "tune")
+    with (
+        measuring(fingerprint, "tune", model, strategy),
+        whole_directory(places.tuned(model, strategy)) as directory,
+    ):
+        report = tune(tasks, selection, fingerprint, options, journal, directory, progress)
+    # The journal is for a run that was killed; left here, a forced run would measure nothing.
+    shutil.rmtree(journal, ignore_errors=True)
+    say(
+        f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "
+        f"stopped by {report.stopped_by}"
+    )
+
+
+if __name__ == "__main__":
+    main("tune", run)

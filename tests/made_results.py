@@ -1,0 +1,164 @@
+"""Artifacts of a model's results as the stages would have written them, made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Comparison,
+    Conditions,
+    Curve,
+    CurvePoint,
+    Fingerprint,
+    KernelRow,
+    LatencyStats,
+    Metrics,
+    RatioStats,
+)
+
+FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
+
+
+def fingerprint(device: str = "Test CPU") -> Fingerprint:
+    return Fingerprint(
+        device=device,
+        logical_cores=2,
+        memory_gib=24,
+        system="Linux x86_64",
+        target='{"kind": "llvm", "mcpu": "znver5", "num-cores": 2}',
+        threads=2,
+        versions={"apache-tvm": "0.27.0", "onnxruntime": "1.31.0", "python": "3.11.7"},
+    )
+
+
+def conditions(device: str = "Test CPU") -> Conditions:
+    return Conditions(
+        fingerprint=fingerprint(device),
+        date="2026-11-21T06:30Z",
+        trials_per_task=64,
+        rounds=30,
+        seed=0,
+    )
+
+
+def latency(median_ms: float) -> LatencyStats:
+    return LatencyStats(
+        median_ms=median_ms,
+        p10_ms=0.9 * median_ms,
+        p90_ms=1.1 * median_ms,
+        min_ms=0.8 * median_ms,
+        rounds=30,
+    )
+
+
+def benchmark(
+    model: str, strategy: str, latency_ms: float = 50.0, device: str = "Test CPU"
+) -> BenchmarkReport:
+    return BenchmarkReport(
+        model=model,
+        strategy=strategy,
+        variants={
+            "untuned": latency(8000.0),
+            "tuned": latency(latency_ms),
+            "onnxruntime": latency(45.0),
+        },
+        speedup_over_untuned=RatioStats(median=8000 / latency_ms, p10=100, p90=200),
+        speedup_over_onnxruntime=RatioStats(median=45 / latency_ms, p10=0.8, p90=1.2),
+        max_relative_error=2.5e-6,
+        kernels=[
+            KernelRow(
+                task="pool",
+                weight=1,
+                latency_ms=0.5,
+                share=0.01,
+                gflops=None,
+                schedule="default",
+                donor=None,
+            ),
+            KernelRow(
+                task="conv2d_1",
+                weight=4,
+                latency_ms=1.25,
+                share=0.99,
+                gflops=180.0,
+                schedule="shared",
+                donor="conv2d",
+            ),
+        ],
+        tuned_share=0.99,
+        conditions=conditions(device),
+    )
+
+
+def metrics(latency_ms: float = 50.0, tuning_s: float = 250.0) -> Metrics:
+    return Metrics(
+        latency_ms=latency_ms,
+        untuned_latency_ms=8000.0,
+        onnxruntime_latency_ms=45.0,
+        speedup_over_untuned=8000 / latency_ms,
+        speedup_over_onnxruntime=45 / latency_ms,
+        tuning_s=tuning_s,
+        selecting_s=20.0,
+        representative_tuning_s=200.0,
+        sharing_s=30.0,
+        compile_s=10.0,
+        tasks=30,
+        representatives=5,
+        dependents=20,
+        set_aside=5,
+        trials=320,
+        max_relative_error=2.5e-6,
+    )
+
+
+def comparison(
+    model: str, tuning_s: float = 250.0, used: float = 25.0, achieved: float = 80.0
+) -> Comparison:
+    return Comparison(
+        model=model,
+        full_tuning_s=FULL_TUNING_S,
+        full_latency_ms=FULL_LATENCY_MS,
+        selective_tuning_s=tuning_s,
+        selective_latency_ms=FULL_LATENCY_MS / achieved * 100,
+        untuned_latency_ms=8000.0,
+        onnxruntime_latency_ms=45.0,
+        used_time_pct=used,
+        achieved_perf_pct=achieved,
+        achieved_perf_p10_pct=achieved - 2,
+        achieved_perf_p90_pct=achieved + 2,
+        tasks=30,
+        representatives=5,
+        full_trials=1600,
+        selective_trials=320,
+        max_relative_error=2.5e-6,
+        conditions=conditions(),
+    )
+
+
+def curve() -> Curve:
+    return Curve(
+        points=[
+            CurvePoint(elapsed_s=seconds, trials=trials, estimated_latency_ms=estimate)
+            for seconds, trials, estimate in (
+                (1.2, 32, 900.0),
+                (1.9, 64, 400.0),
+                (30.0, 96, 60.0),
+            )
+        ]
+    )
+
+
+def write_result(
+    directory: Path,
+    model: str,
+    strategy: str,
+    latency_ms: float = 50.0,
+    tuning_s: float = 250.0,
+    device: str = "Test CPU",
+) -> None:
+    """Write what the benchmark stage writes into ``directory``."""
+    benchmark(model, strategy, latency_ms, device).write(directory)
+    metrics(latency_ms, tuning_s).write(directory)
+    (directory / "kernels.csv").write_text("task,share\nconv2d_1,0.99\n")
+    (directory / "report.md").write_text(f"# {model} {strategy}\n")

@@ -1,0 +1,251 @@
+"""The command line: help, exit codes, and one clear line for what cannot be used."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from fewtune.errors import InputError, JournalError
+from pipelines.cli import main
+from pipelines.parameters import change_parameters, parse_setting
+from pipelines.serve import read_deployments
+from stages.places import Places
+from tests import made_results as made
+
+PROJECT = Path(__file__).parent.parent
+COMMANDS = ("add", "run", "report", "compare", "serve", "ui")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without results; the parameters are not checked against the library."""
+    for name in ("dvc.yaml", "params.yaml", "prefect.yaml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    registration = Places(tmp_path).registration("squeezenet")
+    registration.parent.mkdir(parents=True)
+    registration.write_text("light: squeezenet\nseed: 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setattr("stages.params.load_all", lambda _: None)
+    monkeypatch.setattr("pipelines.parameters.load_all", lambda _: None)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The one line that a refused command says."""
+    capsys.readouterr()
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("fewtune: ")
+    return line.removeprefix("fewtune: ")
+
+
+def test_help_comes_at_once() -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert time.monotonic() - began < 5  # under one second where nothing else runs
+    loaded = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert not loaded & {"prefect", "mlflow", "dvc", "tvm", "onnx", "numpy", "pydantic"}
+    for command in COMMANDS:
+        assert f"\n    {command} " in done.stdout
+    assert "exit codes:" in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"examples:\n  fewtune {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["tune"], ["run", "--trials", "many"], ["run", "--all", "--strategy", "full"]]
+)
+def test_what_cannot_be_parsed_is_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["report"], ["run"], ["add", "light:squeezenet"], ["compare", "a"], ["ui"]]
+)
+def test_outside_a_project_is_said(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "is not inside a fewtune project" in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "squeeznet"], "'squeeznet' is no registered model .* did you mean squeezenet?"),
+        (["run", "resnet50"], "register it with `fewtune add light:resnet50`"),
+        (["run", "missing.onnx"], "no such file: missing.onnx"),
+        (["run", "--strategy", "ful"], "strategy 'ful' is not listed .* did you mean full?"),
+        (["run", "--set", "tune.seed"], "'tune.seed' sets nothing: give KEY.PATH=VALUE"),
+        (["run", "--set", "tuna.seed=1"], "tuna is no section"),
+        (["run", "squeezenet", "--shape", "x=1"], "shapes belong to one .onnx file"),
+        (["run", "--shape", "x"], "--shape x: give INPUT=1,3,224,224"),
+        (["run", "--shape", "x=1,a"], "--shape x=1,a: sizes are whole numbers"),
+        (["run", "--dimension", "n=1", "--dimension", "n=2"], "'n' is given twice"),
+        (["add", "light:resnet51"], "no light model is called 'resnet51'"),
+        (["add", "light:resnet50", "--name", "../x"], "model name '../x' is not plain"),
+        (["report"], "no result is on disk: make it with `fewtune run`"),
+        (
+            ["report", "squeezenet"],
+            "no result of squeezenet is on disk: make it with `fewtune run ",
+        ),
+        (["compare", "squeezenet"], "nothing is recorded in MLflow yet"),
+        (["ui", "--port", "0"], "port 0 is none"),
+    ],
+)
+def test_bad_input_is_one_line(
+    project: Path, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (project / "params.yaml").read_bytes()
+    assert re.search(expected, refused(capsys, *arguments))
+    assert (project / "params.yaml").read_bytes() == before
+    assert Places(project).registered() == ["squeezenet"]
+
+
+def test_a_port_that_is_taken_is_the_machines_fault(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"port {port} cannot be used" in refused(capsys, "ui", "--port", port, code=3)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(JournalError("damaged"), 5), (KeyboardInterrupt(), 130)]
+)
+def test_every_ending_has_its_code(
+    raised: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("pipelines.commands.report", fail)
+    refused(capsys, "report", code=code)
+
+
+def test_add_registers_and_lists_the_model(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "below").mkdir()
+    assert main(["add", "light:resnet50", "--name", "mine", "--seed", "3"]) == 0
+    assert "params.yaml: models + mine" in capsys.readouterr().out
+    assert Places(project).registration("mine").read_text() == "light: resnet50\nseed: 3\n"
+    text = (project / "params.yaml").read_text()
+    assert "models: [squeezenet, mine]" in text
+    assert "# registered under models/" in text
+    assert main(["add", "light:resnet50", "--name", "mine", "--seed", "3"]) == 0
+    assert "another model is registered" in refused(
+        capsys, "add", "light:resnet50", "--name", "mine"
+    )
+
+
+def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = Places(project)
+    made.write_result(places.benchmarked("squeezenet", "selective"), "squeezenet", "selective")
+    assert main(["report", "--kernels"]) == 0
+    shown = capsys.readouterr().out
+    assert "squeezenet selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.split())
+    assert "Measured on Test CPU" in shown
+    assert "out/squeezenet/selective/compile/model.so" in shown
+    assert "conv2d_1" in shown
+    assert main(["report", "--markdown"]) == 0
+    assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
+
+
+def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    shutil.copy(PROJECT / "params.yaml", path)
+    before = path.read_text().splitlines()
+    lines = change_parameters(
+        path,
+        {
+            "tune.trials_per_task": 32,
+            "tune.budget_s": 60,
+            "tune.seed": 0,
+            "fingerprint.target": "cuda",
+        },
+        check=lambda _: None,
+    )
+    assert lines == [
+        "params.yaml: tune.trials_per_task 64 -> 32",
+        "params.yaml: tune.budget_s null -> 60",
+        "params.yaml: fingerprint.target auto -> cuda",
+    ]
+    after = path.read_text().splitlines()
+    assert len(after) == len(before)
+    changed = [
+        new.split("#")[0].strip() for old, new in zip(before, after, strict=True) if old != new
+    ]
+    assert changed == ["target: cuda", "trials_per_task: 32", "budget_s: 60"]
+    assert YAML(typ="safe").load(path.read_text())["tune"]["trials_per_task"] == 32
+    assert change_parameters(path, {"tune.trials_per_task": 32}, check=lambda _: None) == []
+
+
+def test_a_refused_override_is_undone(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    shutil.copy(PROJECT / "params.yaml", path)
+    before = path.read_bytes()
+
+    def refuse(_: Path) -> None:
+        raise InputError("tune.trials_per_task is 0")
+
+    with pytest.raises(InputError):
+        change_parameters(path, {"tune.trials_per_task": 0}, check=refuse)
+    assert path.read_bytes() == before
+
+
+def test_settings_are_read_as_yaml() -> None:
+    assert parse_setting("share_schedules.top='5%'") == ("share_schedules.top", "5%")
+    assert parse_setting("compile.error_bound=1e-3") == ("compile.error_bound", 1e-3)
+    assert parse_setting("tune.budget_s=null") == ("tune.budget_s", None)
+    with pytest.raises(InputError, match="the value is no YAML"):
+        parse_setting("tune.seed=[1")
+
+
+def test_deployments_name_the_flow_and_a_nightly_schedule(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_deployments(project)
+    assert {each["entrypoint"] for each in found} == {"pipelines/flow.py:selective_tuning"}
+    assert [each["schedules"] for each in found if each.get("schedules")] == [
+        [{"cron": "0 2 * * *"}]
+    ]
+    # Set, it also keeps this process's environment from being changed.
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    assert "is no cron expression" in refused(capsys, "serve", "--cron", "nightly")
+    (project / "prefect.yaml").write_text("deployments: []\n")
+    assert "give a list of deployments" in refused(capsys, "serve")

@@ -1,0 +1,255 @@
+"""The flow under Prefect's test harness, on a small DVC repository with one failing model."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fewtune.errors import InputError, MachineError
+from pipelines import child, environment  # noqa: F401  (before Prefect)
+from pipelines.dag import Result
+
+# isort: split
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.states import Failed
+from prefect.testing.utilities import prefect_test_harness
+
+from pipelines import flow
+from pipelines.cli import main
+from pipelines.outcome import Outcome
+from pipelines.publish import artifact_key
+from pipelines.tracking import Store
+from tests import made_results as made
+from tests import small_pipeline
+
+GOOD = ["good-selective", "good-full"]
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository, whose steps copy made results into place."""
+    root = small_pipeline.make(tmp_path_factory.mktemp("flow"))
+    ready = root / "ready" / "good"
+    made.write_result(ready / "selective" / "benchmark", "good", "selective")
+    made.write_result(
+        ready / "full" / "benchmark", "good", "full", 40.0, tuning_s=made.FULL_TUNING_S
+    )
+    made.comparison("good").write(ready / "compare")
+    return root
+
+
+def run(root: Path, *arguments: Any, **options: Any) -> SimpleNamespace:
+    """Run the flow in ``root``; gives its state, outcome, task runs and artifacts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
+        state = flow.selective_tuning(*arguments, **options, return_state=True)
+        runs = list(Store(root).find({})) if options.get("recording", True) else []
+    run_id = state.state_details.flow_run_id
+    with get_client(sync_client=True) as client:
+        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
+        tasks = client.read_task_runs(flow_run_filter=chosen, limit=200)
+        artifacts = client.read_artifacts(flow_run_filter=chosen, limit=200)
+    return SimpleNamespace(
+        state=state,
+        outcome=flow.outcome_of(state),
+        tasks={
+            task.name: task for task in sorted(tasks, key=lambda task: task.expected_start_time)
+        },
+        artifacts={(artifact.type, artifact.key): artifact for artifact in artifacts},
+        recorded=sorted(run.info.run_name for run in runs),
+    )
+
+
+@pytest.fixture(scope="module")
+def first(harness: None, root: Path) -> SimpleNamespace:
+    return run(root)
+
+
+def test_each_stage_of_each_model_is_a_task(first: SimpleNamespace) -> None:
+    names = [name for name in first.tasks if not name.startswith("record ")]
+    good = ["prepare@good"]
+    for result in GOOD:
+        good += [f"search@{result}", f"finish@{result}"]
+    bad = [name.replace("good", "bad") for name in [*good, "join@good"]]
+    assert sorted(names) == sorted(["look", *good, "join@good", *bad])
+    ran = [name for name in names if first.tasks[name].state.name == "Completed"]
+    assert ran == ["look", *good, "join@good"]
+    assert first.tasks["search@good-full"].task_key.startswith("bring_up_to_date")
+
+
+def test_a_failing_model_does_not_end_the_others(first: SimpleNamespace) -> None:
+    assert first.tasks["prepare@bad"].state.name == "Failed"
+    assert first.tasks["prepare@bad"].run_count == 1, "a fault is not tried again"
+    for name in ("search@bad-selective", "finish@bad-full", "join@bad"):
+        assert first.tasks[name].state.name == "Skipped"
+        assert first.tasks[name].state.message == "prepare@bad failed"
+    assert first.tasks["join@good"].state.is_completed()
+
+
+def test_the_end_says_which_model_failed_and_why(first: SimpleNamespace) -> None:
+    assert first.state.is_failed()
+    assert first.state.message == (
+        "bad failed; prepare@bad: operator Foo of bad cannot be imported; skipped for it: "
+        "search@bad-selective, finish@bad-selective, search@bad-full, finish@bad-full, join@bad; "
+        "up to date: good-selective, good-full"
+    )
+    assert first.outcome.exit_code == 2
+
+
+def test_results_are_recorded_and_shown(first: SimpleNamespace) -> None:
+    assert first.recorded == ["good-full", "good-selective", "results-table"]
+    assert ("table", "results-table") in first.artifacts
+    assert "| good | selective |" in first.artifacts["markdown", "results"].data
+    assert ("markdown", "result-good-full") in first.artifacts
+    progress = first.artifacts["progress", "search-good-selective"]
+    assert progress.data == 50.0
+    assert "2 of 4 trials, conv" in progress.description
+
+
+def test_output_is_kept_per_stage(first: SimpleNamespace, root: Path) -> None:
+    text = flow.log_path(root, "prepare@bad").read_text()
+    assert "fewtune: prepare: operator Foo of bad cannot be imported" in text
+
+
+def test_a_second_run_does_nothing_and_records_nothing(first: SimpleNamespace, root: Path) -> None:
+    again = run(root, ["good"])
+    assert again.state.is_completed()
+    assert again.state.message == "2 results up to date: good-selective, good-full"
+    states = {name: task.state.name for name, task in again.tasks.items()}
+    assert {states[name] for name in states if "good-" in name and "record" not in name} == {
+        "Cached"
+    }
+    assert again.recorded == first.recorded
+
+
+def test_a_join_of_an_outdated_result_is_passed_over(first: SimpleNamespace, root: Path) -> None:
+    params = root / "params.yaml"
+    kept = params.read_text()
+    params.write_text(kept.replace("trials: 4", "trials: 5"))
+    try:
+        run_one = run(root, ["good"], ["selective"], recording=False)
+    finally:
+        params.write_text(kept)
+    assert run_one.state.is_completed()
+    assert run_one.tasks["join@good"].state.name == "Skipped"
+    assert "search@good-full is not up to date" in run_one.tasks["join@good"].state.message
+
+
+def test_the_command_ends_with_the_table_and_the_failures_code(
+    first: SimpleNamespace,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # The small pipeline's params.yaml has none of the project's sections.
+    monkeypatch.setattr("stages.params.load_all", lambda _: None)
+    monkeypatch.setattr("pipelines.parameters.load_all", lambda _: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
+    for model in ("good", "bad"):
+        (root / "models" / model).mkdir(parents=True)
+        (root / "models" / model / "model.yaml").write_text("light: squeezenet\n")
+    (root / "below").mkdir()
+    monkeypatch.chdir(root / "below")
+    assert main(["run", "good", "bad"]) == 2
+    shown = capsys.readouterr()
+    assert "good selective 250 50.0 [45.0 - 55.0]" in " ".join(shown.out.split())
+    assert "../out/good/selective/benchmark/report.md" in shown.out
+    assert "fewtune ui" in shown.out
+    assert "fewtune: prepare@bad: operator Foo of bad cannot be imported" in shown.err
+
+
+def test_an_unknown_model_is_refused_in_one_line(harness: None, root: Path) -> None:
+    refused = run(root, ["goood"], recording=False)
+    assert refused.state.message.startswith("model 'goood' is not listed in params.yaml")
+    assert not refused.tasks
+
+
+def test_only_a_stage_that_never_began_is_tried_again() -> None:
+    busy = Failed(data=flow.DvcBusyError("busy"))
+    assert flow._was_busy(None, None, busy)
+    fault = flow.StageFailedError(child.Ending(1, "measured nothing"))
+    assert not flow._was_busy(None, None, Failed(data=fault))
+    assert flow._was_away(None, None, Failed(data=MachineError("no answer")))
+    assert not flow._was_away(None, None, Failed(data=InputError("no result")))
+
+
+def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
+    lines = child._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
+    lines.end()
+    assert lines.ending(255, "tune@a", tmp_path / "log").busy
+
+
+def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
+    lines = child._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines.feed(1, b"working\n")
+    lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
+    lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
+    ending = lines.ending(255, "tune@a", tmp_path / "log")
+    assert ending.error == f"ValueError: not this (see {tmp_path / 'log'})"
+    assert ending.exit_code == 1
+
+
+def test_a_terminal_gets_lines_as_the_stage_writes_them(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    root = small_pipeline.make(tmp_path)
+    pipeline = root / "dvc.yaml"
+    pipeline.write_text(
+        "stages:\n  show:\n    cmd: test -t 1 && printf '\\r1 of 2' && sleep 0.2 && "
+        "printf '\\r2 of 2\\n' && echo done > shown\n    outs: [shown]\n"
+    )
+    said: list[str] = []
+    ending = child.run_stage(root, "show", root / "log", said.append, live=True)
+    assert ending.exit_code == 0, said
+    shown = capfdbinary.readouterr().out
+    assert b"\r1 of 2\r2 of 2" in shown
+    assert "2 of 2" in said
+    assert (root / "log").read_text().splitlines()[-1] == "2 of 2"
+
+
+def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path)
+    (root / "dvc.yaml").write_text(
+        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 60\n    outs: [never]\n"
+    )
+
+    def interrupt() -> None:
+        if (root / "pid").exists():
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        child.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
+    assert time.monotonic() - began < 20
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((root / "pid").read_text()), 0)
+
+
+def test_artifact_keys_are_what_prefect_accepts() -> None:
+    assert artifact_key("tune@Net_v1.5-selective") == "tune-net-v1-5-selective"
+
+
+def test_exit_codes_agree_or_are_one() -> None:
+    outcome = Outcome()
+    assert outcome.exit_code == 0
+    stage = flow.Stage("a", Result("m", "s"), (), ())
+    outcome.fail(stage, "disk is full", 3)
+    assert outcome.exit_code == 3
+    outcome.fail(stage, "bad shape", 2)
+    assert outcome.exit_code == 1

@@ -1,0 +1,303 @@
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fewtune.errors import InputError
+from fewtune.model.graph import opset_of, static_shape
+from fewtune.model.light import light_model
+from fewtune.model.prepare import (
+    bind_shapes,
+    can_show_fault,
+    constant_weights,
+    explain_blindness,
+    parameter_count,
+    simplify,
+)
+from fewtune.model.reference import (
+    random_inputs,
+    relative_error,
+    run_onnxruntime,
+    tensor_specs,
+)
+from tests import tiny_models
+
+
+def operators(model):
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def shape_of(model, name="output"):
+    return next(static_shape(value) for value in model.graph.output if value.name == name)
+
+
+def simplified(model, bound_error=1e-6):
+    """Bind and simplify a static model, checking that its results stay."""
+    given = model.SerializeToString()
+    bound = bind_shapes(model, {}, {})
+    result = simplify(bound)
+    onnx.checker.check_model(result)
+    assert model.SerializeToString() == given
+    feeds = random_inputs(tensor_specs(bound)[0], 0)
+    expected = run_onnxruntime(bound, feeds, 1)
+    assert relative_error(run_onnxruntime(result, feeds, 1), expected) <= bound_error
+    assert tensor_specs(result) == tensor_specs(bound)
+    return result
+
+
+def model_of(nodes, inputs=("input",), shape=(1, 4, 6, 6), weights=None, **arguments):
+    shapes = {name: list(shape) for name in inputs}
+    return tiny_models.make_model(nodes, shapes, {"output": None}, weights, **arguments)
+
+
+# Binding
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dimensions"),
+    [({"input": [3, 3, 16, 16]}, {}), ({}, {"batch": 3})],
+)
+def test_bind_makes_every_value_static(shapes, dimensions):
+    bound = bind_shapes(tiny_models.dynamic_model(), shapes, dimensions)
+    assert shape_of(bound, "logits") == [3, 10]
+    assert static_shape(bound.graph.input[0]) == [3, 3, 16, 16]
+    values = {value.name: static_shape(value) for value in bound.graph.value_info}
+    assert values["pooled"] == [3, 16, 8, 8]
+    assert None not in values.values()
+
+
+def test_dimension_bound_by_one_input_is_bound_in_all():
+    node = helper.make_node("Add", ["a", "b"], ["output"])
+    shapes = {"a": ["batch", "length"], "b": ["batch", "length"]}
+    model = tiny_models.make_model([node], shapes, {"output": ["batch", "length"]})
+    assert shape_of(bind_shapes(model, {"a": [2, 5]}, {})) == [2, 5]
+
+
+def test_bind_follows_computed_shapes():
+    nodes = [
+        helper.make_node("Shape", ["input"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["input", "target"], ["output"]),
+    ]
+    weights = {"zero": np.array([0], np.int64), "rest": np.array([-1], np.int64)}
+    model = tiny_models.make_model(
+        nodes, {"input": ["n", 4, 6, 6]}, {"output": ["n", "flat"]}, weights
+    )
+    bound = bind_shapes(model, {}, {"n": 2})
+    assert shape_of(bound) == [2, 144]
+    assert operators(simplify(bound)) == {"Reshape": 1}
+
+
+def test_output_whose_shape_depends_on_values_is_refused():
+    model = model_of([helper.make_node("NonZero", ["input"], ["output"])])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(InputError, match="output 'output' is not known"):
+        bind_shapes(model, {}, {})
+
+
+def test_weights_listed_as_inputs_are_inputs_no_longer():
+    model = tiny_models.tiny_convolutional_model()
+    model.ir_version = 3
+    for tensor in model.graph.initializer:
+        model.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
+    bound = bind_shapes(model, {}, {})
+    assert [value.name for value in bound.graph.input] == ["input"]
+    assert bound.ir_version >= 8
+    assert parameter_count(bound) == parameter_count(tiny_models.tiny_convolutional_model())
+
+
+# Simplifying
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tiny_models.tiny_convolutional_model,
+        tiny_models.softmax_model,
+        tiny_models.integer_input_model,
+        tiny_models.elementwise_model,
+        tiny_models.two_input_model,
+    ],
+)
+def test_simplify_keeps_the_result(make):
+    simplified(make())
+
+
+def test_simplify_keeps_the_result_in_half_precision():
+    simplified(tiny_models.half_precision_model(), bound_error=1e-2)
+
+
+def test_simplify_folds_a_real_network_to_its_kernels():
+    result = simplified(light_model("inception_v2", 0), bound_error=1e-5)
+    assert "BatchNormalization" not in operators(result)
+    assert len(result.graph.node) < 200
+
+
+@pytest.mark.parametrize(
+    ("operator", "chain"),
+    [("Sum", {"Add": 2}), ("Max", {"Max": 2}), ("Min", {"Min": 2}), ("Mean", {"Add": 2, "Div": 1})],
+)
+def test_operators_of_several_inputs_become_chains(operator, chain):
+    node = helper.make_node(operator, ["a", "b", "c"], ["output"])
+    result = simplified(model_of([node], ("a", "b", "c")))
+    assert operators(result) == chain
+    assert all(len(node.input) == 2 for node in result.graph.node)
+
+
+def test_sum_of_two_becomes_add():
+    node = helper.make_node("Sum", ["a", "b"], ["output"])
+    assert operators(simplified(model_of([node], ("a", "b")))) == {"Add": 1}
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_negative_axes_count_from_the_front(opset):
+    def axes_node(operator, source, result, axis):
+        if opset < 13:
+            return helper.make_node(operator, [source], [result], axes=[axis])
+        return helper.make_node(operator, [source, f"{operator}_axes"], [result])
+
+    nodes = [
+        helper.make_node("Relu", ["input"], ["relu"]),
+        axes_node("Squeeze", "relu", "squeezed", -1),
+        helper.make_node("Exp", ["squeezed"], ["exp"]),
+        axes_node("Unsqueeze", "exp", "output", -2),
+    ]
+    weights = {}
+    if opset >= 13:
+        weights = {"Squeeze_axes": np.array([-1]), "Unsqueeze_axes": np.array([-2])}
+    result = simplified(model_of(nodes, shape=(1, 4, 6, 1), weights=weights, opset=opset))
+    values = {t.name: numpy_helper.to_array(t).tolist() for t in result.graph.initializer}
+    found = {}
+    for node in result.graph.node:
+        if node.op_type in ("Squeeze", "Unsqueeze"):
+            attribute = [list(a.ints) for a in node.attribute if a.name == "axes"]
+            found[node.op_type] = attribute[0] if attribute else values[node.input[1]]
+    assert found == {"Squeeze": [3], "Unsqueeze": [2]}
+
+
+def test_constants_get_full_rank_and_the_second_place():
+    nodes = [
+        helper.make_node("Mul", ["scale", "input"], ["scaled"]),
+        helper.make_node("Sub", ["shift", "scaled"], ["output"]),
+    ]
+    generator = np.random.default_rng(0)
+    weights = {
+        "scale": generator.random((4, 1, 1), dtype=np.float32),
+        "shift": generator.random(6, dtype=np.float32),
+    }
+    result = simplified(model_of(nodes, weights=weights))
+    dims = {tensor.name: list(tensor.dims) for tensor in result.graph.initializer}
+    multiply, subtract = result.graph.node
+    assert dims[multiply.input[1]] == [1, 4, 1, 1]
+    assert dims[subtract.input[0]] == [1, 1, 1, 6]
+    assert len(dims) == 2
+
+
+def test_old_operator_sets_are_brought_up_to_date():
+    nodes = [
+        helper.make_node(
+            "BatchNormalization",
+            ["input", "scale", "shift", "mean", "variance"],
+            ["normal"],
+        ),
+        helper.make_node("Slice", ["normal"], ["sliced"], axes=[2], starts=[0], ends=[4]),
+        helper.make_node("Upsample", ["sliced", "factors"], ["output"], mode="nearest"),
+    ]
+    generator = np.random.default_rng(0)
+    weights = {
+        name: generator.random(4, dtype=np.float32) + 0.5
+        for name in ("scale", "shift", "mean", "variance")
+    }
+    weights["factors"] = np.array([1, 1, 2, 2], np.float32)
+    result = simplified(model_of(nodes, weights=weights, opset=9))
+    assert opset_of(result) >= 11
+    assert "Upsample" not in operators(result)
+    assert shape_of(result) == [1, 4, 8, 12]
+
+
+def test_operator_set_too_old_for_onnxruntime_is_converted_when_bound():
+    nodes = [
+        helper.make_node("Relu", ["input"], ["relu"]),
+        helper.make_node("Add", ["relu", "shift"], ["output"], axis=1, broadcast=1),
+    ]
+    weights = {"shift": np.arange(4, dtype=np.float32)}
+    result = bind_shapes(model_of(nodes, weights=weights, opset=6), {}, {})
+    assert opset_of(result) >= 7
+    feeds = random_inputs(tensor_specs(result)[0], 0)
+    expected = np.maximum(feeds["input"], 0) + weights["shift"].reshape(4, 1, 1)
+    assert relative_error(run_onnxruntime(result, feeds, 1), [expected]) == 0.0
+
+
+def test_local_functions_are_inlined():
+    body = helper.make_function(
+        "local",
+        "Twice",
+        ["x"],
+        ["y"],
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [helper.make_opsetid("", tiny_models.OPSET)],
+    )
+    model = model_of([helper.make_node("Twice", ["input"], ["output"], domain="local")])
+    model.functions.append(body)
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    assert operators(simplified(model)) == {"Add": 1}
+
+
+def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("onnxslim.slim", fail)
+    model = tiny_models.tiny_convolutional_model()
+    assert operators(simplified(model)) == operators(model)
+
+
+# Weights that show nothing
+
+
+def constant_model(varying_elements):
+    generator = np.random.default_rng(0)
+    weights = {
+        "constant": np.full((16, 16), 0.5, np.float32),
+        "varying": generator.random((16, varying_elements // 16), dtype=np.float32),
+        "bias": np.zeros(8, np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["input", "constant"], ["middle"]),
+        helper.make_node("MatMul", ["middle", "varying"], ["output"]),
+    ]
+    return tiny_models.make_model(nodes, {"input": [1, 16]}, {"output": None}, weights)
+
+
+def test_constant_weights_are_named_and_small_ones_left_out():
+    assert constant_weights(constant_model(512)) == ["constant"]
+
+
+def test_most_parameters_must_vary():
+    assert can_show_fault(constant_model(512))
+    assert not can_show_fault(constant_model(128))
+    explanation = explain_blindness(constant_model(128))
+    assert "(constant)" in explanation
+    assert "\n" not in explanation
+
+
+def test_model_without_large_weights_can_show_a_fault():
+    assert can_show_fault(tiny_models.elementwise_model())
+
+
+def test_shipped_light_files_cannot_show_a_fault():
+    shipped = next(onnx_light_directory().glob("light_squeezenet.onnx"))
+    model = onnx.load(shipped)
+    assert not can_show_fault(model)
+    assert not can_show_fault(simplify(bind_shapes(model, {}, {})))
+
+
+def onnx_light_directory():
+    from pathlib import Path
+
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

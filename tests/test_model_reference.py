@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from fewtune.artifacts import TensorSpec
+from fewtune.errors import InputError
+from fewtune.model.external_data import load, save
+from fewtune.model.graph import onnx_operators
+from fewtune.model.reference import (
+    OnnxruntimeSession,
+    random_inputs,
+    relative_error,
+    run_onnxruntime,
+    tensor_specs,
+    with_logits,
+)
+from tests import tiny_models
+
+
+def test_tensor_specs_names_shapes_and_types():
+    inputs, outputs = tensor_specs(tiny_models.integer_input_model())
+    assert inputs == [TensorSpec(name="tokens", shape=[1, 8], dtype="int64")]
+    assert outputs == [TensorSpec(name="output", shape=[1, 8, 24], dtype="float32")]
+
+
+def test_tensor_specs_refuses_a_dynamic_shape():
+    with pytest.raises(InputError, match="'input' is not static"):
+        tensor_specs(tiny_models.dynamic_model())
+
+
+def test_random_inputs_are_seeded_and_valid():
+    specs = [
+        TensorSpec(name="image", shape=[2, 50], dtype="float32"),
+        TensorSpec(name="half", shape=[2, 50], dtype="float16"),
+        TensorSpec(name="tokens", shape=[2, 50], dtype="int64"),
+        TensorSpec(name="mask", shape=[2, 50], dtype="bool"),
+        TensorSpec(name="pixels", shape=[2, 50], dtype="uint8"),
+        TensorSpec(name="scalar", shape=[], dtype="float32"),
+    ]
+    arrays = random_inputs(specs, 7)
+    for spec in specs:
+        assert list(arrays[spec.name].shape) == spec.shape
+        assert arrays[spec.name].dtype.name == spec.dtype
+    assert set(np.unique(arrays["tokens"])) == {0, 1}
+    assert set(np.unique(arrays["mask"])) == {False, True}
+    assert arrays["pixels"].max() > 100
+    again = random_inputs(specs, 7)
+    assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
+    assert not np.array_equal(arrays["image"], random_inputs(specs, 8)["image"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tiny_models.tiny_convolutional_model,
+        tiny_models.half_precision_model,
+        tiny_models.integer_input_model,
+        tiny_models.elementwise_model,
+        tiny_models.two_input_model,
+    ],
+)
+def test_tiny_models_run(make):
+    model = make()
+    inputs, outputs = tensor_specs(model)
+    results = run_onnxruntime(model, random_inputs(inputs, 0), threads=1)
+    assert [list(r.shape) for r in results] == [spec.shape for spec in outputs]
+    assert [r.dtype.name for r in results] == [spec.dtype for spec in outputs]
+    assert np.isfinite(results[0]).all()
+    assert results[0].std() > 0
+
+
+def test_session_runs_a_file_with_external_data_as_the_model_itself(tmp_path):
+    model = tiny_models.tiny_convolutional_model()
+    path = tiny_models.write_with_external_data(model, tmp_path)
+    feeds = random_inputs(tensor_specs(model)[0], 0)
+    session = OnnxruntimeSession(path, threads=1, spinning=False)
+    assert relative_error(session.run(feeds), run_onnxruntime(model, feeds, 1)) == 0.0
+
+
+def test_large_model_is_saved_beside_its_weights(tmp_path):
+    model = tiny_models.tiny_convolutional_model()
+    save(model, tmp_path / "model.onnx", embedded_bytes=1000)
+    assert (tmp_path / "model.onnx.data").stat().st_size > 4096
+    feeds = random_inputs(tensor_specs(model)[0], 0)
+    expected = run_onnxruntime(model, feeds, 1)
+    assert relative_error(run_onnxruntime(tmp_path / "model.onnx", feeds, 1), expected) == 0.0
+    assert relative_error(run_onnxruntime(load(tmp_path / "model.onnx"), feeds, 1), expected) == 0.0
+
+
+def test_model_that_onnxruntime_cannot_load_is_told_in_one_line():
+    node = helper.make_node("Strange", ["input"], ["output"], domain="nowhere")
+    model = tiny_models.make_model([node], {"input": [1]}, {"output": [1]})
+    model.opset_import.append(helper.make_opsetid("nowhere", 1))
+    with pytest.raises(InputError, match="onnxruntime cannot load the model: .*Strange") as caught:
+        run_onnxruntime(model, {}, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_relative_error_is_the_worst_output():
+    expected = [np.array([1.0, -4.0]), np.array([10.0])]
+    assert relative_error(expected, expected) == 0.0
+    actual = [np.array([1.0, -4.2]), np.array([10.1])]
+    assert relative_error(actual, expected) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        ([np.array([np.nan])], [np.array([1.0])]),
+        ([np.array([1.0])], [np.array([np.nan])]),
+        ([np.array([np.inf])], [np.array([1.0])]),
+        ([np.zeros((1, 2))], [np.zeros((2, 1))]),
+        ([np.zeros(1)], [np.zeros(1), np.zeros(1)]),
+        ([np.array([1e-9])], [np.array([0.0])]),
+    ],
+)
+def test_relative_error_is_infinite_where_nothing_can_be_compared(actual, expected):
+    assert relative_error(actual, expected) == float("inf")
+
+
+def test_relative_error_takes_integers_and_booleans():
+    assert relative_error([np.array([2, 4])], [np.array([2, 4])]) == 0.0
+    assert relative_error([np.array([True])], [np.array([False])]) == float("inf")
+    assert relative_error([np.uint8([0])], [np.uint8([255])]) == 1.0
+
+
+def test_with_logits_adds_what_stands_before_a_softmax():
+    model = tiny_models.softmax_model()
+    extended = with_logits(model)
+    assert [value.name for value in extended.graph.output] == ["probabilities", "logits"]
+    assert len(model.graph.output) == 1
+    feeds = random_inputs(tensor_specs(extended)[0], 0)
+    probabilities, logits = run_onnxruntime(extended, feeds, 1)
+    exponents = np.exp(logits)
+    np.testing.assert_allclose(probabilities, exponents / exponents.sum(), rtol=1e-5)
+
+
+def test_with_logits_leaves_a_model_without_one_alone():
+    extended = with_logits(tiny_models.tiny_convolutional_model())
+    assert [value.name for value in extended.graph.output] == ["logits"]
+
+
+def test_with_logits_looks_through_a_reshape():
+    model = tiny_models.softmax_model()
+    model.graph.node.append(helper.make_node("Squeeze", ["probabilities"], ["flat"]))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("flat", TensorProto.FLOAT, [10]))
+    assert [value.name for value in with_logits(model).graph.output] == ["flat", "logits"]
+
+
+def test_onnx_operators_names_a_node_of_each_type():
+    operators = onnx_operators(tiny_models.tiny_convolutional_model())
+    assert operators["Conv"] == "conv_a"
+    assert list(operators) == [
+        "Conv",
+        "Relu",
+        "MaxPool",
+        "GlobalAveragePool",
+        "Flatten",
+        "Gemm",
+    ]

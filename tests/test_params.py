@@ -1,0 +1,157 @@
+"""params.yaml: what it means, and one clear line for everything that it cannot mean."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from fewtune.errors import InputError
+from stages.params import SECTIONS, load_all, load_section, options_class
+
+PROJECT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def params(tmp_path: Path) -> Path:
+    """The project's own params.yaml, with the models it lists registered beside it."""
+    shutil.copy(PROJECT / "params.yaml", tmp_path)
+    for name in ("squeezenet", "resnet50"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "model.yaml").write_text(f"light: {name}\n")
+    return tmp_path / "params.yaml"
+
+
+def change(path: Path, key_path: str, value: object) -> None:
+    content = YAML(typ="safe").load(path.read_text())
+    *parents, key = key_path.split(".")
+    place = content
+    for parent in parents:
+        place = place[parent]
+    place[key] = value
+    with path.open("w") as stream:
+        YAML(typ="safe").dump(content, stream)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_all(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert caught.value.exit_code == 2
+    return message.removeprefix(f"{path}: ")
+
+
+def test_the_projects_own_file_is_accepted() -> None:
+    params = load_all(PROJECT / "params.yaml")
+    assert params["models"] == ["squeezenet"]
+    assert params["strategies"] == ["selective", "full"]
+    assert params["select_tasks"]["full"].method == "all"
+    assert set(params) == {"models", "strategies", *SECTIONS}
+
+
+def test_a_section_is_the_librarys_option_class(params: Path) -> None:
+    change(params, "tune", {"trials_per_task": 7})
+    options = load_section("tune", path=params)
+    assert type(options) is options_class("tune")
+    assert options.trials_per_task == 7
+    assert options == options_class("tune")(trials_per_task=7)
+
+
+def test_a_section_does_not_depend_on_another(params: Path) -> None:
+    change(params, "benchmark", {"rounds": "many"})
+    change(params, "nonsense", 1)
+    assert load_section("tune", path=params)
+    assert load_section("select_tasks", "full", path=params).method == "all"
+
+
+def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
+    params.write_text(params.read_text().replace("1.0e-3", "1e-3"))
+    assert load_section("import_model", path=params).error_bound == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("key_path", "value", "expected"),
+    [
+        ("tune.trails_per_task", 4, "trails_per_task is no known key; did you mean trials_per"),
+        ("tunes", {}, "tunes is no section; did you mean tune?"),
+        ("benchmark.zzz", 1, "benchmark.zzz is no known key (known: "),
+        ("select_tasks.selective.methods", "all", "methods is no known key; did you mean method?"),
+        ("tune.trials_per_task", 0, "tune.trials_per_task is 0: give "),
+        ("tune.trials_per_task", "64", "tune.trials_per_task is '64': give a whole number"),
+        ("tune.trials_per_task", 1.5, "tune.trials_per_task is 1.5: give a whole number"),
+        ("tune.trials_per_task", True, "tune.trials_per_task is True: give a whole number"),
+        ("tune.trials_per_task", None, "tune.trials_per_task is None: give a whole number"),
+        ("tune.budget_s", -1, "tune.budget_s is -1: give "),
+        ("import_model.layout", "nhwc", "import_model.layout is 'nhwc': give 'NHWC' or 'NCHW'"),
+        ("import_model.error_bound", 0, "import_model.error_bound is 0: give more than 0"),
+        ("import_model.error_bound", float("nan"), "import_model.error_bound is nan: give a fin"),
+        ("import_model.error_bound", float("inf"), "import_model.error_bound is inf: give a fin"),
+        ("import_model.seed", [1], "import_model.seed is [1]: give a whole number"),
+        ("select_tasks.selective.method", "clique", ".selective.method is 'clique': give "),
+        ("select_tasks.selective.min_share", 1.5, "select_tasks.selective.min_share is 1.5: give "),
+        ("share_schedules.top", "ten", "share_schedules.top is 'ten': "),
+        ("share_schedules.top", "0%", "share_schedules.top is '0%': "),
+        ("share_schedules.top", "101%", "share_schedules.top is '101%': "),
+        ("share_schedules.top", 0, "share_schedules.top is 0: "),
+        ("benchmark.rounds", 0, "benchmark.rounds is 0: give "),
+        ("compare", [], "compare is []: give a mapping"),
+        ("tune", None, "tune is None: give a mapping"),
+        ("select_tasks.full", "all", "select_tasks.full is 'all': give a mapping"),
+        ("models", [], "models is []: give a list of names"),
+        ("models", "squeezenet", "models is 'squeezenet': give a list of names"),
+        ("models", ["squeeznet"], "models lists 'squeeznet', but "),
+        ("models", ["../squeezenet"], "models holds '../squeezenet': give names of lower-case"),
+        ("models", [50], "models holds 50: put it in quotes"),
+        ("models", ["squeezenet", "squeezenet"], "models lists 'squeezenet' twice"),
+        ("strategies", ["selective"], "strategies lacks 'full', which stage compare needs"),
+        ("strategies", ["selective", "full", "ful"], "ful is missing; did you mean full?"),
+        ("strategies", ["selective", "full", "tasks"], "strategies holds 'tasks': "),
+        ("fingerprint.threads", 0, "fingerprint.threads is 0: "),
+        ("fingerprint.threads", "all", "fingerprint.threads is 'all': "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_named(
+    params: Path, key_path: str, value: object, expected: str
+) -> None:
+    change(params, key_path, value)
+    assert expected in refusal(params)
+
+
+def test_an_unregistered_model_is_named_with_the_nearest(params: Path) -> None:
+    change(params, "models", ["squeeznet"])
+    message = refusal(params)
+    assert "did you mean squeezenet?" in message
+    assert "fewtune add" in message
+
+
+def test_a_missing_section_is_named(params: Path) -> None:
+    params.write_text(params.read_text().replace("\ntune:", "\nother:", 1).split("other:")[0])
+    assert refusal(params).startswith("tune is missing")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is no mapping of sections"),
+        ("- models\n", "is no mapping of sections"),
+        ("models: [a\n", "line 2, column 1: "),
+        ("tune:\n\tseed: 0\n", "line 2, column 1: "),
+        ("tune: {}\ntune: {}\n", 'found duplicate key "tune"'),
+    ],
+)
+def test_unreadable_yaml_is_one_line(tmp_path: Path, content: str, expected: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(content)
+    assert expected in refusal(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "params.yaml") == "cannot be read: No such file or directory"
+    (tmp_path / "binary.yaml").write_bytes(b"models: \xff\n")
+    assert refusal(tmp_path / "binary.yaml") == "byte 8 is no UTF-8 text"
+    (tmp_path / "folder.yaml").mkdir()
+    assert refusal(tmp_path / "folder.yaml") == "cannot be read: Is a directory"

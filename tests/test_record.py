@@ -1,0 +1,249 @@
+"""Results in a SQLite MLflow: recorded whole, once each, and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from fewtune.errors import InputError, MachineError
+from pipelines import record
+from pipelines.compare import compare
+from pipelines.dag import Result
+from pipelines.tracking import KEY, Store
+from stages.places import Places
+from tests import made_results as made
+
+MODEL = "net"
+SELECTIVE, FULL = Result(MODEL, "selective"), Result(MODEL, "full")
+STAGES = ["tune@net-{}", "benchmark@net-{}"]
+
+
+class Checkout:
+    """A checkout with made results and the dvc.lock that DVC would have written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.places = root, Places(root)
+        root.mkdir(parents=True, exist_ok=True)
+        self.places.params.write_text(
+            f"models: [{MODEL}]\nstrategies: [selective, full]\ntune: {{seed: 0}}\n"
+        )
+        self.log = root / "tune.log"
+        self.log.write_text("measured\n")
+
+    def write(self, result: Result, **figures: object) -> None:
+        directory = self.places.benchmarked(result.model, result.strategy)
+        made.write_result(directory, result.model, result.strategy, **figures)
+        made.curve().write(self.places.shared(result.model, result.strategy))
+        compiled = self.places.compiled(result.model, result.strategy)
+        compiled.mkdir(parents=True, exist_ok=True)
+        (compiled / "model.so").write_bytes(b"library")
+        self.lock()
+
+    def compare(self, **figures: float) -> None:
+        directory = self.places.compared(MODEL)
+        made.comparison(MODEL, **figures).write(directory)
+        (directory / "report.md").write_text("# compared\n")
+        self.lock()
+
+    def lock(self) -> None:
+        stages = {}
+        for file in sorted(self.places.out.rglob("*")):
+            if file.is_file():
+                path = str(file.relative_to(self.root))
+                digest = hashlib.md5(file.read_bytes()).hexdigest()
+                stages[path] = {"outs": [{"path": path, "md5": digest}]}
+        for strategy in ("selective", "full"):
+            method = {"method": "cliques" if strategy == "selective" else "all"}
+            parameters = {"tune": {"trials_per_task": 64}, f"select_tasks.{strategy}": method}
+            stages[f"tune@net-{strategy}"] = {"params": {"params.yaml": parameters}}
+        with (self.root / "dvc.lock").open("w") as stream:
+            YAML().dump({"schema": "2.0", "stages": stages}, stream)
+
+    def record(self, result: Result) -> str:
+        stages = [stage.format(result.strategy) for stage in STAGES]
+        return record.record_result(self.root, result, stages, [self.log])
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's tables made once: it takes seconds."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+        Store(path.parent).client.search_experiments()
+        client = Store(path.parent).client
+        client.rename_experiment(Store(path.parent).experiment_id, "template")
+    return path
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(template.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    yield Checkout(tmp_path)
+
+
+def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    assert "is recorded" in checkout.record(SELECTIVE)
+    store = Store(checkout.root)
+    (run,) = store.find({})
+    assert run.info.run_name == "net-selective"
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["latency_ms"] == 50.0
+    assert run.data.metrics["tuning_s"] == 250.0
+    assert run.data.params["tune.trials_per_task"] == "64"
+    # Of its own strategy, and under a name that both strategies share.
+    assert run.data.params["select_tasks.method"] == "cliques"
+    assert run.data.params["machine.device"] == "Test CPU"
+    assert run.data.params["machine.versions.apache-tvm"] == "0.27.0"
+    tags = run.data.tags
+    assert (tags["model"], tags["strategy"], tags["target"]) == (MODEL, "selective", "llvm znver5")
+    assert tags["git_commit"] == "none"
+    benchmark = checkout.places.benchmarked(MODEL, "selective") / "benchmark.json"
+    assert hashlib.md5(benchmark.read_bytes()).hexdigest() in tags["dvc_hash"]
+    points = store.client.get_metric_history(run.info.run_id, record.CURVE)
+    assert [(point.step, point.value) for point in points] == [(1, 400.0), (30, 60.0)]
+    assert points[1].timestamp - points[0].timestamp == 28100
+    folders = {item.path for item in store.client.list_artifacts(run.info.run_id)}
+    assert folders >= {"benchmark", "share", "compile", "logs"}
+    files = {item.path for item in store.client.list_artifacts(run.info.run_id, "benchmark")}
+    assert "benchmark/report.md" in files
+
+
+def test_a_result_is_recorded_once(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    assert "in MLflow already" in checkout.record(SELECTIVE)
+    assert len(Store(checkout.root).find({})) == 1
+    checkout.write(SELECTIVE, latency_ms=48.0)
+    checkout.record(SELECTIVE)
+    assert len(Store(checkout.root).find({})) == 2
+
+
+def test_a_large_library_is_not_kept(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_LARGEST_BYTES", 3)
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    store = Store(checkout.root)
+    assert not store.client.list_artifacts(store.find({})[0].info.run_id, "compile")
+
+
+def test_an_interrupted_record_leaves_nothing(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.write(SELECTIVE)
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "_curve", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            checkout.record(SELECTIVE)
+    store = Store(checkout.root)
+    assert store.find({}) == []
+    # What a killed process leaves has no key, and goes with the next recording.
+    left = store.client.create_run(store.experiment_id, tags={"fewtune.recording": "k"})
+    with store.recording("k", "again"):
+        pass
+    assert [run.info.run_name for run in store.find({})] == ["again"]
+    assert left.info.run_id not in {run.info.run_id for run in store.find({})}
+
+
+def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
+    checkout.record(SELECTIVE)
+    checkout.record(FULL)
+    assert "no comparison" in record.record_comparison(checkout.root, MODEL)
+    checkout.compare()
+    for _ in range(2):
+        line = record.record_comparison(checkout.root, MODEL)
+    assert "results table unchanged" in line
+    store = Store(checkout.root)
+    (run,) = store.find({"strategy": "selective"})
+    assert run.data.metrics["used_time_pct"] == 25.0
+    history = store.client.get_metric_history(run.info.run_id, "achieved_perf_pct")
+    assert [point.value for point in history] == [80.0]
+    (table,) = [run for run in store.find({}) if run.info.run_name == "results-table"]
+    run_id = table.info.run_id
+    assert table.data.metrics["mean_achieved_perf_pct"] == 80.0
+    local = Path(store.client.download_artifacts(run_id, "results.json"))
+    rows = json.loads(local.read_text())
+    assert rows["columns"][:2] == ["model", "full time s"]
+    assert rows["data"] == [["net", "1000", "40.0", "250", "50.0", "25.0", "80.0", "45.0", "8000"]]
+    assert "| net |" in Path(store.client.download_artifacts(run_id, "results.md")).read_text()
+    checkout.compare(achieved=81.0)
+    record.record_comparison(checkout.root, MODEL)
+    assert len([run for run in store.find({}) if run.info.run_name == "results-table"]) == 2
+
+
+def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE, tuning_s=251.0)
+    checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
+    checkout.compare()
+    checkout.record(SELECTIVE)
+    assert "no comparison" in record.record_comparison(checkout.root, MODEL)
+
+
+def test_results_are_put_side_by_side(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    with pytest.raises(InputError, match="only one result of net .* --strategy full"):
+        compare(checkout.root, [MODEL])
+    checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
+    checkout.record(FULL)
+    table, lines = compare(checkout.root, [MODEL])
+    assert [heading.split(" ")[0] for heading in table.headings] == [
+        "",
+        *map(str, (SELECTIVE, FULL)),
+    ]
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["latency ms"] == ["50.0", "40.0"]
+    assert rows["machine"] == ["Test CPU", "Test CPU"]
+    assert rows["trials a task"] == ["64", "64"]
+    assert lines == [
+        "net: selective took 25.0 % of full tuning's time for 80.0 % of its performance"
+    ]
+    by_id = [run.info.run_id for run in reversed(Store(checkout.root).find({}))]
+    assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
+
+
+def test_other_machines_are_warned_about(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    checkout.write(FULL, tuning_s=made.FULL_TUNING_S, device="Other CPU")
+    checkout.record(FULL)
+    _, lines = compare(checkout.root, [MODEL])
+    assert lines == [
+        "warning: measured on different machines or versions, not comparable: device differ"
+    ]
+
+
+@pytest.mark.parametrize("name", ["nett", "0123456789ab", "'; drop"])
+def test_an_unrecorded_name_is_refused(checkout: Checkout, name: str) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    with pytest.raises(InputError, match="is not recorded in MLflow"):
+        compare(checkout.root, [name])
+
+
+def test_what_dvc_did_not_make_is_not_recorded(checkout: Checkout) -> None:
+    with pytest.raises(InputError, match="no result to record"):
+        checkout.record(SELECTIVE)
+    checkout.write(SELECTIVE)
+    (checkout.root / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+    with pytest.raises(InputError, match="is not in dvc.lock"):
+        checkout.record(SELECTIVE)
+    assert all(KEY in run.data.tags for run in Store(checkout.root).find({}))
+
+
+def test_a_store_that_cannot_be_used_is_one_line(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://somewhere")
+    with pytest.raises(MachineError, match="MLflow at nonsense://somewhere cannot be used"):
+        Store(checkout.root)

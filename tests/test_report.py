@@ -1,0 +1,128 @@
+"""Tables from artifacts."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from fewtune.artifacts import Conditions
+from fewtune.report import (
+    Result,
+    belongs,
+    benchmark_markdown,
+    comparison_table,
+    conditions_lines,
+    distinct_comparisons,
+    kernel_table,
+    results_markdown,
+    results_table,
+    target_name,
+)
+from fewtune.table import Table, number
+from tests import made_results as made
+
+
+def results() -> list[Result]:
+    return [
+        Result(made.benchmark("net", "selective"), made.metrics(), made.comparison("net")),
+        Result(made.benchmark("net", "full", 40.0), made.metrics(40.0, made.FULL_TUNING_S)),
+    ]
+
+
+def test_the_results_table_has_a_row_per_result() -> None:
+    table = results_table(results())
+    selective, full = table.records()
+    assert selective["model"] == "net"
+    assert selective["tuning s"] == "250"
+    assert selective["latency ms [p10 - p90]"] == "50.0 [45.0 - 55.0]"
+    assert selective["x over onnxruntime"] == "0.90"
+    assert (selective["used time %"], selective["achieved %"]) == ("25.0", "80.0")
+    assert (full["used time %"], full["achieved %"]) == ("-", "-")
+    assert selective["tuned/tasks"] == "5/30"
+    assert selective["max rel. error"] == "2.5e-06"
+
+
+def test_the_comparison_table_ends_in_means() -> None:
+    rows = comparison_table(
+        [
+            made.comparison("a", used=20.0, achieved=90.0),
+            made.comparison("b", used=80.0, achieved=160.0),
+        ]
+    ).records()
+    assert [row["model"] for row in rows[:2]] == ["a", "b"]
+    means = {row["model"].split(" (")[0]: row for row in rows[2:]}
+    assert means["arithmetic mean"]["used time %"] == "50.0"
+    assert means["geometric mean"]["used time %"] == "40.0"
+    assert means["geometric mean"]["achieved perf %"] == "120.0"
+    assert means["worst"]["used time %"] == "80.0"
+    assert means["worst"]["achieved perf %"] == "90.0"
+
+
+def test_one_model_has_no_means() -> None:
+    assert len(comparison_table([made.comparison("a")]).rows) == 1
+
+
+def test_kernels_are_ordered_by_their_share() -> None:
+    rows = kernel_table(made.benchmark("net", "selective")).records()
+    assert [row["task"] for row in rows] == ["conv2d_1", "pool"]
+    assert rows[0]["donor"] == "conv2d"
+    assert rows[1]["GFLOPS"] == "-"
+
+
+def test_markdown_is_deterministic_and_names_the_conditions() -> None:
+    text = results_markdown(results())
+    assert text == results_markdown(results())
+    assert "| net | selective | 250 | 50.0 [45.0 - 55.0] |" in text
+    assert "## Selective against full tuning" in text
+    assert "Measured on Test CPU, target llvm znver5, 2 threads; 64 trials a task" in text
+    assert "onnxruntime 1.31.0" in text
+    assert "### Kernels" in benchmark_markdown(made.benchmark("net", "selective"))
+    assert results_markdown([]) == "No results yet.\n"
+
+
+def test_conditions_are_labelled_where_they_differ() -> None:
+    def under(device: str) -> Conditions:
+        return made.conditions(device)
+
+    assert len(conditions_lines([("a", under("X")), ("b", under("X"))])) == 1
+    first, second = conditions_lines([("a", under("X")), ("b", under("Y"))])
+    assert first.startswith("a: measured on X")
+    assert second.startswith("b: measured on Y")
+
+
+def test_a_comparison_of_earlier_results_is_not_shown() -> None:
+    comparison = made.comparison("net")
+    selective, full = made.metrics(), made.metrics(40.0, made.FULL_TUNING_S)
+    assert belongs(comparison, selective, full)
+    assert not belongs(comparison, made.metrics(tuning_s=251.0), full)
+    assert not belongs(comparison, selective, None)
+    assert distinct_comparisons(results()) == [comparison]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (1010.3, "1010"),
+        (44.14, "44.1"),
+        (0.9123, "0.912"),
+        (0.000123, "0.000123"),
+        (12345.6, "12346"),
+    ],
+)
+def test_numbers_keep_three_figures(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_targets_are_named_briefly() -> None:
+    assert target_name('{"kind": "cuda", "arch": "sm_90"}') == "cuda sm_90"
+    assert target_name("llvm -mcpu=skylake") == "llvm -mcpu=skylake"
+
+
+def test_a_pipe_gets_aligned_columns() -> None:
+    stream = io.StringIO()
+    Table(["name", "ms"], [["a|b", "1.0"], ["c", "10.0"]]).print(stream)
+    assert stream.getvalue() == "name    ms\n----  ----\na|b    1.0\nc     10.0\n"
+    assert "| a\\|b | 1.0 |" in Table(["name", "ms"], [["a|b", "1.0"]]).markdown()

@@ -1,0 +1,295 @@
+"""Default schedules: the same numbers as unscheduled code, on threads and vector lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.default import apply_default_schedules, default_schedule
+from fewtune.tvm_runtime import relax, tvm
+
+TARGET = tvm.target.Target(
+    {"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")(), "num-cores": 2}
+)
+CUDA = tvm.target.Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_80",
+        "max_shared_memory_per_block": 49152,
+        "max_threads_per_block": 1024,
+        "thread_warp_size": 32,
+    }
+)
+Shape = tuple[int, ...]
+Build = Callable[..., relax.Expr]
+
+
+def lowered(build: Build, *shapes: Shape, dtype: str = "float32") -> tvm.IRModule:
+    """A Relax function of ``build`` over inputs of these shapes, lowered and fused."""
+    builder = relax.BlockBuilder()
+    inputs = [
+        relax.Var(f"x{index}", relax.TensorType(shape, dtype)) for index, shape in enumerate(shapes)
+    ]
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            output = builder.emit_output(builder.emit(build(*inputs)))
+        builder.emit_func_output(output)
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    return tvm.transform.Sequential(passes)(builder.get())
+
+
+def kernels(module: tvm.IRModule) -> list[tvm.IRModule]:
+    return [
+        tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        for _, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    ]
+
+
+def run(kernel: tvm.IRModule, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    arguments = []
+    for parameter in kernel["main"].params:
+        shape = tuple(int(extent) for extent in parameter.shape)
+        values = generator.uniform(-4, 4, shape).astype(str(parameter.dtype))
+        arguments.append(tvm.runtime.tensor(values))
+    tvm.driver.build(kernel, target=TARGET)["main"](*arguments)
+    return arguments[-1].numpy()
+
+
+def convolution(layout: str, kernel: str, **options: object) -> Build:
+    def build(data: relax.Expr, weight: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        result = relax.op.nn.conv2d(
+            data, weight, data_layout=layout, kernel_layout=kernel, **options
+        )
+        return relax.op.nn.relu(relax.op.add(result, bias))
+
+    return build
+
+
+def pool(kind: str, layout: str, **options: object) -> Build:
+    operator = getattr(relax.op.nn, f"{kind}_pool2d")
+    return lambda data: operator(data, layout=layout, **options)
+
+
+CASES: dict[str, tuple[Build, list[Shape]]] = {
+    "conv2d_nhwc": (
+        convolution("NHWC", "HWIO", padding=1),
+        [(1, 14, 14, 32), (3, 3, 32, 64), (1, 1, 1, 64)],
+    ),
+    "conv2d_nhwc_pointwise": (
+        convolution("NHWC", "HWIO"),
+        [(1, 13, 13, 64), (1, 1, 64, 100), (1, 1, 1, 100)],
+    ),
+    "conv2d_nhwc_strided_image": (
+        convolution("NHWC", "HWIO", strides=2, padding=3),
+        [(1, 30, 30, 3), (7, 7, 3, 19), (1, 1, 1, 19)],
+    ),
+    "conv2d_nhwc_grouped": (
+        convolution("NHWC", "HWIO", groups=4),
+        [(1, 14, 14, 64), (1, 1, 16, 68), (1, 1, 1, 68)],
+    ),
+    "depthwise_nhwc": (
+        convolution("NHWC", "HWIO", groups=48, padding=1),
+        [(1, 19, 19, 48), (3, 3, 1, 48), (1, 1, 1, 48)],
+    ),
+    "conv2d_nchw": (
+        convolution("NCHW", "OIHW", padding=1),
+        [(1, 16, 14, 14), (24, 16, 3, 3), (1, 24, 1, 1)],
+    ),
+    "conv2d_nchw_odd_strided": (
+        convolution("NCHW", "OIHW", strides=2, padding=1),
+        [(1, 3, 37, 37), (7, 3, 3, 3), (1, 7, 1, 1)],
+    ),
+    "depthwise_nchw": (
+        convolution("NCHW", "OIHW", groups=13, padding=1),
+        [(1, 13, 28, 28), (13, 1, 3, 3), (1, 13, 1, 1)],
+    ),
+    "matmul": (relax.op.matmul, [(37, 96), (96, 100)]),
+    "matmul_batched": (relax.op.matmul, [(3, 19, 40), (3, 40, 33)]),
+    "matmul_transposed": (
+        lambda a, b: relax.op.matmul(a, relax.op.permute_dims(b)),
+        [(64, 96), (48, 96)],
+    ),
+    "matrix_vector": (
+        lambda a, b, c: relax.op.add(relax.op.matmul(a, b), c),
+        [(1, 544), (544, 1000), (1000,)],
+    ),
+    "matrix_vector_odd": (relax.op.matmul, [(1, 131), (131, 1001)]),
+    "max_pool_nhwc": (
+        pool("max", "NHWC", pool_size=3, strides=2, padding=1),
+        [(1, 27, 27, 64)],
+    ),
+    "max_pool_nchw": (
+        pool("max", "NCHW", pool_size=3, strides=2, padding=1),
+        [(1, 13, 55, 55)],
+    ),
+    "avg_pool_nhwc": (
+        pool("avg", "NHWC", pool_size=3, padding=1, count_include_pad=False),
+        [(1, 14, 14, 50)],
+    ),
+    "avg_pool_nchw": (
+        pool("avg", "NCHW", pool_size=3, padding=1, count_include_pad=False),
+        [(1, 32, 14, 14)],
+    ),
+    "global_pool_nhwc": (lambda x: relax.op.mean(x, [1, 2], True), [(1, 13, 13, 1000)]),
+    "global_pool_nchw": (lambda x: relax.op.mean(x, [2, 3], True), [(1, 200, 14, 14)]),
+    "mean_of_rows": (lambda x: relax.op.mean(x, -1), [(97, 400)]),
+    "sum_of_all": (lambda x: relax.op.sum(x), [(64, 512)]),
+    "softmax_one_row": (lambda x: relax.op.nn.softmax(x, -1), [(1, 1000)]),
+    "softmax_rows": (lambda x: relax.op.nn.softmax(x, -1), [(77, 197)]),
+    "softmax_even_rows": (lambda x: relax.op.nn.softmax(x, -1), [(4, 64, 128)]),
+    "softmax_channels": (lambda x: relax.op.nn.softmax(x, 1), [(1, 21, 40, 40)]),
+    "layer_norm": (
+        lambda x, g, b: relax.op.nn.layer_norm(x, g, b, [-1]),
+        [(50, 256), (256,), (256,)],
+    ),
+    "argmax": (lambda x: relax.op.argmax(x, -1), [(33, 257)]),
+    "concatenate_channels": (
+        lambda a, b, c: relax.op.concat([a, b, c], 3),
+        [(1, 13, 13, 64), (1, 13, 13, 48), (1, 13, 13, 7)],
+    ),
+    "concatenate_rows": (
+        lambda a, b: relax.op.nn.relu(relax.op.concat([a, b], 1)),
+        [(1, 20, 28, 28), (1, 13, 28, 28)],
+    ),
+    "transpose_image": (lambda x: relax.op.permute_dims(x, [0, 2, 3, 1]), [(1, 3, 112, 112)]),
+    "transpose_back": (lambda x: relax.op.permute_dims(x, [0, 3, 1, 2]), [(1, 14, 14, 200)]),
+    "transpose_odd": (lambda x: relax.op.permute_dims(x), [(131, 257)]),
+    "shuffle_channels": (
+        lambda x: relax.op.reshape(
+            relax.op.permute_dims(relax.op.reshape(x, (1, 14, 14, 4, 68)), [0, 1, 2, 4, 3]),
+            (1, 14, 14, 272),
+        ),
+        [(1, 14, 14, 272)],
+    ),
+    "elementwise": (
+        lambda x, b: relax.op.nn.relu(relax.op.multiply(relax.op.add(x, b), b)),
+        [(1, 19, 19, 96), (1, 1, 1, 96)],
+    ),
+    "sigmoid": (relax.op.sigmoid, [(1, 64, 331)]),
+    "prime_vector": (relax.op.nn.relu, [(50021,)]),
+    "reshape": (lambda x: relax.op.reshape(x, (1, 13 * 13 * 100)), [(1, 100, 13, 13)]),
+    "pad": (lambda x: relax.op.nn.pad(x, (0, 0, 1, 1, 2, 2, 0, 0)), [(1, 31, 31, 64)]),
+    "strided_slice": (
+        lambda x: relax.op.strided_slice(x, [2], [1], [60], [2]),
+        [(1, 40, 61, 50)],
+    ),
+    "resize": (
+        lambda x: relax.op.image.resize2d(x, (40, 40), layout="NHWC", method="linear"),
+        [(1, 20, 20, 24)],
+    ),
+    "cumsum": (lambda x: relax.op.cumsum(x, 1), [(8, 100)]),
+    "small": (relax.op.nn.relu, [(7,)]),
+    "scalar": (relax.op.sqrt, [()]),
+}
+# Too little work for threads, or nothing that could be shared among them.
+SERIAL = {"cumsum", "small", "scalar", "sum_of_all", "softmax_one_row", "argmax", "mean_of_rows"}
+# Odd extents are left to LLVM, whose vectors end in a scalar rest.
+SCALAR = {
+    "avg_pool_nhwc",
+    "concatenate_channels",
+    "conv2d_nchw_odd_strided",
+    "conv2d_nhwc_grouped",
+    "conv2d_nhwc_strided_image",
+    "matmul_batched",
+    "matrix_vector_odd",
+    "prime_vector",
+    "softmax_rows",
+    "strided_slice",
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str) -> None:
+    build, shapes = CASES[name]
+    for kernel in kernels(lowered(build, *shapes)):
+        schedule = default_schedule(kernel, TARGET)
+        if schedule is None:
+            assert name in ("cumsum", "small", "scalar", "sum_of_all")
+            continue
+        actual, expected = run(schedule.mod), run(kernel)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(set(CASES) - SERIAL))
+def test_scheduled_kernel_uses_threads_and_lanes(name: str) -> None:
+    build, shapes = CASES[name]
+    schedules = [default_schedule(kernel, TARGET) for kernel in kernels(lowered(build, *shapes))]
+    text = "".join(schedule.mod.script() for schedule in schedules if schedule is not None)
+    assert "T.parallel" in text
+    assert ("T.vectorized" in text) or name in SCALAR
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64"])
+def test_elementwise_of_any_type_is_scheduled(dtype: str) -> None:
+    (kernel,) = kernels(lowered(relax.op.add, (57, 640), (57, 640), dtype=dtype))
+    schedule = default_schedule(kernel, TARGET)
+    assert schedule is not None
+    np.testing.assert_array_equal(run(schedule.mod), run(kernel))
+
+
+def test_trace_replays_on_the_unscheduled_kernel() -> None:
+    build, shapes = CASES["conv2d_nhwc"]
+    (kernel,) = kernels(lowered(build, *shapes))
+    schedule = default_schedule(kernel, TARGET)
+    replayed = tvm.s_tir.Schedule(kernel)
+    schedule.trace.apply_to_schedule(replayed, remove_postproc=False)
+    assert replayed.mod.script() == schedule.mod.script()
+
+
+def test_a_small_tensor_starts_no_threads() -> None:
+    (kernel,) = kernels(lowered(relax.op.nn.relu, (1, 64)))
+    assert "T.parallel" not in default_schedule(kernel, TARGET).mod.script()
+
+
+def test_a_narrow_cpu_gets_narrow_vectors() -> None:
+    narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
+    (kernel,) = kernels(lowered(relax.op.nn.relu, (1, 4, 64)))
+    assert "T.vectorized(T.int64(8))" in default_schedule(kernel, narrow).mod.script()
+
+
+def test_a_module_that_is_no_kernel_gives_none() -> None:
+    assert default_schedule(tvm.IRModule({}), TARGET) is None
+
+
+@pytest.mark.parametrize("target", [TARGET, CUDA], ids=["llvm", "cuda"])
+def test_apply_marks_only_the_kernels_named(target: tvm.target.Target) -> None:
+    def build(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+        return relax.op.nn.softmax(relax.op.matmul(data, weight), -1)
+
+    module = lowered(build, (64, 64), (64, 64))
+    applied = apply_default_schedules(module, ["matmul"], target)
+    marked = {
+        variable.name_hint: bool(function.attrs and function.attrs.get("tirx.is_scheduled"))
+        for variable, function in applied.functions_items()
+    }
+    assert marked == {"main": False, "matmul": True, "softmax": False}
+    assert "tirx.is_scheduled" not in (module["matmul"].attrs or {})
+
+
+def test_a_whole_model_runs_with_default_schedules() -> None:
+    def build(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+        return relax.op.nn.softmax(relax.op.nn.relu(relax.op.matmul(data, weight)), -1)
+
+    module = lowered(build, (19, 64), (64, 37))
+    names = [variable.name_hint for variable, _ in module.functions_items()]
+    generator = np.random.default_rng(0)
+    arguments = [
+        tvm.runtime.tensor(generator.normal(size=shape).astype("float32"))
+        for shape in ((19, 64), (64, 37))
+    ]
+
+    def outputs(mod: tvm.IRModule) -> np.ndarray:
+        machine = relax.VirtualMachine(relax.build(mod, TARGET), tvm.cpu())
+        return machine["main"](*arguments).numpy()
+
+    scheduled = apply_default_schedules(module, names, TARGET)
+    np.testing.assert_allclose(outputs(scheduled), outputs(module), rtol=1e-4, atol=1e-5)
