@@ -186,6 +186,7 @@ class TuneReport(Artifact):
     strategy: str
     tasks: list[TunedTask]
     trials: int
+    trials_per_task: int = Field(description="as set: an average over the tuned tasks")
     tuning_s: float = Field(description="wall-clock seconds, interruptions excluded")
     search_s: float
     build_s: float

@@ -23,13 +23,10 @@ def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.
     -------
     executable : relax.VMExecutable
     """
-    pipeline = relax.pipeline.BackendDispatcher
-    if pipeline.is_gpu_target(target):
-        from tvm.relax.backend import gpu_generic as backend
-    else:
-        from tvm.relax.backend import cpu_generic as backend
+    from tvm.relax import pipeline
+
     passes = tvm.transform.Sequential(
-        [*backend.dataflow_lower_passes(target), *backend.finalize_passes(target)]
+        [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
     )
     with target, tvm.transform.PassContext(opt_level=3):
         return relax.build(lowered, target=target, relax_pipeline=passes)
@@ -45,9 +42,7 @@ class CompiledModel:
     target : tvm.target.Target
     """
 
-    def __init__(
-        self, executable: relax.VMExecutable | Path, target: tvm.target.Target
-    ) -> None:
+    def __init__(self, executable: relax.VMExecutable | Path, target: tvm.target.Target) -> None:
         if isinstance(executable, Path):
             executable = tvm.runtime.load_module(str(executable))
         self.device = device_of(target)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,7 +25,9 @@ class FingerprintOptions(BaseModel):
     target: str = Field(
         default="auto", description="auto (this CPU), a kind (cuda), or a TVM target as JSON"
     )
-    threads: int | str = Field(default="auto", description="auto (all usable cores) or a number")
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description="auto (all usable cores) or a number"
+    )
 
     def thread_count(self) -> int:
         """The number of threads, at least 1.
@@ -32,16 +35,14 @@ class FingerprintOptions(BaseModel):
         Raises
         ------
         InputError
-            If ``threads`` is neither ``auto`` nor a number from 1 to the usable cores.
+            If ``threads`` is more than the usable cores.
         """
         cores = len(os.sched_getaffinity(0))
         if self.threads == "auto":
             return cores
-        if isinstance(self.threads, int) and 1 <= self.threads <= cores:
+        if self.threads <= cores:
             return self.threads
-        raise InputError(
-            f"params.yaml: fingerprint.threads is {self.threads!r}: give auto or 1 to {cores}"
-        )
+        raise InputError(f"threads is {self.threads}, but only {cores} cores are usable")
 
 
 def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported late)

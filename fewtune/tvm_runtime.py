@@ -63,4 +63,9 @@ def register_intrinsics(target: tvm.target.Target) -> None:
         importlib.import_module(f"{_INTRINSICS}.{family}")
 
 
-__all__ = ["ms", "register_intrinsics", "relax", "tvm", "usable_cores"]
+def set_threads(threads: int) -> None:
+    """Let TVM's pool in this process run so many threads."""
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+__all__ = ["ms", "register_intrinsics", "relax", "set_threads", "tvm", "usable_cores"]

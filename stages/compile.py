@@ -25,6 +25,8 @@ def run(model: str, strategy: str) -> None:
             Fingerprint.read(places.fingerprint),
             options,
             directory,
+            model=model,
+            strategy=strategy,
         )
     say(
         f"{model} ({strategy}): {report.scheduled_from_log} kernels from the log, "

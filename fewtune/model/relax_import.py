@@ -201,9 +201,7 @@ def _import_fault(name: str, model: onnx.ModelProto, fault: Exception) -> Except
     if isinstance(fault, InputError | VerificationError):
         return fault
     operators = prepare.onnx_operators(model)
-    mentioned = [
-        kind for kind in operators if re.search(rf"\b{re.escape(kind)}\b", str(fault))
-    ]
+    mentioned = [kind for kind in operators if re.search(rf"\b{re.escape(kind)}\b", str(fault))]
     if mentioned:
         named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned)
         return InputError(f"{name}: TVM cannot import operator {named}: {first_line(fault)}")

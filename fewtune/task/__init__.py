@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tasks: the distinct kernels of a model, with what they cost."""

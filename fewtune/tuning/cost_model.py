@@ -140,9 +140,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         if not candidates:
             return
         group = self.groups.setdefault(tvm_ffi.structural_hash(context.mod), _Group())
-        for features, result in zip(
-            self._features(context, candidates), results, strict=True
-        ):
+        for features, result in zip(self._features(context, candidates), results, strict=True):
             if len(features):
                 group.features.append(features)
                 times = [float(value) for value in result.run_secs or ()]

@@ -73,9 +73,7 @@ def record_of(
     )
 
 
-def replay(
-    module: tvm.IRModule, trial: Trial, target: tvm.target.Target
-) -> tvm.s_tir.Schedule:
+def replay(module: tvm.IRModule, trial: Trial, target: tvm.target.Target) -> tvm.s_tir.Schedule:
     """Apply a trial's trace to its task's module."""
     schedule = tvm.s_tir.Schedule(module)
     record = record_of(trial, ms.database.Workload(module), target)

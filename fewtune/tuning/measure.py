@@ -33,6 +33,11 @@ class Outcome:
         """Median seconds of one call; infinite for a failed candidate."""
         return statistics.median(self.run_s) if self.run_s else float("inf")
 
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of one call, by which TVM's database ranks; infinite if it failed."""
+        return statistics.fmean(self.run_s) if self.run_s else float("inf")
+
     def as_runner_result(self) -> ms.runner.RunnerResult:
         """The outcome as MetaSchedule's search and cost model take it."""
         if self.run_s:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fewtune.errors import JournalError
 from fewtune.schedule.default import default_schedule
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import next_task
@@ -263,9 +262,7 @@ class Session:
 
     def _show(self, state: TaskState) -> None:
         trials, elapsed_s = self.state.trials, self.elapsed_s
-        fresh_trials = max(1, trials - self.state.resumed_trials)
-        pace_s = (elapsed_s - 0) / max(1, trials) if not self.state.resumed_trials else None
-        left_s = (pace_s or elapsed_s / fresh_trials) * max(0, self.total_trials - trials)
+        left_s = elapsed_s / max(1, trials) * max(0, self.total_trials - trials)
         if self.options.budget_s is not None:
             left_s = min(left_s, max(0.0, self.options.budget_s - elapsed_s))
         default_s, best_s = state.progress.default_s, state.best_s
@@ -299,22 +296,3 @@ class _Timer:
     def __exit__(self, *exception: object) -> None:
         spent_s = time.perf_counter() - self._began_s
         setattr(self._phases, self._name, getattr(self._phases, self._name) + spent_s)
-
-
-def lay_crash(journal: Journal, signal_name: str) -> str:
-    """Lay a crash of the session to the task it was working on; return its name.
-
-    Raises
-    ------
-    JournalError
-        If no task had been begun: the crash is not a task's fault.
-    """
-    kinds = [(event["kind"], event.get("task")) for event in journal.events]
-    begun = [task for kind, task in kinds if kind == "start"]
-    if not begun or ("crash", begun[-1]) in kinds:
-        raise JournalError(
-            f"tuning died ({signal_name}) outside of any task; run again with "
-            "FEWTUNE_WORKER_STDERR=1 to see what TVM says"
-        )
-    journal.append({"kind": "crash", "task": begun[-1], "signal": signal_name})
-    return begun[-1]

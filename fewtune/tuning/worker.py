@@ -123,9 +123,7 @@ class Worker:
         with open("/proc/self/statm") as stream:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def _evaluate(
-        self, built: Any, arguments: list[Any], number: int, repeat: int
-    ) -> list[float]:
+    def _evaluate(self, built: Any, arguments: list[Any], number: int, repeat: int) -> list[float]:
         evaluator = built.time_evaluator("main", self._device, number=number, repeat=repeat)
         return [float(value) for value in evaluator(*arguments).results]
 

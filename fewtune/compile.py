@@ -1,0 +1,152 @@
+"""Apply the tuning log, schedule the rest, build, export, and verify."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
+from fewtune.errors import MachineError, VerificationError
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.machine import target_from_json
+from fewtune.model import reference
+from fewtune.model.relax_import import REFERENCE
+from fewtune.schedule.default import apply_default_schedules
+from fewtune.task.extract import Task, kernels
+from fewtune.tuning.log import best_trials, read_database
+from fewtune.tvm_runtime import ms, tvm
+
+LIBRARY = "model.so"
+
+
+class CompileOptions(BaseModel):
+    """How a compiled model is verified."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the check's random inputs")
+
+
+def apply_log(
+    lowered: tvm.IRModule, tasks: list[Task], database: ms.database.Database
+) -> tuple[tvm.IRModule, list[str], list[str]]:
+    """Give every kernel the best schedule that the log has for it.
+
+    Returns
+    -------
+    scheduled : IRModule
+    served : list of str
+        Kernels with a schedule from the log.
+    rest : list of str
+        Kernels without one.
+    """
+    by_workload = {task.info.workload: task for task in tasks}
+    best: dict[str, tvm.tirx.PrimFunc] = {}
+    served, rest = [], []
+    scheduled = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
+    for name, workload in sorted(kernels(lowered).items()):
+        task = by_workload.get(workload)
+        if task is not None and workload not in best:
+            records = best_trials(database, task.mod, 1)
+            if records:
+                schedule = tvm.s_tir.Schedule(task.mod)
+                records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
+                best[workload] = schedule.mod["main"]
+        if workload not in best:
+            rest.append(name)
+            continue
+        function = best[workload].with_attr("global_symbol", name)
+        scheduled.update_func(
+            lowered.get_global_var(name), function.with_attr("tirx.is_scheduled", True)
+        )
+        served.append(name)
+    return scheduled, served, rest
+
+
+def compile_model(
+    lowered: tvm.IRModule,
+    tasks: list[Task],
+    share_directory: Path,
+    import_directory: Path,
+    fingerprint: Fingerprint,
+    options: CompileOptions,
+    directory: Path,
+    *,
+    model: str,
+    strategy: str,
+) -> CompileReport:
+    """Build the tuned library into ``directory`` and compare it with onnxruntime.
+
+    Parameters
+    ----------
+    lowered : IRModule
+    tasks : list of Task
+    share_directory : Path
+        The tuning log of all tasks.
+    import_directory : Path
+        Holds the reference model.
+    fingerprint : Fingerprint
+    options : CompileOptions
+    directory : Path
+        Gets ``model.so`` and ``compile.json``.
+    model, strategy : str
+        Whose library it is.
+
+    Raises
+    ------
+    MachineError
+        If there is no C compiler to link the library with.
+    VerificationError
+        If outputs differ from onnxruntime's by more than ``options.error_bound``.
+    """
+    if not any(shutil.which(name) for name in ("cc", "gcc", "g++", "clang")):
+        raise MachineError(
+            "no C compiler (cc, gcc, g++ or clang) is on the PATH, and linking the library needs "
+            "one: install gcc"
+        )
+    started = time.perf_counter()
+    target = target_from_json(fingerprint.target)
+    scheduled, served, rest = apply_log(lowered, tasks, read_database(share_directory))
+    scheduled = apply_default_schedules(scheduled, rest, target)
+    unscheduled = [
+        name for name in rest if not scheduled[name].attrs.get("tirx.is_scheduled", False)
+    ]
+    executable = build_executable(scheduled, target)
+    library = directory / LIBRARY
+    executable.export_library(str(library))
+    compile_s = time.perf_counter() - started
+    error = verify(library, import_directory, target, fingerprint.threads, options.seed)
+    if not error <= options.error_bound:
+        raise VerificationError(
+            f"{model} ({strategy}): outputs of the tuned library are "
+            f"{error:.1e} away from onnxruntime's, above compile.error_bound "
+            f"{options.error_bound:.1e}: a schedule is wrong; nothing was exported"
+        )
+    report = CompileReport(
+        model=model,
+        strategy=strategy,
+        library=LIBRARY,
+        scheduled_from_log=len(served),
+        scheduled_by_default=len(rest) - len(unscheduled),
+        unscheduled=unscheduled,
+        max_relative_error=error,
+        error_bound=options.error_bound,
+        compile_s=round(compile_s, 3),
+    )
+    report.write(directory)
+    return report
+
+
+def verify(
+    library: Path, import_directory: Path, target: tvm.target.Target, threads: int, seed: int
+) -> float:
+    """Largest relative error of a library against onnxruntime on random inputs."""
+    inputs = ImportReport.read(import_directory).inputs
+    feeds = reference.random_inputs(inputs, seed)
+    expected = reference.OnnxruntimeSession(import_directory / REFERENCE, threads).run(feeds)
+    actual = CompiledModel(library, target).outputs([feeds[spec.name] for spec in inputs])
+    return reference.relative_error(actual, expected)

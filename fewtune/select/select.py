@@ -1,0 +1,203 @@
+"""Task selection: a few tasks to tune, and for every other one the task it takes schedules from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fewtune.artifacts import Cluster, Selection
+from fewtune.select.cluster import (
+    Groups,
+    agglomerative_groups,
+    clique_groups,
+    similarity_sum,
+    split_unrelated,
+)
+from fewtune.select.heat_map import SimilarityMatrix
+from fewtune.select.similarity import similarity_matrix
+from fewtune.select.space import DesignSpace, design_space
+
+if TYPE_CHECKING:
+    from fewtune.task.extract import Task
+    from fewtune.tvm_runtime import tvm
+
+# Families that do much arithmetic on each element, so that tiling, which is what is searched,
+# decides their time. The others move data once: a default schedule already does that at the
+# memory's speed.
+SEARCHED_OPERATORS = frozenset(
+    {
+        "batch_matmul",
+        "conv1d",
+        "conv1d_transpose",
+        "conv2d",
+        "conv2d_transpose",
+        "conv3d",
+        "conv3d_transpose",
+        "dense",
+        "depthwise_conv2d",
+    }
+)
+
+
+class SelectOptions(BaseModel):
+    """How the tasks to tune are chosen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["cliques", "agglomerative", "all"] = Field(
+        default="cliques",
+        description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
+        "all: every task represents itself",
+    )
+    min_similarity: float = Field(
+        default=0.6,
+        ge=0,
+        le=1,
+        description="similarity rate from which two tasks (cliques) or, on average, two clusters "
+        "(agglomerative) are joined; 0.6 gives 4 to 6 clusters for 18 to 25 convolutions",
+    )
+    clusters: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of clusters, instead of min_similarity; for agglomerative only",
+    )
+    min_share: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="tasks below this share of the model's estimated time are set aside",
+    )
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_method(self) -> Self:
+        if self.clusters is not None and self.method != "agglomerative":
+            raise ValueError(
+                f"clusters is for method agglomerative, not {self.method}: take it out, or change "
+                "the method"
+            )
+        return self
+
+
+def select_tasks(
+    tasks: Sequence[Task],
+    options: SelectOptions,
+    *,
+    target: tvm.target.Target,
+    model: str,
+    strategy: str,
+) -> tuple[Selection, SimilarityMatrix]:
+    """Cluster the tasks by the similarity of their tuning spaces.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        All tasks of the model.
+    options : SelectOptions
+    target : tvm.target.Target
+        What the tuning spaces are generated for.
+    model, strategy : str
+        Named in the selection.
+
+    Returns
+    -------
+    selection : Selection
+        Clusters in the order of their members' total share, largest first; members by share.
+    matrix : SimilarityMatrix
+        Similarities of the tasks that were not set aside.
+    """
+    worth = [task for task in tasks if _worth_searching(task, options)]
+    spaces = {task.info.name: design_space(task.mod, target) for task in worth}
+    return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy)
+
+
+def select_from_spaces(
+    tasks: Sequence[Task],
+    spaces: dict[str, DesignSpace],
+    options: SelectOptions,
+    *,
+    model: str,
+    strategy: str,
+) -> tuple[Selection, SimilarityMatrix]:
+    """`select_tasks`, given the design spaces by task name; needs no compiler.
+
+    Tasks that have no space here, or one that samples nothing, are set aside.
+    """
+    chosen = sorted(
+        (
+            task
+            for task in tasks
+            if task.info.name in spaces
+            and spaces[task.info.name].has_samplings
+            and _worth_searching(task, options)
+        ),
+        key=lambda task: (-task.info.share, task.info.name),
+    )
+    names = [task.info.name for task in chosen]
+    shares = [task.info.share for task in chosen]
+    values = similarity_matrix(chosen, [spaces[name] for name in names])
+    note = ""
+    groups: Groups
+    if options.method == "cliques":
+        groups, note = clique_groups(values, options.min_similarity, names)
+    elif options.method == "agglomerative":
+        groups = agglomerative_groups(values, options.min_similarity, options.clusters)
+    else:
+        groups = [[index] for index in range(len(chosen))]
+    clusters = [
+        (
+            sum(shares[index] for index in group),
+            Cluster(
+                representative=names[leader],
+                members=[names[index] for index in sorted(group)],
+                similarity_sum=similarity_sum(leader, group, values),
+            ),
+        )
+        for leader, group in split_unrelated(groups, values, shares, names)
+    ]
+    clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
+    aside = [task.info.name for task in tasks if task.info.name not in set(names)]
+    selection = Selection(
+        model=model,
+        strategy=strategy,
+        method=options.method,
+        clusters=[cluster for _, cluster in clusters],
+        set_aside=aside,
+        set_aside_rule=_rule(tasks, spaces, options),
+        note=note,
+    )
+    return selection, SimilarityMatrix(tuple(names), values)
+
+
+def _worth_searching(task: Task, options: SelectOptions) -> bool:
+    return task.info.operator in SEARCHED_OPERATORS and task.info.share >= options.min_share
+
+
+def _rule(
+    tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions
+) -> str:
+    """One sentence that says which tasks were set aside, why, and how many for each reason."""
+    other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
+    searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
+    small = [task for task in searched if task.info.share < options.min_share]
+    empty = [
+        task
+        for task in searched
+        if task.info.share >= options.min_share
+        and not (task.info.name in spaces and spaces[task.info.name].has_samplings)
+    ]
+    families = ", ".join(sorted({task.info.operator for task in other}))
+    reasons = [
+        f"{len(other)} of operator families whose schedules are not searched"
+        + (f" ({families})" if families else ""),
+        f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time",
+    ]
+    if empty:
+        reasons.append(f"{len(empty)} with nothing to search")
+    count = len(other) + len(small) + len(empty)
+    return (
+        f"Set aside are {count} of {len(tasks)} tasks: "
+        + ", ".join(reasons[:-1])
+        + f" and {reasons[-1]}."
+    )

@@ -1,0 +1,137 @@
+"""What a kernel computes and what it costs, read from its TensorIR."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fewtune.tvm_runtime import tvm
+
+# Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
+# over 30 GB/s). Only ratios between tasks of one model come of it, so its exact value is small.
+_FLOPS_PER_BYTE = 8.0
+# A kernel call costs about 5 microseconds of thread start, the time of 150 kB.
+_CALL_BYTES = 150_000
+
+_FAMILIES = (
+    ("conv2d_transpose", r"conv2d_transpose"),
+    ("conv2d", r"(group_)?conv2d"),
+    ("conv1d", r"(group_)?conv1d"),
+    ("conv3d", r"(group_)?conv3d"),
+    ("dense", r"(matmul|dense|linear)"),
+    ("pool", r"(adaptive_)?(max|avg)_pool\dd"),
+    ("softmax", r"(log_)?softmax"),
+    ("norm", r"(layer|group|instance|rms|batch)_norm"),
+    ("reduce", r"(mean|sum|max|min|prod|variance|std|argmax|argmin)"),
+    ("concatenate", r"(concatenate|concat)"),
+    ("resize", r"resize\dd"),
+    ("pad", r"pad"),
+    ("transpose", r"transpose"),
+    ("reshape", r"(reshape|flatten|squeeze|expand_dims)"),
+)
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """Anchor block, operator family and cost of one kernel."""
+
+    anchor: str
+    operator: str
+    flops: float
+    bytes: int
+    shapes: list[list[int]]
+    dtype: str
+
+    @property
+    def weight_of_one_call(self) -> float:
+        """Roofline time of one call, in bytes moved: comparable within a model only."""
+        return max(self.flops / _FLOPS_PER_BYTE, self.bytes) + _CALL_BYTES
+
+
+@dataclass(frozen=True)
+class _BlockCost:
+    name: str
+    points: int
+    reduction: int
+    multiplies: bool
+
+
+def analyse(name: str, module: tvm.IRModule) -> KernelCost:
+    """Analyse a task's module.
+
+    Parameters
+    ----------
+    name : str
+        The kernel's name, which tells its operators (``fused_conv2d3_add2_relu2``).
+    module : IRModule
+        One PrimFunc ``main``.
+
+    Returns
+    -------
+    cost : KernelCost
+        FLOPs count a multiplication and an addition as two, and of other blocks one a point.
+    """
+    function = module["main"]
+    shapes = [[int(extent) for extent in argument.shape] for argument in function.params]
+    dtypes = [str(argument.dtype) for argument in function.params]
+    size = sum(
+        math.prod(shape) * _bytes_of(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
+    blocks = _blocks(module)
+    flops = float(sum(b.points * (2 if b.multiplies else 1) for b in blocks))
+    anchor = max(blocks, key=lambda b: (b.reduction > 1, b.points), default=None)
+    operator = _family(name)
+    if operator == "conv2d" and anchor is not None and _is_depthwise(anchor, shapes):
+        operator = "depthwise_conv2d"
+    return KernelCost(
+        anchor=anchor.name if anchor else "none",
+        operator=operator,
+        flops=flops,
+        bytes=size,
+        shapes=shapes,
+        dtype=dtypes[0] if dtypes else "float32",
+    )
+
+
+def _family(name: str) -> str:
+    """The heaviest operator family that the kernel's name mentions; elementwise without one."""
+    # TVM numbers kernels of one name: conv2d3 is the fourth conv2d.
+    words = re.sub(r"\d+(?=_|$)", "", name.removeprefix("fused_"))
+    for family, pattern in _FAMILIES:
+        if re.search(rf"(^|_){pattern}(_|$)", words):
+            return family
+    return "elementwise"
+
+
+def _is_depthwise(anchor: _BlockCost, shapes: list[list[int]]) -> bool:
+    """A convolution whose every output point sums over its window only, not over channels."""
+    windows = [shape for shape in shapes[1:-1] if len(shape) == 4 and 1 in shape[1:3]]
+    small = {shape[0] * shape[1] for shape in windows} | {s[2] * s[3] for s in windows}
+    return anchor.reduction > 1 and anchor.reduction in small
+
+
+def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
+    schedule = tvm.s_tir.Schedule(module)
+    found: list[_BlockCost] = []
+    for handle in schedule.get_child_blocks(schedule.get_sblock("root")):
+        block = schedule.get(handle)
+        points = reduction = 1
+        for variable in block.iter_vars:
+            extent = _constant(variable.dom.extent)
+            points *= extent
+            if variable.iter_type == tvm.tirx.IterVar.CommReduce:
+                reduction *= extent
+        found.append(_BlockCost(block.name_hint, points, reduction, reduction > 1))
+    return found
+
+
+def _constant(extent: object) -> int:
+    """An extent as a number; 1 for one that is only known at run time."""
+    value = getattr(extent, "value", None)
+    return int(value) if value is not None else 1
+
+
+def _bytes_of(dtype: str) -> int:
+    digits = re.search(r"\d+", dtype)
+    return max(1, int(digits.group()) // 8) if digits else 1

@@ -1,0 +1,167 @@
+"""The tasks of a lowered model, and the files that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm_ffi
+from pydantic import BaseModel, ConfigDict
+
+from fewtune.artifacts import TaskInfo, TaskTable
+from fewtune.errors import InputError
+from fewtune.files import canonical_json, write_text
+from fewtune.table import Table
+from fewtune.task.analysis import KernelCost, analyse
+from fewtune.tvm_runtime import relax, tvm
+
+MODULES = "modules.json"
+
+
+class ExtractOptions(BaseModel):
+    """Nothing to set yet: tasks are told apart by structural equality."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A MetaSchedule task: what is known of it, and its module with one PrimFunc ``main``."""
+
+    info: TaskInfo
+    mod: tvm.IRModule
+
+
+def task_module(function: tvm.tirx.PrimFunc) -> tvm.IRModule:
+    """The workload module of a kernel, as ``meta_schedule.extract_tasks`` normalises it."""
+    normalize = tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    return normalize(function.with_attr("global_symbol", "main"))
+
+
+def workload_hash(module: tvm.IRModule) -> str:
+    """Structural hash of a workload in hex; equal in every process."""
+    return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
+
+
+def kernels(lowered: tvm.IRModule) -> dict[str, str]:
+    """Every kernel of a lowered model with the workload hash it answers to, by kernel name."""
+    return {
+        symbol.name_hint: workload_hash(task_module(function))
+        for symbol, function in lowered.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+
+
+def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task]:
+    """The distinct kernels of a model, heaviest first.
+
+    Parameters
+    ----------
+    lowered : IRModule
+        Output of `fewtune.model.relax_import.lower`.
+    target : Target
+        What the tasks are for; kernels already scheduled for it are left out.
+
+    Returns
+    -------
+    tasks : list of Task
+        Named after the first kernel of equal structure; ordered by estimated share, then name.
+    """
+    calls = _calls(lowered)
+    weights: Counter[str] = Counter()
+    first: dict[str, tuple[str, tvm.IRModule]] = {}
+    for symbol, function in lowered.functions_items():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        if function.attrs and function.attrs.get("tirx.is_scheduled", False):
+            continue
+        module = task_module(function)
+        digest = workload_hash(module)
+        weights[digest] += calls[symbol.name_hint]
+        first.setdefault(digest, (symbol.name_hint, module))
+    costs: dict[str, KernelCost] = {
+        digest: analyse(name, module) for digest, (name, module) in first.items()
+    }
+    whole = sum(cost.weight_of_one_call * weights[digest] for digest, cost in costs.items())
+    tasks = []
+    for digest, (name, module) in first.items():
+        cost = costs[digest]
+        info = TaskInfo(
+            name=name,
+            workload=digest,
+            weight=weights[digest],
+            anchor=cost.anchor,
+            operator=cost.operator,
+            shapes=cost.shapes,
+            dtype=cost.dtype,
+            flops=cost.flops,
+            bytes=cost.bytes,
+            share=cost.weight_of_one_call * weights[digest] / whole,
+        )
+        tasks.append(Task(info, module))
+    return sorted(tasks, key=lambda task: (-task.info.share, task.info.name))
+
+
+def write_modules(tasks: list[Task], directory: Path) -> None:
+    """Write the tasks' modules beside their table."""
+    modules = {task.info.name: json.loads(tvm.ir.save_json(task.mod)) for task in tasks}
+    write_text(directory / MODULES, canonical_json(modules))
+
+
+def read_tasks(directory: Path) -> list[Task]:
+    """Read the table and the modules that the extract_tasks stage wrote.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or does not fit the other.
+    """
+    table = TaskTable.read(directory)
+    try:
+        modules = json.loads((directory / MODULES).read_text())
+        return [
+            Task(info, tvm.ir.load_json(json.dumps(modules[info.name]))) for info in table.tasks
+        ]
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(
+            f"{directory / MODULES} does not hold the tasks of tasks.json ({error}); "
+            "run extract_tasks again"
+        ) from None
+
+
+def tasks_markdown(table: TaskTable) -> str:
+    """The tasks as a table that a person can read."""
+    rows = [
+        [
+            task.name,
+            str(task.weight),
+            task.operator,
+            " ".join("x".join(map(str, shape)) for shape in task.shapes),
+            task.dtype,
+            f"{task.flops / 1e9:.4f}",
+            f"{task.bytes / 1e6:.2f}",
+            f"{task.share * 100:.1f}",
+        ]
+        for task in table.tasks
+    ]
+    heads = [
+        "task", "calls", "operator", "buffers (output last)", "dtype", "GFLOP a call",
+        "MB a call", "estimated share, %",
+    ]  # fmt: skip
+    return f"# Tasks of {table.model}\n\n{Table(heads, rows, frozenset({0, 2, 3})).markdown()}"
+
+
+def _calls(lowered: tvm.IRModule) -> Counter[str]:
+    """How often ``main`` calls each kernel."""
+    counts: Counter[str] = Counter()
+
+    def visit(expression: relax.Expr) -> None:
+        if isinstance(expression, relax.Call):
+            for argument in expression.args:
+                if isinstance(argument, tvm.ir.GlobalVar):
+                    counts[argument.name_hint] += 1
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    return counts
