@@ -144,7 +144,7 @@ class Selection(Artifact):
     clusters: list[Cluster]
     set_aside: list[str] = Field(description="tasks that only get a default schedule")
     set_aside_rule: str
-    selecting_s: float = Field(description="seconds spent on design spaces and clustering")
+    note: str = Field(default="", description="what was done otherwise than asked for")
 
     @property
     def representatives(self) -> list[str]:
@@ -159,6 +159,14 @@ class Selection(Artifact):
             for member in cluster.members
             if member != cluster.representative
         }
+
+
+class SelectionTiming(Artifact):
+    """How long selecting took: a file of its own, so that equal selections are equal bytes."""
+
+    file_name = "timing.json"
+
+    selecting_s: float = Field(description="seconds spent on design spaces and clustering")
 
 
 TuneStatus = Literal["tuned", "no_valid_schedule", "crashed", "not_reached"]

@@ -25,8 +25,15 @@ def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.
     """
     from tvm.relax import pipeline
 
+    # TVM 0.27 has these four in a function that its CPU backend forgets to export.
     passes = tvm.transform.Sequential(
-        [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            *pipeline.finalize_passes(target),
+        ]
     )
     with target, tvm.transform.PassContext(opt_level=3):
         return relax.build(lowered, target=target, relax_pipeline=passes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
+from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark import benchmark_model
 from fewtune.files import whole_directory
 from fewtune.task.extract import read_tasks
@@ -24,6 +24,7 @@ def run(model: str, strategy: str) -> None:
             places.imported(model),
             read_tasks(places.tasks(model)),
             Selection.read(places.selected(model, strategy)),
+            SelectionTiming.read(places.selected(model, strategy)).selecting_s,
             TuneReport.read(places.tuned(model, strategy)),
             ShareReport.read(places.shared(model, strategy)),
             places.compiled(model, strategy),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
+from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.files import whole_directory
-from fewtune.select.select import select_tasks, write_similarity
+from fewtune.machine import target_from_json
+from fewtune.select.heat_map import write_similarity
+from fewtune.select.select import select_tasks
 from fewtune.task.extract import read_tasks
 from stages.command import main, say
 from stages.params import load_section
@@ -15,14 +20,18 @@ def run(model: str, strategy: str) -> None:
     options = load_section("select_tasks", strategy)
     places = Places()
     tasks = read_tasks(places.tasks(model))
-    selection, matrix = select_tasks(tasks, options, model=model, strategy=strategy)
+    target = target_from_json(TaskTable.read(places.tasks(model)).target)
+    start = time.perf_counter()
+    selection, matrix = select_tasks(tasks, options, target=target, model=model, strategy=strategy)
+    timing = SelectionTiming(selecting_s=round(time.perf_counter() - start, 3))
     with whole_directory(places.selected(model, strategy)) as directory:
         selection.write(directory)
+        timing.write(directory)
         write_similarity(selection, matrix, directory)
     say(
         f"{model} ({strategy}): {len(selection.representatives)} to tune, "
         f"{len(selection.dependents)} take schedules from them, "
-        f"{len(selection.set_aside)} set aside"
+        f"{len(selection.set_aside)} set aside" + (f"; {selection.note}" if selection.note else "")
     )
 
 

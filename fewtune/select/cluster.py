@@ -66,11 +66,17 @@ def clique_groups(
             f"raised to {threshold:g}"
         )
     groups: Groups = []
-    free = [clique for clique in cliques if clique]
-    while free:
-        taken = min(free, key=lambda clique: _clique_rank(clique, matrix, names))
+    # Ranks are kept, since a round leaves most cliques as they were.
+    ranks = {clique: _clique_rank(clique, matrix, names) for clique in cliques}
+    while ranks:
+        taken = min(ranks, key=ranks.__getitem__)
         groups.append(sorted(taken))
-        free = [rest for clique in free if (rest := clique - taken)]
+        rests = dict.fromkeys(clique - taken for clique in ranks)
+        ranks = {
+            rest: ranks[rest] if rest in ranks else _clique_rank(rest, matrix, names)
+            for rest in rests
+            if rest
+        }
     return groups, note
 
 
@@ -162,19 +168,23 @@ def similarity_sum(index: int, group: Sequence[int], matrix: np.ndarray) -> floa
     return round(sum(float(matrix[index, other]) for other in group if other != index), _DIGITS)
 
 
-def _maximal_cliques(matrix: np.ndarray, threshold: float, most: int) -> list[set[int]] | None:
+def _maximal_cliques(
+    matrix: np.ndarray, threshold: float, most: int
+) -> list[frozenset[int]] | None:
     """All maximal cliques, or None if there are more than ``most``."""
     joined = (matrix >= threshold - 10.0**-_DIGITS) & (matrix > 0)
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(matrix)))
-    graph.add_edges_from((int(i), int(j)) for i, j in zip(*np.nonzero(joined), strict=True) if i < j)
-    cliques = [set(clique) for clique in islice(networkx.find_cliques(graph), most + 1)]
-    # With no pair joined there are as many cliques as tasks, however few are allowed.
-    return cliques if len(cliques) <= most or graph.number_of_edges() == 0 else None
+    graph.add_edges_from((int(i), int(j)) for i, j in np.argwhere(np.triu(joined, k=1)))
+    if not graph.number_of_edges():
+        # As many cliques as tasks, however few are allowed: no threshold leaves fewer.
+        return [frozenset([index]) for index in graph]
+    cliques = [frozenset(clique) for clique in islice(networkx.find_cliques(graph), most + 1)]
+    return cliques if len(cliques) <= most else None
 
 
 def _clique_rank(
-    clique: set[int], matrix: np.ndarray, names: Sequence[str]
+    clique: frozenset[int], matrix: np.ndarray, names: Sequence[str]
 ) -> tuple[float, int, list[str]]:
     members = sorted(clique)
     block = matrix[np.ix_(members, members)]

@@ -30,11 +30,9 @@ SEARCHED_OPERATORS = frozenset(
     {
         "batch_matmul",
         "conv1d",
-        "conv1d_transpose",
         "conv2d",
         "conv2d_transpose",
         "conv3d",
-        "conv3d_transpose",
         "dense",
         "depthwise_conv2d",
     }
@@ -174,9 +172,7 @@ def _worth_searching(task: Task, options: SelectOptions) -> bool:
     return task.info.operator in SEARCHED_OPERATORS and task.info.share >= options.min_share
 
 
-def _rule(
-    tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions
-) -> str:
+def _rule(tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions) -> str:
     """One sentence that says which tasks were set aside, why, and how many for each reason."""
     other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
     searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]

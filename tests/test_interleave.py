@@ -1,0 +1,103 @@
+"""Measuring in turns, on a clock that only the variants move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fewtune import interleave as module
+from fewtune.interleave import interleave, latency_stats, ratio_stats
+
+
+class FakeClock:
+    """Stands still unless a variant runs."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.ran: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def variant(self, name: str, call_s: float) -> Callable[[], None]:
+        def run() -> None:
+            self.ran.append(name)
+            self.now_s += call_s
+
+        return run
+
+    def turns(self) -> list[str]:
+        """The order of the variants, calls in a row as one."""
+        return [n for n, before in zip(self.ran, [None, *self.ran], strict=False) if n != before]
+
+
+@pytest.fixture(autouse=True)
+def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+
+
+def test_every_variant_gets_a_sample_a_round() -> None:
+    clock = FakeClock()
+    variants = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
+    samples = interleave(variants, 4, clock)
+    assert samples == {"a": pytest.approx([0.004] * 4), "b": pytest.approx([0.25] * 4)}
+    # Two calls to size it; then a round is one to warm up and 20 ms of calls, at least one.
+    assert clock.ran.count("a") == 2 + 4 * (1 + 5)
+    assert clock.ran.count("b") == 2 + 4 * (1 + 1)
+
+
+def test_calls_of_a_round_are_bounded() -> None:
+    clock = FakeClock()
+    interleave({"a": clock.variant("a", 0.0)}, 1, clock)
+    assert clock.ran.count("a") == 2 + 1 + 50
+
+
+def test_the_order_turns_from_round_to_round() -> None:
+    clock = FakeClock()
+    variants = {name: clock.variant(name, 0.1) for name in "abc"}
+    interleave(variants, 4, clock)
+    assert "".join(clock.turns()) == "abc" + "abc" + "bca" + "cab" + "abc"
+
+
+def test_a_slow_variant_is_left_out_after_three_rounds() -> None:
+    clock = FakeClock()
+    variants = {"slow": clock.variant("slow", 0.6), "fast": clock.variant("fast", 0.1)}
+    samples = interleave(variants, 6, clock)
+    assert samples["slow"] == pytest.approx([0.6] * 3)
+    assert samples["fast"] == pytest.approx([0.1] * 6)
+    # It is not warmed up again either.
+    assert clock.ran.count("slow") == 2 + 3
+
+
+def test_a_sample_is_the_median_of_its_round() -> None:
+    clock = FakeClock()
+    # Two calls to size it (10 ms: two calls a round), one warm-up, then the measured two.
+    calls_s = iter([0.01, 0.01, 9.0, 0.01, 0.03])
+
+    def run() -> None:
+        clock.now_s += next(calls_s)
+
+    assert interleave({"a": run}, 1, clock) == {"a": pytest.approx([0.02])}
+
+
+def test_latencies_are_summarised_in_milliseconds() -> None:
+    stats = latency_stats([0.005, 0.001, 0.003, 0.002, 0.004])
+    assert stats.median_ms == pytest.approx(3.0)
+    assert stats.min_ms == pytest.approx(1.0)
+    assert stats.p10_ms == pytest.approx(1.4)
+    assert stats.p90_ms == pytest.approx(4.6)
+    assert stats.rounds == 5
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # 4/2, 9/3, 1/1: the median of the ratios is 2, the ratio of the medians would be 4/2.
+    stats = ratio_stats([4.0, 9.0, 1.0], [2.0, 3.0, 1.0])
+    assert stats.median == pytest.approx(2.0)
+    assert stats.p10 == pytest.approx(1.2)
+    assert stats.p90 == pytest.approx(2.8)
+
+
+def test_ratios_take_the_rounds_that_both_were_in() -> None:
+    stats = ratio_stats([6.0, 6.0, 6.0], [2.0, 2.0, 2.0, 100.0, 100.0])
+    assert (stats.median, stats.p10, stats.p90) == pytest.approx((3.0, 3.0, 3.0))

@@ -1,0 +1,189 @@
+"""Clusters, representatives and what is set aside, on small graphs worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from fewtune.artifacts import TaskInfo
+from fewtune.select.cluster import (
+    agglomerative_groups,
+    clique_groups,
+    representative,
+    split_unrelated,
+)
+from fewtune.select.heat_map import write_similarity
+from fewtune.select.select import SelectOptions, select_from_spaces
+from fewtune.select.space import DesignSpace, SpaceTrace, TileSampling
+
+NAMES = list("abcdefghij")
+
+
+def symmetric(count: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
+    matrix = np.eye(count)
+    for (i, j), value in pairs.items():
+        matrix[i, j] = matrix[j, i] = value
+    return matrix
+
+
+def task(name: str, share: float, operator: str = "conv2d") -> SimpleNamespace:
+    info = TaskInfo(
+        name=name, workload=name, weight=1, anchor=operator, operator=operator,
+        shapes=[[1]], dtype="float32", flops=1.0, bytes=4, share=share,
+    )  # fmt: skip
+    return SimpleNamespace(info=info, mod=None)
+
+
+def space(*extents: int) -> DesignSpace:
+    tiles = tuple(TileSampling(extent, 4, 64) for extent in extents)
+    return DesignSpace((SpaceTrace(("tiled",), tiles),))
+
+
+# Two cliques, a b c and c d, that share c; e is alone.
+BRIDGE = symmetric(5, {(0, 1): 0.9, (0, 2): 0.8, (1, 2): 0.7, (2, 3): 0.95, (3, 4): 0.2})
+TASKS = [
+    task("wide", 0.4),
+    task("near", 0.3),
+    task("pool", 0.1, "pool"),
+    task("far", 0.1),
+    task("tiny", 0.001),
+    task("rigid", 0.05),
+]
+SPACES = {
+    "wide": space(64, 64),
+    "near": space(64, 32),
+    "far": space(13, 11),
+    "tiny": space(64, 64),
+    "rigid": space(),
+}
+
+
+def select(**options: object):  # noqa: ANN201
+    return select_from_spaces(
+        TASKS, SPACES, SelectOptions(**options), model="net", strategy="selective"
+    )
+
+
+def test_a_task_in_two_cliques_goes_to_the_larger_sum() -> None:
+    groups, note = clique_groups(BRIDGE, 0.5, NAMES)
+    assert (groups, note) == ([[0, 1, 2], [3], [4]], "")
+    # With c closer to d than to both others together, the pair has the larger sum.
+    strong = symmetric(4, {(0, 1): 0.1, (0, 2): 0.2, (1, 2): 0.2, (2, 3): 0.95})
+    assert clique_groups(strong, 0.1, NAMES)[0] == [[2, 3], [0, 1]]
+
+
+def test_ties_go_to_the_names() -> None:
+    path = symmetric(3, {(0, 1): 0.5, (1, 2): 0.5})
+    assert clique_groups(path, 0.5, ["a", "b", "c"])[0] == [[0, 1], [2]]
+    assert clique_groups(path, 0.5, ["c", "b", "a"])[0] == [[1, 2], [0]]
+
+
+def test_tasks_with_nothing_in_common_are_never_joined() -> None:
+    assert clique_groups(np.eye(3), 0.0, NAMES)[0] == [[0], [1], [2]]
+    assert clique_groups(np.eye(0), 0.5, NAMES) == ([], "")
+
+
+def test_too_many_cliques_raise_the_threshold_and_end() -> None:
+    # Four pairs of strangers, everyone else alike: 2^4 maximal cliques.
+    matrix = np.full((8, 8), 0.52)
+    for first in range(0, 8, 2):
+        matrix[first, first + 1] = matrix[first + 1, first] = 0.1
+    np.fill_diagonal(matrix, 1.0)
+    assert clique_groups(matrix, 0.5, NAMES, most=16)[1] == ""
+    groups, note = clique_groups(matrix, 0.5, NAMES, most=15)
+    assert groups == [[index] for index in range(8)]
+    assert note == "more than 15 maximal cliques at min_similarity 0.5: raised to 0.55"
+    assert len(clique_groups(matrix, 0.5, NAMES, most=1)[0]) == 8
+
+
+def test_greedy_rounds_place_every_task_once() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.uniform(size=(10, 10))
+    matrix = np.maximum(values, values.T)
+    np.fill_diagonal(matrix, 1.0)
+    for threshold in (0.0, 0.3, 0.6, 0.9, 1.0):
+        groups, _ = clique_groups(matrix, threshold, NAMES)
+        assert sorted(index for group in groups for index in group) == list(range(10))
+        assert groups == clique_groups(matrix, threshold, NAMES)[0]
+        for group in groups:
+            assert (matrix[np.ix_(group, group)] >= threshold).all()
+
+
+def test_representative_has_the_largest_sum_then_the_largest_share() -> None:
+    assert representative([0, 1, 2], BRIDGE, [0.1, 0.2, 0.7, 0, 0], NAMES) == 0  # 1.7 1.6 1.5
+    assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.2, 0], NAMES) == 3
+    assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.1, 0], NAMES) == 2
+
+
+def test_agglomerative() -> None:
+    assert agglomerative_groups(np.eye(0), 0.5) == []
+    assert agglomerative_groups(np.eye(1), 0.5) == [[0]]
+    pair = symmetric(2, {(0, 1): 0.6})
+    assert agglomerative_groups(pair, 0.6) == [[0, 1]]
+    assert sorted(agglomerative_groups(pair, 0.61)) == [[0], [1]]
+    assert sorted(map(len, agglomerative_groups(BRIDGE, 0.5, clusters=2))) == [1, 4]
+    assert len(agglomerative_groups(BRIDGE, 0.5, clusters=9)) == 5
+
+
+def test_members_unlike_their_representative_get_their_own() -> None:
+    split = split_unrelated([[0, 1, 2, 3]], BRIDGE, [0.1] * 5, NAMES)
+    assert split == [(2, [0, 1, 2, 3])]
+    split = split_unrelated([[0, 1, 3, 4]], BRIDGE, [0.1] * 5, NAMES)
+    assert split == [(0, [0, 1]), (3, [3, 4])]
+
+
+def test_selection_and_what_is_set_aside() -> None:
+    selection, matrix = select()
+    assert [(it.representative, it.members) for it in selection.clusters] == [
+        ("wide", ["wide", "near"]),
+        ("far", ["far"]),
+    ]
+    assert selection.dependents == {"near": "wide"}
+    assert selection.clusters[0].similarity_sum == pytest.approx((6 / 7) ** 0.5)
+    assert selection.set_aside == ["pool", "tiny", "rigid"]
+    assert selection.set_aside_rule == (
+        "Set aside are 3 of 6 tasks: 1 of operator families whose schedules are not searched "
+        "(pool), 1 with less than 0.50% of the model's estimated time and 1 with nothing to search."
+    )
+    assert matrix.names == ("wide", "near", "far")
+    everything, _ = select(method="all", min_share=0)
+    assert everything.representatives == ["wide", "near", "far", "tiny"]
+    assert everything.dependents == {}
+
+
+def test_files_are_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        selection, matrix = select()
+        selection.write(tmp_path / name)
+        write_similarity(selection, matrix, tmp_path / name)
+    for name in ("selection.json", "similarity.csv", "similarity.png"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+    table = (tmp_path / "first" / "similarity.csv").read_text().splitlines()
+    assert table[:2] == ["task,wide,near,far", "wide,1.0000,0.9258,0.1250"]
+
+
+def test_an_empty_selection_has_files_too(tmp_path: Path) -> None:
+    selection, matrix = select(min_share=0.9)
+    write_similarity(selection, matrix, tmp_path)
+    assert (tmp_path / "similarity.csv").read_text() == "task\n"
+    assert (tmp_path / "similarity.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "clique"},
+        {"min_similarity": 1.1},
+        {"min_share": 1.0},
+        {"clusters": 0, "method": "agglomerative"},
+        {"clusters": 3},
+        {"similarity": 0.5},
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        SelectOptions(**options)

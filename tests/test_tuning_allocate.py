@@ -1,0 +1,105 @@
+"""Which task gets the next batch, against values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.tuning.allocate import TaskProgress, gradient, next_task
+
+INF = float("inf")
+
+
+def task(name: str, best_s: list[float], weight: int = 1, finished: str | None = None):
+    return TaskProgress(name, weight, best_s=best_s, finished=finished)
+
+
+@pytest.mark.parametrize(
+    ("best_s", "weight", "expected"),
+    [
+        # One batch: no past yet, 0.8 * 10 / 1.
+        ([10.0], 1, 8.0),
+        # Two: 0.2 * (10 - 8) / 1 + 0.8 * 8 / 2.
+        ([10.0, 8.0], 1, 0.4 + 3.2),
+        # Five: the past is the last three steps, 0.2 * (9 - 6) / 3 + 0.8 * 6 / 5.
+        ([20.0, 9.0, 8.0, 7.0, 6.0], 1, 0.2 + 0.96),
+        ([20.0, 9.0, 8.0, 7.0, 6.0], 7, 7 * 1.16),
+        # The first valid schedule came late: a fall from infinity is no figure.
+        ([INF, 4.0], 2, 2 * 0.8 * 4.0 / 2),
+        ([INF, INF, INF, INF, 5.0], 1, 0.8 * 5.0 / 5),
+        # Nothing known yet, nothing known for long.
+        ([], 3, INF),
+        ([INF, INF], 3, INF),
+        ([INF, INF, INF], 3, 3e-12),
+    ],
+)
+def test_the_gradient_is_what_a_batch_may_save(
+    best_s: list[float], weight: int, expected: float
+) -> None:
+    assert gradient(task("a", best_s, weight)) == pytest.approx(expected)
+
+
+def test_the_steepest_task_is_next() -> None:
+    slow_and_converged = task("slow", [9.0] * 20)
+    falling = task("falling", [10.0, 8.0])
+    assert gradient(slow_and_converged) < gradient(falling)
+    assert next_task([slow_and_converged, falling], "gradient") is falling
+    often_called = task("often", [9.0] * 20, weight=40)
+    assert next_task([falling, often_called], "gradient") is often_called
+
+
+def test_every_task_is_tried_before_any_is_tried_twice() -> None:
+    tasks = [task("b", []), task("a", []), task("c", [])]
+    order = []
+    for _ in range(3):
+        chosen = next_task(tasks, "gradient")
+        order.append(chosen.name)
+        chosen.best_s.append(1.0)
+    assert order == ["a", "b", "c"]
+
+
+def test_a_hopeless_task_comes_last_but_comes() -> None:
+    hopeless = task("a", [INF] * 3, weight=1000)
+    assert next_task([hopeless, task("b", [1e-6] * 50)], "gradient").name == "b"
+    assert next_task([hopeless], "gradient") is hopeless
+
+
+def test_round_robin_goes_by_batches_then_names() -> None:
+    tasks = [task("b", [1.0]), task("c", []), task("a", [100.0])]
+    order = []
+    for _ in range(5):
+        chosen = next_task(tasks, "round_robin")
+        order.append(chosen.name)
+        chosen.best_s.append(1.0)
+    assert order == ["c", "a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
+def test_finished_tasks_get_nothing(allocation: str) -> None:
+    finished = task("a", [], finished="design space exhausted")
+    waiting = task("b", [1.0, 0.5])
+    assert next_task([finished, waiting], allocation) is waiting
+    assert next_task([finished], allocation) is None
+    assert next_task([], allocation) is None
+
+
+@pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
+def test_ties_go_by_name_whatever_the_order(allocation: str) -> None:
+    first, second = task("a", [2.0, 1.0]), task("b", [2.0, 1.0])
+    assert next_task([first, second], allocation) is first
+    assert next_task([second, first], allocation) is first
+
+
+def test_equal_gradients_go_to_the_task_with_fewer_batches() -> None:
+    # 0.8 * 2 / 2 == 0.8 * 1 / 1, and the first gained nothing lately.
+    assert next_task([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient").name == "b"
+
+
+def test_the_current_time_counts_the_default_schedule() -> None:
+    progress = task("a", [])
+    assert progress.current_s == INF
+    progress.default_s = 3.0
+    assert progress.current_s == 3.0
+    progress.best_s = [5.0]
+    assert progress.current_s == 3.0
+    progress.best_s.append(2.0)
+    assert progress.current_s == 2.0

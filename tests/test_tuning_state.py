@@ -1,0 +1,159 @@
+"""What a run knows of its tasks, by trials made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.artifacts import TaskInfo
+from fewtune.task.extract import Task
+from fewtune.tuning.log import Trial, trace_key
+from fewtune.tuning.state import RunState, TaskState
+from fewtune.tvm_runtime import tvm
+
+
+def made_task(name: str, weight: int = 1) -> Task:
+    info = TaskInfo(
+        name=name,
+        workload=f"hash of {name}",
+        weight=weight,
+        anchor="conv2d_nhwc",
+        operator="conv2d",
+        shapes=[[1, 4]],
+        dtype="float32",
+        flops=1.0,
+        bytes=1,
+        share=0.5,
+    )
+    return Task(info, tvm.IRModule({}))
+
+
+def trial(name: str, *run_s: float, cause: str | None = None) -> Trial:
+    return Trial([name], list(run_s) or None, cause)
+
+
+def state_of(
+    *trials: Trial, default: Trial | None = None, finals_s: dict[str, float] | None = None
+) -> TaskState:
+    state = RunState([made_task("conv")], ["conv"]).tasks["conv"]
+    for each in trials:
+        state.add(each)
+    state.default = default
+    state.finals_s = {trace_key([name]): value for name, value in (finals_s or {}).items()}
+    return state
+
+
+def names(trials: list[Trial]) -> list[str]:
+    return [each.trace[0] for each in trials]
+
+
+SLOW, FAST, TIED = trial("slow", 3.0, 4.0, 5.0), trial("fast", 1.0), trial("tied", 1.0)
+FAILED = trial("failed", cause="build_error")
+DEFAULT = trial("default", 2.0)
+
+
+def test_valid_trials_and_the_default_are_ranked_by_median() -> None:
+    state = state_of(SLOW, FAILED, FAST, TIED, default=DEFAULT)
+    assert names(state.ranked()) == ["fast", "tied", "default", "slow"]
+    assert names(state.published()) == names(state.ranked())
+    assert state.best_s == 1.0
+
+
+def test_the_final_decides_among_the_finalists() -> None:
+    state = state_of(
+        SLOW, FAST, TIED, default=DEFAULT, finals_s={"fast": 2.5, "tied": 1.5, "default": 2.0}
+    )
+    ranked = state.ranked()
+    assert names(ranked) == ["tied", "default", "fast", "slow"]
+    assert [each.run_s for each in ranked] == [[1.5], [2.0], [2.5], [3.0, 4.0, 5.0]]
+
+
+def test_what_seems_faster_than_the_winner_outside_the_final_is_not_published() -> None:
+    lucky, plain = trial("lucky", 1.2), trial("plain", 1.8)
+    state = state_of(FAST, lucky, plain, finals_s={"fast": 1.5})
+    assert names(state.ranked()) == ["fast", "lucky", "plain"]
+    assert names(state.published()) == ["fast", "plain"]
+
+
+def test_published_means_leave_the_winner_first() -> None:
+    # Its median is above the winner's, the mean, by which TVM ranks, is not.
+    skewed = trial("skewed", 0.1, 1.6, 1.7)
+    state = state_of(FAST, skewed, finals_s={"fast": 1.5})
+    published = state.published()
+    assert names(published) == ["fast"]
+    assert min(published, key=lambda each: each.outcome.mean_s).trace == ["fast"]
+
+
+def test_a_task_without_trials_publishes_its_default_or_nothing() -> None:
+    assert names(state_of(default=DEFAULT).published()) == ["default"]
+    assert state_of(default=trial("default", cause="build_error")).published() == []
+    assert state_of(FAILED).published() == []
+
+
+def test_the_report_gives_milliseconds_and_the_final_figures() -> None:
+    state = state_of(FAST, FAILED, default=DEFAULT, finals_s={"fast": 1.25, "default": 2.25})
+    state.spent_s = 12.34567
+    state.progress.finished = "no 1 % gain in 2 trials"
+    line = state.report()
+    assert (line.task, line.status, line.trials) == ("conv", "tuned", 2)
+    assert (line.best_ms, line.default_ms) == (1250.0, 2250.0)
+    assert line.failures == {"build_error": 1}
+    assert line.tuning_s == 12.346
+    assert line.note == "no 1 % gain in 2 trials"
+
+
+@pytest.mark.parametrize(
+    ("trials", "crashed", "status"),
+    [
+        ([], None, "not_reached"),
+        ([FAILED], None, "no_valid_schedule"),
+        ([FAST], None, "tuned"),
+        ([FAST], "SIGSEGV", "crashed"),
+    ],
+)
+def test_the_status_says_what_came_of_it(
+    trials: list[Trial], crashed: str | None, status: str
+) -> None:
+    state = state_of(*trials, default=DEFAULT)
+    state.crashed = crashed
+    line = state.report()
+    assert line.status == status
+    assert line.default_ms == 2000.0
+    assert line.best_ms == (1000.0 if trials == [FAST] else 2000.0)
+    assert line.note == ("TVM died of SIGSEGV" if crashed else "")
+
+
+def test_a_task_of_which_nothing_ran_has_no_figures() -> None:
+    line = state_of(FAILED).report()
+    assert (line.default_ms, line.best_ms) == (None, None)
+
+
+def test_a_run_is_rebuilt_from_its_events() -> None:
+    phases = {"search_s": 1.0, "build_s": 2.0, "run_s": 3.0, "model_update_s": 4.0}
+    run = RunState([made_task("a", weight=3), made_task("b")], ["a"])
+    run.replay(
+        [
+            {"kind": "start", "task": "a"},
+            {"kind": "default", "task": "a", "elapsed_s": 1, "trial": DEFAULT.as_json()},
+            {"kind": "default", "task": "b", "elapsed_s": 2, "trial": SLOW.as_json()},
+            {"kind": "phases", "elapsed_s": 3, "phases": phases},
+            {
+                "kind": "batch",
+                "task": "a",
+                "elapsed_s": 13,
+                "phases": phases,
+                "trials": [FAST.as_json(), FAILED.as_json()],
+            },
+            {"kind": "crash", "task": "a", "signal": "SIGSEGV"},
+            {"kind": "finish", "elapsed_s": 14, "stopped_by": "converged"},
+        ]
+    )
+    assert (run.trials, run.resumed_trials, run.elapsed_s) == (2, 2, 14)
+    assert run.stopped_by == "converged"
+    assert run.phases.total_s() == 20.0
+    state = run.tasks["a"]
+    assert (state.spent_s, state.progress.best_s, state.progress.trials) == (10.0, [1.0], 2)
+    assert (state.crashed, state.progress.finished) == ("SIGSEGV", "crashed")
+    assert set(state.known) == {'["fast"]', '["failed"]'}
+    # 3 * 2 s + 4 s once both defaults are known; then the best of a is 1 s.
+    points = [(p.elapsed_s, p.trials, p.estimated_latency_ms) for p in run.curve]
+    assert points == [(2, 0, 10_000.0), (13, 2, 7_000.0)]

@@ -1,0 +1,105 @@
+"""The tiny convolutional model, imported, extracted and tuned a little: once a test run."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from fewtune.artifacts import Cluster, Fingerprint, Selection
+from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
+from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
+from fewtune.model.source import add_model
+from fewtune.task.extract import Task, extract_tasks
+from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.run import tune
+from fewtune.tvm_runtime import tvm
+from tests.tiny_models import tiny_convolutional_model, write_model
+
+NAME = "tiny"
+OPTIONS = TuneOptions(trials_per_task=6, batch_size=3, population=8, generations=1)
+
+
+@cache
+def scratch() -> Path:
+    """A folder that goes when the tests end."""
+    path = Path(tempfile.mkdtemp(prefix="fewtune-tests-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@cache
+def fingerprint() -> Fingerprint:
+    return detect_fingerprint(FingerprintOptions())
+
+
+@cache
+def target() -> tvm.target.Target:
+    return target_from_json(fingerprint().target)
+
+
+@cache
+def imported() -> Path:
+    """The folder of the import stage."""
+    directory = scratch() / "import"
+    directory.mkdir()
+    file = write_model(tiny_convolutional_model(), scratch())
+    add_model(str(file), scratch() / "models", NAME)
+    import_model(
+        NAME, scratch() / "models", target(), fingerprint().threads, ImportOptions(), directory
+    )
+    return directory
+
+
+@cache
+def lowered() -> tvm.IRModule:
+    return read_lowered(imported())
+
+
+@cache
+def tasks() -> list[Task]:
+    return extract_tasks(lowered(), target())
+
+
+def convolutions() -> dict[str, Task]:
+    """The model's four convolutions by what they are: ``a`` 3x3 of 3 channels, to ``d`` 1x1."""
+    # By kernel height and input channels.
+    letters = {(3, 3): "a", (3, 16): "b", (1, 16): "c", (1, 32): "d"}
+    found = {}
+    for task in tasks():
+        if task.info.name.startswith("fused_conv2d"):
+            height, _, channels, _ = task.info.shapes[1]
+            found[letters[height, channels]] = task
+    return found
+
+
+@cache
+def selection() -> Selection:
+    """One representative, the convolution ``b``; ``a`` and ``c`` depend on it."""
+    found = convolutions()
+    names = {key: task.info.name for key, task in found.items()}
+    return Selection(
+        model=NAME,
+        strategy="selective",
+        method="cliques",
+        clusters=[
+            Cluster(
+                representative=names["b"],
+                members=[names["b"], names["a"], names["c"]],
+                similarity_sum=1.0,
+            )
+        ],
+        set_aside=sorted({t.info.name for t in tasks()} - {names[k] for k in "abc"}),
+        set_aside_rule="made by hand",
+    )
+
+
+@cache
+def tuned() -> Path:
+    """The folder of the tune stage."""
+    directory = scratch() / "tune"
+    directory.mkdir()
+    tune(tasks(), selection(), fingerprint(), OPTIONS, scratch() / "journals", directory)
+    return directory
