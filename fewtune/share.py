@@ -113,6 +113,7 @@ def share_schedules(
         "machine": fingerprint.identity(),
         "target": fingerprint.target,
         "workloads": {name: by_name[name].info.workload for name in dependents},
+        "dependents": dependents,
         "log": _digest(tune_directory),
         "top": str(options.top),
     }

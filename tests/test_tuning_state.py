@@ -157,3 +157,18 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     # 3 * 2 s + 4 s once both defaults are known; then the best of a is 1 s.
     points = [(p.elapsed_s, p.trials, p.estimated_latency_ms) for p in run.curve]
     assert points == [(2, 0, 10_000.0), (13, 2, 7_000.0)]
+
+
+def test_a_final_does_not_outlive_later_trials() -> None:
+    run = RunState([made_task("conv")], ["conv"])
+    batch = {"kind": "batch", "task": "conv", "phases": {}}
+    run.replay(
+        [
+            {**batch, "trials": [FAST.as_json()]},
+            {"kind": "finals", "task": "conv", "phases": {}, "medians_s": {'["fast"]': 1.5}},
+            {**batch, "trials": [trial("faster", 0.5).as_json()]},
+        ]
+    )
+    state = run.tasks["conv"]
+    assert state.finals_s == {}
+    assert names(state.published()) == ["faster", "fast"]

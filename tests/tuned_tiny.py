@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from fewtune.artifacts import Cluster, Fingerprint, Selection
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
 from fewtune.task.extract import Task, extract_tasks
+from fewtune.tuning.journal import Journal
 from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import tune
+from fewtune.tuning.supervise import journal_path
 from fewtune.tvm_runtime import tvm
 from tests.tiny_models import tiny_convolutional_model, write_model
 
@@ -97,9 +106,56 @@ def selection() -> Selection:
 
 
 @cache
+def pool() -> WorkerPool:
+    """One real worker, for everything that is measured in this process."""
+    workers = WorkerPool(fingerprint().target, fingerprint().threads, 1)
+    atexit.register(workers.close)
+    return workers
+
+
+def _supervise_here(
+    work: str,
+    job: dict[str, Any],
+    tasks: list[Task],
+    fingerprint: Fingerprint,
+    header: dict[str, Any],
+    journal_directory: Path,
+    progress_path: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Stand in for `fewtune.tuning.supervise.supervise`, without the seconds that a child takes."""
+    path = journal_path(journal_directory, header)
+    module, function = work.split(":")
+    journal = Journal(path, header)
+    getattr(importlib.import_module(module), function)(
+        job,
+        tasks,
+        fingerprint.target,
+        fingerprint.threads,
+        journal,
+        Progress(progress_path),
+        pool(),
+    )
+    journal.close()
+    journal = Journal(path, header)
+    journal.close()
+    return journal.events
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Within the block, tuning and sharing do their work in this process."""
+    with (
+        mock.patch("fewtune.tuning.run.supervise", _supervise_here),
+        mock.patch("fewtune.share.supervise", _supervise_here),
+    ):
+        yield
+
+
+@cache
 def tuned() -> Path:
     """The folder of the tune stage."""
     directory = scratch() / "tune"
     directory.mkdir()
-    tune(tasks(), selection(), fingerprint(), OPTIONS, scratch() / "journals", directory)
+    with in_this_process():
+        tune(tasks(), selection(), fingerprint(), OPTIONS, scratch() / "journals", directory)
     return directory

@@ -17,7 +17,7 @@ from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
 from fewtune.model import prepare, reference
 from fewtune.model.source import load_registered
-from fewtune.tvm_runtime import relax, tvm
+from fewtune.tvm_runtime import relax, set_threads, tvm
 
 LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
@@ -116,6 +116,7 @@ def import_model(
     VerificationError
         If the untuned module is further from onnxruntime than ``options.error_bound``.
     """
+    set_threads(threads)
     loaded = load_registered(models_directory, name)
     bound = prepare.bind_shapes(loaded.model, loaded.source.shapes, loaded.source.dimensions)
     reference_path = directory / REFERENCE

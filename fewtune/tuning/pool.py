@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
+from fewtune.errors import MachineError
+
 Cause = Literal["build_error", "build_timeout", "runtime_error", "run_timeout", "worker_crash"]
+
+# Workers that a call of `WorkerPool.build` may lose before they take a candidate.
+_MOST_IDLE_DEATHS = 5
 
 
 @dataclass(frozen=True)
@@ -249,10 +254,16 @@ class WorkerPool:
         -------
         results : list of Built or Failure
             In the order of ``modules``.
+
+        Raises
+        ------
+        MachineError
+            If workers keep dying before they take a candidate.
         """
         results: list[Built | Failure | None] = [None] * len(modules)
         queue = list(range(len(modules)))[::-1]
         busy: dict[int, tuple[int, int, float]] = {}
+        idle_deaths = 0
         usable = range(len(self.handles)) if only is None else [only]
         while queue or busy:
             for index in usable:
@@ -262,9 +273,15 @@ class WorkerPool:
                     self._next_number += 1
                     try:
                         self.handles[index].send("build", number, modules[place])
-                    except WorkerLostError:
+                    except WorkerLostError as lost:
                         # It died idle: not this candidate's fault, so it is tried again.
                         queue.append(place)
+                        idle_deaths += 1
+                        if idle_deaths > _MOST_IDLE_DEATHS:
+                            raise MachineError(
+                                f"build workers die before they begin ({lost}); run again with "
+                                "FEWTUNE_WORKER_STDERR=1 to see why"
+                            ) from None
                         continue
                     deadline = time.monotonic() + self.options.build_timeout_s
                     busy[index] = (place, number, deadline)

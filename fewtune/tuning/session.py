@@ -224,6 +224,7 @@ class Session:
             finalists.append(state.default)
         if state.finals_s or state.crashed or len(finalists) < 2:
             return
+        self._announce(state)
         modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]
         outcomes = self.measurer.duel(modules, module_specs(state.task.mod))
         medians_s = {

@@ -159,6 +159,8 @@ class RunState:
         elif kind == "batch":
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
+            # A final before a resumption with a larger budget knows nothing of these.
+            state.finals_s = {}
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
             state.progress.best_s.append(state.best_s)

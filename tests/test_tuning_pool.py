@@ -1,0 +1,161 @@
+"""Workers: real processes that build, measure, fail, die, hang and are replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fewtune.errors import MachineError
+from fewtune.schedule.default import default_schedule
+from fewtune.tuning import pool as pool_module
+from fewtune.tuning.measure import Measurer, Specs, module_specs
+from fewtune.tuning.pool import Built, Failure, WorkerHandle, WorkerOptions, WorkerPool
+from fewtune.tuning.worker import Race
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+
+@pytest.fixture(scope="module")
+def scheduled() -> tvm.IRModule:
+    task = tuned_tiny.convolutions()["c"]
+    return default_schedule(task.mod, tuned_tiny.target()).mod
+
+
+@pytest.fixture(scope="module")
+def good(scheduled: tvm.IRModule) -> str:
+    return tvm.ir.save_json(scheduled)
+
+
+@pytest.fixture(scope="module")
+def specs() -> Specs:
+    return module_specs(tuned_tiny.convolutions()["c"].mod)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker for all tests; each leaves it, or its successor, able to work."""
+    with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, WorkerOptions()) as workers:
+        yield workers
+
+
+def kill(handle: WorkerHandle) -> None:
+    """Kill a worker from outside; returns when it is dead, not yet reaped."""
+    os.kill(handle.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Specs) -> None:
+    first, second = pool.build([good, good])
+    assert isinstance(first, Built)
+    assert isinstance(second, Built)
+    assert first.number != second.number
+    handle = pool.handles[first.worker]
+    run_s, _ = handle.call("measure", first.number, specs, Race(None), timeout_s=10)
+    assert len(run_s) == Race(None).full_repeats
+    # Against a bar that nothing can reach, a candidate is run once only.
+    run_s, _ = handle.call("measure", second.number, specs, Race(1e-12), timeout_s=10)
+    assert len(run_s) == 1
+    samples = handle.call("duel", [first.number, second.number], specs, 3, 1e-4, timeout_s=10)
+    assert [len(one) for one in samples] == [3, 3]
+
+
+def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:
+    pid = pool.handles[0].pid
+    bad, fine = pool.build(["no module at all", good])
+    assert isinstance(bad, Failure)
+    assert bad.cause == "build_error"
+    assert bad.message
+    assert isinstance(fine, Built)
+    assert pool.handles[0].pid == pid
+
+
+def test_an_error_while_running_is_no_crash(
+    pool: WorkerPool, scheduled: tvm.IRModule, specs: Specs
+) -> None:
+    pid = pool.handles[0].pid
+    measurer = Measurer(pool)
+    wrong, right = measurer.measure([scheduled] * 2, [specs[:-1], specs], [None] * 2)
+    assert (wrong.cause, wrong.run_s) == ("runtime_error", None)
+    assert right.run_s
+    assert measurer.failures == {"runtime_error": 1}
+    assert pool.handles[0].pid == pid
+
+
+def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -> None:
+    before = pool.handles[0].pid
+    kill(pool.handles[0])
+    (result,) = pool.build([good])
+    assert isinstance(result, Built)
+    assert pool.handles[0].pid != before
+
+
+def test_a_worker_killed_while_building_costs_one_candidate(
+    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (earlier,) = pool.build([good])
+    handle = pool.handles[0]
+    # Stopped, it cannot finish before it is killed.
+    os.kill(handle.pid, signal.SIGSTOP)
+    killed = []
+
+    def kill_once_then_wait(*arguments: object) -> list[object]:
+        if not killed:
+            killed.append(handle.pid)
+            kill(handle)
+        return real_wait(*arguments)
+
+    real_wait = pool_module.wait
+    monkeypatch.setattr(pool_module, "wait", kill_once_then_wait)
+    lost, next_one = pool.build([good, good])
+    assert lost == Failure("worker_crash", "a worker died: SIGKILL")
+    assert isinstance(next_one, Built)
+    assert handle.lost_since(earlier)
+    assert not handle.lost_since(next_one)
+
+
+def test_a_hanging_build_is_killed(
+    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.build([good])
+    pid = pool.handles[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "options", replace(pool.options, build_timeout_s=0.01))
+        (result,) = pool.build([good])
+    assert result == Failure("build_timeout", "no answer in 0.001 s, killed")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_an_old_worker_is_replaced_between_batches(
+    pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (built,) = pool.build([good])
+    pid = pool.handles[0].pid
+    pool.tidy()
+    assert pool.handles[0].pid == pid
+    monkeypatch.setattr(pool, "options", replace(pool.options, recycle_builds=1))
+    pool.tidy()
+    assert pool.handles[0].pid != pid
+    assert pool.handles[0].lost_since(built)
+
+
+def test_workers_that_cannot_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module.sys, "executable", "/bin/false")
+    with (
+        WorkerPool("{}", 1, 1) as broken,
+        pytest.raises(MachineError, match="workers die before they begin .*exit code 1"),
+    ):
+        broken.build(["anything"])
+
+
+def test_closing_ends_the_workers(pool: WorkerPool) -> None:
+    pids = [handle.pid for handle in pool.handles]
+    pool.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

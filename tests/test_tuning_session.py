@@ -1,0 +1,218 @@
+"""The tuning loop on a tiny model's convolution, killed and resumed."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tvm_ffi
+
+from fewtune.artifacts import Curve, TuneReport
+from fewtune.errors import JournalError
+from fewtune.task.extract import Task
+from fewtune.tuning.journal import Journal
+from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, trace_key
+from fewtune.tuning.measure import Outcome, Phases, Specs
+from fewtune.tuning.progress import Progress
+from fewtune.tuning.run import journal_header, run_session
+from fewtune.tuning.session import Session
+from fewtune.tuning.supervise import journal_path, lay_crash
+from fewtune.tvm_runtime import ms, tvm
+from tests import tuned_tiny
+
+BATCH_S = 10.0
+
+
+class CountingMeasurer:
+    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch."""
+
+    def __init__(self) -> None:
+        self.phases = Phases()
+        self.failures: Counter[str] = Counter()
+        self.now_s = 0.0
+
+    def measure(
+        self, modules: list[tvm.IRModule], specs: list[Specs], best_s: list[float | None]
+    ) -> list[Outcome]:
+        assert len(modules) == len(specs) == len(best_s)
+        self.now_s += BATCH_S
+        return [Outcome([1e-3]) for _ in modules]
+
+    def duel(self, modules: list[tvm.IRModule], specs: Specs) -> list[Outcome]:
+        assert specs
+        return [Outcome([1e-3 + place * 1e-4]) for place, _ in enumerate(modules)]
+
+
+def session(path: Path, names: str, **changed: object) -> Session:
+    """A session on convolutions of the tiny model whose measurements cost nothing."""
+    tasks = [tuned_tiny.convolutions()[name] for name in names]
+    measurer = CountingMeasurer()
+    made = Session(
+        tasks,
+        [task.info.name for task in tasks],
+        tuned_tiny.target(),
+        1,
+        tuned_tiny.OPTIONS.model_copy(update=changed),
+        Journal(path, {}),
+        Progress(stream=io.StringIO()),
+        tuned_tiny.pool(),
+        clock=lambda: measurer.now_s,
+    )
+    made.measurer = measurer
+    return made
+
+
+def batches(path: Path) -> list[str]:
+    journal = Journal(path, {})
+    journal.close()
+    return [event["task"] for event in journal.events if event["kind"] == "batch"]
+
+
+def conv(name: str) -> Task:
+    return tuned_tiny.convolutions()[name]
+
+
+def test_the_written_log_is_tvms_own() -> None:
+    directory = tuned_tiny.tuned()
+    report = TuneReport.read(directory)
+    (line,) = report.tasks
+    assert (line.task, line.status) == (conv("b").info.name, "tuned")
+    assert (report.trials, line.trials, report.stopped_by) == (6, 6, "trials")
+    assert set(report.defaults_ms) == {conv(name).info.name for name in "abc"}
+    assert Curve.read(directory).points[-1].trials == 6
+    database = ms.database.JSONDatabase(
+        str(directory / WORKLOADS), str(directory / RECORDS), allow_missing=False
+    )
+    records = list(database.get_all_tuning_records())
+    assert {tvm_ffi.structural_hash(r.workload.mod) for r in records} == {
+        tvm_ffi.structural_hash(conv(name).mod) for name in "abc"
+    }
+    for record in records:
+        schedule = tvm.s_tir.Schedule(record.workload.mod)
+        record.trace.apply_to_schedule(schedule, remove_postproc=False)
+        assert not tvm_ffi.structural_equal(schedule.mod, record.workload.mod)
+    (best,) = best_trials(database, conv("b").mod, 1)
+    assert sum(map(float, best.run_secs)) * 1e3 == pytest.approx(line.best_ms)
+
+
+def events_of(path: Path) -> list[dict]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line.partition(b" ")[2]) for line in lines]
+
+
+def test_a_killed_session_goes_on_where_it_was(tmp_path: Path) -> None:
+    task, fingerprint = conv("c"), tuned_tiny.fingerprint()
+    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
+    arguments = ([task], [task.info.name], fingerprint, options, tmp_path)
+    header = journal_header(fingerprint, [task], [task.info.name], options)
+    path = journal_path(tmp_path, header)
+
+    def run_in_own_group() -> None:
+        os.setsid()
+        run_session(*arguments)
+
+    child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
+    child.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not any(event["kind"] == "batch" for event in events_of(path)):
+            assert child.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+    assert child.exitcode == -signal.SIGKILL
+    before = [e for event in events_of(path) for e in event.get("trials", [])]
+    assert 3 <= len(before) <= 9
+
+    state = run_session(*arguments)
+    after = [e for event in events_of(path) for e in event.get("trials", [])]
+    assert after[: len(before)] == before
+    assert len(after) == state.trials == 9
+    assert len({trace_key(entry["trace"]) for entry in after}) == 9
+    assert [t.as_json() for t in state.tasks[task.info.name].trials] == after
+    assert sum(event["kind"] == "default" for event in events_of(path)) == 1
+    assert state.stopped_by == "trials"
+
+
+def test_a_crash_costs_its_task_only(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    bad, good = conv("b").info.name, conv("c").info.name
+    journal = Journal(path, {})
+    journal.append({"kind": "start", "task": bad})
+    journal.close()
+    journal = Journal(path, {})
+    assert lay_crash(journal, "SIGSEGV") == bad
+    journal.close()
+    made = session(path, "bc")
+    assert made.run() == "trials"
+    assert set(batches(path)) == {good}
+    # The crashed task's share of the budget goes to the other.
+    assert made.state.trials == 12
+    line = made.state.tasks[bad].report()
+    assert (line.status, line.note) == ("crashed", "TVM died of SIGSEGV")
+    assert made.state.tasks[good].report().status == "tuned"
+
+
+def test_a_crash_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "empty.jsonl", {})
+    with pytest.raises(JournalError, match="SIGSEGV. outside of any task"):
+        lay_crash(journal, "SIGSEGV")
+    journal.close()
+    journal = Journal(tmp_path / "crashed.jsonl", {})
+    for event in ({"kind": "start", "task": "a"}, {"kind": "crash", "task": "a", "signal": "X"}):
+        journal.append(event)
+    journal.close()
+    journal = Journal(tmp_path / "crashed.jsonl", {})
+    with pytest.raises(JournalError, match="outside of any task"):
+        lay_crash(journal, "SIGSEGV")
+    journal.close()
+
+
+def test_the_wall_clock_budget_begins_no_batch_it_cannot_half_finish(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    # Defaults until 10 s, batches until 20 and 30 s; half a batch more would reach 35 s.
+    made = session(path, "c", trials_per_task=100, budget_s=35.0)
+    assert made.run() == "budget"
+    assert len(batches(path)) == 2
+    assert made.state.trials == 6
+    # Its seconds count when it is resumed: one more batch, until 40 s, is all that fits in 40.
+    resumed = session(path, "c", trials_per_task=100, budget_s=40.0)
+    assert resumed.elapsed_s == pytest.approx(30.0)
+    assert resumed.run() == "budget"
+    assert len(batches(path)) == 3
+
+
+def test_a_larger_budget_goes_on_and_holds_another_final(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert session(path, "c", trials_per_task=3).run() == "trials"
+    made = session(path, "c", trials_per_task=5)
+    assert made.run() == "trials"
+    assert made.state.trials == 5
+    assert len(made.state.tasks[conv("c").info.name].known) == 5
+    kinds = [event["kind"] for event in events_of(path)]
+    assert kinds.count("finals") == 2
+    assert kinds.count("default") == 1
+
+
+def test_a_task_that_gains_nothing_ends_early(tmp_path: Path) -> None:
+    made = session(tmp_path / "journal.jsonl", "c", trials_per_task=100, early_stopping_trials=3)
+    assert made.run() == "converged"
+    # The first batch has nothing before it to gain upon.
+    assert made.state.trials == 6
+    assert made.state.tasks[conv("c").info.name].report().note == "no 1 % gain in 3 trials"
+
+
+def test_nothing_to_tune_measures_the_defaults_only(tmp_path: Path) -> None:
+    made = session(tmp_path / "journal.jsonl", "c")
+    made.state.tuned = []
+    assert made.run() == "nothing_to_tune"
+    assert made.state.tasks[conv("c").info.name].default.run_s == [1e-3]
