@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
-from fewtune.errors import MachineError, VerificationError
+from fewtune.errors import VerificationError
 from fewtune.executable import CompiledModel, build_executable
-from fewtune.machine import target_from_json
+from fewtune.machine import require_compiler, target_from_json
 from fewtune.model import reference
 from fewtune.model.relax_import import REFERENCE
 from fewtune.schedule.default import apply_default_schedules
@@ -103,11 +102,7 @@ def compile_model(
     VerificationError
         If outputs differ from onnxruntime's by more than ``options.error_bound``.
     """
-    if not any(shutil.which(name) for name in ("cc", "gcc", "g++", "clang")):
-        raise MachineError(
-            "no C compiler (cc, gcc, g++ or clang) is on the PATH, and linking the library needs "
-            "one: install gcc"
-        )
+    require_compiler()
     started = time.perf_counter()
     target = target_from_json(fingerprint.target)
     scheduled, served, rest = apply_log(lowered, tasks, read_database(share_directory))

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -132,14 +133,30 @@ def cpu_name() -> str:
     return platform.machine()
 
 
+def require_compiler() -> None:
+    """Check that there is a compiler to link libraries with, before hours are spent on tuning.
+
+    Raises
+    ------
+    MachineError
+        If there is none on the PATH.
+    """
+    if not any(shutil.which(name) for name in ("cc", "gcc", "g++", "clang")):
+        raise MachineError(
+            "no C compiler (cc, gcc, g++ or clang) is on the PATH, and linking the tuned library "
+            "needs one: install gcc"
+        )
+
+
 def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
     """Look at this machine.
 
     Raises
     ------
     InputError, MachineError
-        As `resolve_target` and `FingerprintOptions.thread_count`.
+        As `resolve_target`, `FingerprintOptions.thread_count` and `require_compiler`.
     """
+    require_compiler()
     from fewtune.tvm_runtime import tvm
 
     threads = options.thread_count()

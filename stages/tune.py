@@ -29,10 +29,16 @@ def run(model: str, strategy: str) -> None:
         report = tune(tasks, selection, fingerprint, options, journal, directory, progress)
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
+    if report.stopped_by == "nothing_to_tune":
+        say(f"{model} ({strategy}): nothing worth tuning; every kernel gets a default schedule")
+        return
     say(
         f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "
         f"stopped by {report.stopped_by}"
     )
+    for task in report.tasks:
+        if task.status != "tuned":
+            say(f"{model} ({strategy}): {task.task}: {task.status} {task.note}".rstrip())
 
 
 if __name__ == "__main__":

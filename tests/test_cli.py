@@ -193,7 +193,7 @@ def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
     lines = change_parameters(
         path,
         {
-            "tune.trials_per_task": 32,
+            "tune.trials_per_task": 48,
             "tune.budget_s": 60,
             "tune.seed": 0,
             "fingerprint.target": "cuda",
@@ -201,7 +201,7 @@ def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
         check=lambda _: None,
     )
     assert lines == [
-        "params.yaml: tune.trials_per_task 64 -> 32",
+        "params.yaml: tune.trials_per_task 32 -> 48",
         "params.yaml: tune.budget_s null -> 60",
         "params.yaml: fingerprint.target auto -> cuda",
     ]
@@ -210,8 +210,8 @@ def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
     changed = [
         new.split("#")[0].strip() for old, new in zip(before, after, strict=True) if old != new
     ]
-    assert changed == ["target: cuda", "trials_per_task: 32", "budget_s: 60"]
-    assert YAML(typ="safe").load(path.read_text())["tune"]["trials_per_task"] == 32
+    assert changed == ["target: cuda", "trials_per_task: 48", "budget_s: 60"]
+    assert YAML(typ="safe").load(path.read_text())["tune"]["trials_per_task"] == 48
     assert change_parameters(path, {"tune.trials_per_task": 32}, check=lambda _: None) == []
 
 

@@ -151,7 +151,7 @@ def _reduce(trace) -> SpaceTrace:  # noqa: ANN001 (a class of the schedule's own
         elif kind == "SampleComputeLocation":
             samplings.append(LocationSampling())
         elif kind.startswith("Sample"):
-            # A kind of a later TVM: it cannot be compared, so no other task has this form.
+            # A kind this knows no domain of: traces are comparable where it is spelt the same.
             step = f"{kind} {[str(value) for value in instruction.attrs]}"
         form.append(step)
     return SpaceTrace(tuple(form), tuple(samplings))

@@ -54,7 +54,12 @@ class _BlockCost:
     name: str
     points: int
     reduction: int
-    multiplies: bool
+    block: tvm.s_tir.SBlock
+
+    @property
+    def flops(self) -> float:
+        """A block that reduces multiplies and adds at each point; another one does one thing."""
+        return float(self.points * (2 if self.reduction > 1 else 1))
 
 
 def analyse(name: str, module: tvm.IRModule) -> KernelCost:
@@ -79,15 +84,12 @@ def analyse(name: str, module: tvm.IRModule) -> KernelCost:
         math.prod(shape) * _bytes_of(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)
     )
     blocks = _blocks(module)
-    flops = float(sum(b.points * (2 if b.multiplies else 1) for b in blocks))
     anchor = max(blocks, key=lambda b: (b.reduction > 1, b.points), default=None)
     operator = _family(name)
-    if operator == "conv2d" and anchor is not None and _is_depthwise(anchor, shapes):
-        operator = "depthwise_conv2d"
     return KernelCost(
         anchor=anchor.name if anchor else "none",
-        operator=operator,
-        flops=flops,
+        operator=_variant(operator, anchor.block) if anchor else operator,
+        flops=sum(block.flops for block in blocks),
         bytes=size,
         shapes=shapes,
         dtype=dtypes[0] if dtypes else "float32",
@@ -104,11 +106,37 @@ def _family(name: str) -> str:
     return "elementwise"
 
 
-def _is_depthwise(anchor: _BlockCost, shapes: list[list[int]]) -> bool:
-    """A convolution whose every output point sums over its window only, not over channels."""
-    windows = [shape for shape in shapes[1:-1] if len(shape) == 4 and 1 in shape[1:3]]
-    small = {shape[0] * shape[1] for shape in windows} | {s[2] * s[3] for s in windows}
-    return anchor.reduction > 1 and anchor.reduction in small
+def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
+    """Tell batched products from plain ones, and grouped convolutions from full ones.
+
+    The block's own indices say it, in every layout: an output axis that indexes both operands
+    picks a matrix of a batch, or a group of channels. Where no channel is summed within the
+    group, the convolution is depthwise. Shapes would not do: a 1x1 convolution of 64 to 64
+    channels sums as many products as its bias has values.
+    """
+    if family != "dense" and not re.fullmatch(r"conv\dd", family):
+        return family
+    written = [region.source for region in block.writes]
+    operands = [
+        [set(tvm.tirx.analysis.undefined_vars(axis.min)) for axis in region.region]
+        for region in block.reads
+        if not any(region.source.same_as(tensor) for tensor in written)
+    ]
+    if len(operands) < 2:
+        return family
+    moving = [variable for variable in block.iter_vars if _constant(variable.dom.extent) > 1]
+    summed = {it.var for it in moving if it.iter_type == tvm.tirx.IterVar.CommReduce}
+    common = {
+        it.var
+        for it in moving
+        if it.var not in summed and all(any(it.var in axis for axis in axes) for axes in operands)
+    }
+    if not common:
+        return family
+    if family == "dense":
+        return "batch_matmul"
+    sums_channels = any(axis & common and axis & summed for axes in operands for axis in axes)
+    return f"group_{family}" if sums_channels else f"depthwise_{family}"
 
 
 def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
@@ -122,7 +150,7 @@ def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
             points *= extent
             if variable.iter_type == tvm.tirx.IterVar.CommReduce:
                 reduction *= extent
-        found.append(_BlockCost(block.name_hint, points, reduction, reduction > 1))
+        found.append(_BlockCost(block.name_hint, points, reduction, block))
     return found
 
 

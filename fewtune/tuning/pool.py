@@ -7,6 +7,7 @@ candidate with its cause. Workers are recycled by memory and age, since TVM's co
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -92,9 +93,11 @@ class WorkerHandle:
         )
         there.close()
         self._connection = Connection(here.detach())
-        self._connection.send(
-            ("start", self.target_json, self.threads, self.options.memory_limit_bytes)
-        )
+        # One that dies at once is found out when its readiness is awaited.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(
+                ("start", self.target_json, self.threads, self.options.memory_limit_bytes)
+            )
         self._ready = False
         self.builds = 0
         self.lives += 1

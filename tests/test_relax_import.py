@@ -1,0 +1,92 @@
+"""Import into Relax: what is refused, what falls back, and what is verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fewtune.artifacts import ImportReport
+from fewtune.errors import InputError, VerificationError
+from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
+from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
+from fewtune.model.source import add_model
+from fewtune.task.extract import extract_tasks
+from tests import tiny_models
+
+
+def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> ImportReport:  # noqa: ANN001
+    file = tiny_models.write_model(model, tmp_path)
+    add_model(str(file), tmp_path / "models", "tiny")
+    fingerprint = detect_fingerprint(FingerprintOptions())
+    directory = tmp_path / "import"
+    directory.mkdir()
+    return import_model(
+        "tiny",
+        tmp_path / "models",
+        target_from_json(fingerprint.target),
+        fingerprint.threads,
+        options or ImportOptions(),
+        directory,
+    )
+
+
+def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path: Path) -> None:
+    report = imported(tiny_models.tiny_convolutional_model(0), tmp_path)
+    assert report.layout == "NHWC"
+    assert report.max_relative_error < 1e-5
+    target = target_from_json(detect_fingerprint(FingerprintOptions()).target)
+    tasks = extract_tasks(read_lowered(tmp_path / "import"), target)
+    assert {"conv2d"} <= {task.info.operator for task in tasks}
+
+
+def test_nchw_is_kept_when_asked_for(tmp_path: Path) -> None:
+    model = tiny_models.tiny_convolutional_model(0)
+    report = imported(model, tmp_path, ImportOptions(layout="NCHW"))
+    assert (report.layout, report.layout_note) == ("NCHW", "as asked")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tiny_models.elementwise_model,
+        tiny_models.two_input_model,
+        tiny_models.integer_input_model,
+        tiny_models.half_precision_model,
+    ],
+)
+def test_other_kinds_of_models_are_imported(make, tmp_path: Path) -> None:  # noqa: ANN001
+    bound = 2e-2 if make is tiny_models.half_precision_model else 1e-4
+    report = imported(make(), tmp_path, ImportOptions(error_bound=bound))
+    assert report.max_relative_error <= bound
+
+
+def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path: Path) -> None:
+    square = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
+    scalar = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    node = helper.make_node("Det", ["x"], ["y"], name="the_determinant")
+    graph = helper.make_graph([node], "g", [square], [scalar])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    with pytest.raises(InputError, match=r"cannot import operator Det \(node 'the_determinant'\)"):
+        imported(model, tmp_path)
+
+
+def test_constant_weights_are_refused(tmp_path: Path) -> None:
+    model = tiny_models.tiny_convolutional_model(0)
+    for weight in model.graph.initializer:
+        array = numpy_helper.to_array(weight)
+        if array.dtype == np.float32:
+            weight.CopyFrom(numpy_helper.from_array(np.ones_like(array), weight.name))
+    with pytest.raises(InputError, match="all one constant"):
+        imported(model, tmp_path)
+
+
+def test_an_error_above_the_bound_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="above import_model.error_bound 1.0e-12"):
+        imported(
+            tiny_models.tiny_convolutional_model(0), tmp_path, ImportOptions(error_bound=1e-12)
+        )
+    assert not (tmp_path / "import" / "import.json").exists()

@@ -1,0 +1,210 @@
+"""Tasks of real lowered models: families, costs, weights, and the files that hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.artifacts import TaskTable
+from fewtune.errors import InputError
+from fewtune.model import prepare
+from fewtune.model.relax_import import lower
+from fewtune.select.select import SEARCHED_OPERATORS, SelectOptions, select_tasks
+from fewtune.task.extract import (
+    MODULES,
+    Task,
+    extract_tasks,
+    kernels,
+    read_tasks,
+    tasks_markdown,
+    workload_hash,
+    write_modules,
+)
+from fewtune.tvm_runtime import ms, tvm
+from tests.tiny_models import (
+    elementwise_model,
+    make_model,
+    random_weight,
+    softmax_model,
+    tiny_convolutional_model,
+)
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+ROOT = Path(__file__).parent.parent
+
+
+def lowered(model: ModelProto, layout: Literal["NHWC", "NCHW"] = "NHWC") -> tvm.IRModule:
+    return lower(prepare.simplify(prepare.bind_shapes(model, {}, {})), TARGET, layout)
+
+
+@cache
+def tiny() -> tvm.IRModule:
+    return lowered(softmax_model())
+
+
+def conv(inputs: int, outputs: int, kernel: int, groups: int = 1, layers: int = 1) -> ModelProto:
+    """``layers`` equal convolutions with bias and ReLU on an 8x8 image."""
+    generator = np.random.default_rng(0)
+    nodes, weights, value = [], {}, "input"
+    for layer in range(layers):
+        names = [f"weight{layer}", f"bias{layer}"]
+        weights[names[0]] = random_weight(generator, outputs, inputs // groups, kernel, kernel)
+        weights[names[1]] = random_weight(generator, outputs)
+        result = "output" if layer == layers - 1 else f"relu{layer}"
+        nodes += [
+            helper.make_node(
+                "Conv", [value, *names], [f"conv{layer}"], group=groups, pads=[kernel // 2] * 4
+            ),
+            helper.make_node("Relu", [f"conv{layer}"], [result]),
+        ]
+        value = result
+    return make_model(nodes, {"input": [1, inputs, 8, 8]}, {"output": None}, weights)
+
+
+def product(left: list[int], right: list[int]) -> ModelProto:
+    nodes = [helper.make_node("MatMul", ["left", "right"], ["output"])]
+    return make_model(nodes, {"left": left, "right": right}, {"output": None})
+
+
+def searched(tasks: list[Task]) -> list[Task]:
+    return [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(
+    ("model", "operator"),
+    [
+        (conv(8, 16, 3), "conv2d"),
+        # Sums as many products as its bias has values, or as its weight has elements.
+        (conv(16, 16, 1), "conv2d"),
+        (conv(16, 1, 1), "conv2d"),
+        # One input channel, but each output sees it: no group.
+        (conv(1, 16, 3), "conv2d"),
+        (conv(16, 16, 3, groups=16), "depthwise_conv2d"),
+        (conv(8, 16, 5, groups=8), "depthwise_conv2d"),
+        (conv(16, 16, 3, groups=4), "group_conv2d"),
+    ],
+)
+def test_family_of_a_convolution(model: ModelProto, operator: str, layout) -> None:  # noqa: ANN001
+    found = searched(extract_tasks(lowered(model, layout), TARGET))
+    assert [task.info.operator for task in found] == [operator]
+    assert found[0].info.anchor.endswith(f"conv2d_{layout.lower()}")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "operator"),
+    [
+        ([4, 16], [16, 8], "dense"),
+        ([4, 8, 16], [16, 8], "dense"),
+        ([1, 8, 16], [1, 16, 8], "dense"),
+        ([4, 8, 16], [4, 16, 8], "batch_matmul"),
+        ([1, 4, 8, 16], [1, 4, 16, 8], "batch_matmul"),
+    ],
+)
+def test_family_and_cost_of_a_product(left: list[int], right: list[int], operator: str) -> None:
+    (task,) = extract_tasks(lowered(product(left, right)), TARGET)
+    output = [*left[:-1], right[-1]]
+    assert task.info.operator == operator
+    assert task.info.flops == 2 * np.prod(left) * right[-1]
+    assert task.info.bytes == 4 * (np.prod(left) + np.prod(right) + np.prod(output))
+    assert task.info.shapes == [left, right, output]
+
+
+def test_cost_of_a_convolution() -> None:
+    (task,) = searched(extract_tasks(lowered(conv(8, 16, 3)), TARGET))
+    # Padding to 10x10x8, 8x8x16 sums of 3x3x8 products, bias and ReLU on each of them.
+    assert task.info.flops == 10 * 10 * 8 + 2 * (8 * 8 * 16) * (3 * 3 * 8) + 2 * (8 * 8 * 16)
+    assert task.info.shapes == [[1, 8, 8, 8], [3, 3, 8, 16], [1, 1, 1, 16], [1, 8, 8, 16]]
+    assert task.info.dtype == "float32"
+
+
+def test_tasks_of_a_model() -> None:
+    infos = [task.info for task in extract_tasks(tiny(), TARGET)]
+    families = sorted(info.operator for info in infos)
+    assert families.count("conv2d") == 4
+    assert {"conv2d", "dense", "pool", "softmax"} <= set(families)
+    assert sum(info.share for info in infos) == pytest.approx(1.0)
+    assert infos == sorted(infos, key=lambda info: (-info.share, info.name))
+
+
+def test_tasks_are_those_of_metaschedule() -> None:
+    for module in (tiny(), lowered(conv(8, 8, 3, layers=3))):
+        ours = {task.info.workload: task.info.weight for task in extract_tasks(module, TARGET)}
+        theirs = ms.relax_integration.extract_tasks(module, TARGET)
+        assert {workload_hash(it.dispatched[0]): it.weight for it in theirs} == ours
+
+
+def test_equal_kernels_are_one_task() -> None:
+    module = lowered(conv(8, 8, 3, layers=3))
+    (task,) = searched(extract_tasks(module, TARGET))
+    assert task.info.weight == 3
+    assert kernels(module)[task.info.name] == task.info.workload
+
+
+def test_nothing_worth_tuning() -> None:
+    tasks = extract_tasks(lowered(elementwise_model()), TARGET)
+    assert [task.info.operator for task in tasks] == ["elementwise"]
+    selection, _ = select_tasks(
+        tasks, SelectOptions(), target=TARGET, model="plain", strategy="selective"
+    )
+    assert selection.clusters == []
+    assert selection.set_aside == [tasks[0].info.name]
+    assert extract_tasks(tvm.IRModule({"main": tiny()["main"]}), TARGET) == []
+
+
+def test_files_give_the_tasks_back(tmp_path: Path) -> None:
+    tasks = extract_tasks(tiny(), TARGET)
+    table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
+    table.write(tmp_path)
+    write_modules(tasks, tmp_path)
+    back = read_tasks(tmp_path)
+    assert [task.info for task in back] == [task.info for task in tasks]
+    assert [workload_hash(task.mod) for task in back] == [task.info.workload for task in tasks]
+    for damaged in ("{", "{}", "[]", json.dumps({task.info.name: None for task in tasks})):
+        (tmp_path / MODULES).write_text(damaged)
+        with pytest.raises(InputError, match="run extract_tasks again"):
+            read_tasks(tmp_path)
+
+
+def test_table_for_people() -> None:
+    tasks = extract_tasks(tiny(), TARGET)
+    table = TaskTable(model="tiny", target="llvm", tasks=[task.info for task in tasks])
+    lines = tasks_markdown(table).splitlines()
+    assert lines[0] == "# Tasks of tiny"
+    assert len(lines) == 4 + len(tasks)
+    (row,) = [line for line in lines if "3x3x16x16" in line]
+    assert "| conv2d | 1x16x16x16 3x3x16x16 1x1x1x16 1x16x16x16 | float32 |" in row
+
+
+_IN_ANOTHER_PROCESS = """
+import sys
+from fewtune.task.extract import extract_tasks
+from fewtune.tvm_runtime import tvm
+module = tvm.ir.load_json(open(sys.argv[1]).read())
+for task in extract_tasks(module, tvm.target.Target({"kind": "llvm", "num-cores": 2})):
+    print(task.info.model_dump_json())
+"""
+
+
+def test_every_process_finds_the_same(tmp_path: Path) -> None:
+    module = lowered(tiny_convolutional_model())
+    (tmp_path / "lowered.json").write_text(tvm.ir.save_json(module))
+    told = subprocess.run(
+        [sys.executable, "-c", _IN_ANOTHER_PROCESS, str(tmp_path / "lowered.json")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+    )
+    here = [task.info.model_dump_json() for task in extract_tasks(module, TARGET)]
+    assert told.stdout.splitlines() == here
