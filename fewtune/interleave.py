@@ -17,7 +17,10 @@ from fewtune.artifacts import LatencyStats, RatioStats
 
 # onnxruntime's and TVM's threads spin for a while after a call; the next variant waits it out.
 _SETTLE_S = 0.02
-_CALLS_S = 0.02
+_CALLS_S = 0.05
+# After a rest both threads of a pool may wake on one core and take turns there, four times as slow
+# as they are, until the kernel parts them: seen with onnxruntime, whose waiting threads spin.
+_WARM_UP_S = 0.1
 _SLOW_S = 0.5
 _SLOW_ROUNDS = 3
 
@@ -44,15 +47,16 @@ def interleave(
     samples_s : dict of list of float
         Seconds of one call, a sample a round: the median of the calls of that round.
     """
-    calls = {}
+    calls, warming = {}, {}
     for name, run in variants.items():
         run()
         began = clock()
         run()
         once_s = clock() - began
         calls[name] = max(1, min(50, round(_CALLS_S / max(once_s, 1e-6))))
+        warming[name] = max(1, min(200, round(_WARM_UP_S / max(once_s, 1e-6))))
         if once_s > _SLOW_S:
-            calls[name] = 0
+            calls[name] = warming[name] = 0
     samples: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for index in range(rounds):
@@ -62,7 +66,7 @@ def interleave(
                 continue
             time.sleep(_SETTLE_S)
             run = variants[name]
-            if calls[name]:
+            for _ in range(warming[name]):
                 run()
             taken = []
             for _ in range(max(1, calls[name])):

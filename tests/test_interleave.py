@@ -42,15 +42,15 @@ def test_every_variant_gets_a_sample_a_round() -> None:
     variants = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
     samples = interleave(variants, 4, clock)
     assert samples == {"a": pytest.approx([0.004] * 4), "b": pytest.approx([0.25] * 4)}
-    # Two calls to size it; then a round is one to warm up and 20 ms of calls, at least one.
-    assert clock.ran.count("a") == 2 + 4 * (1 + 5)
+    # Two calls to size it; then a round is 100 ms to warm up and 50 ms measured, at least one each.
+    assert clock.ran.count("a") == 2 + 4 * (25 + 12)
     assert clock.ran.count("b") == 2 + 4 * (1 + 1)
 
 
 def test_calls_of_a_round_are_bounded() -> None:
     clock = FakeClock()
     interleave({"a": clock.variant("a", 0.0)}, 1, clock)
-    assert clock.ran.count("a") == 2 + 1 + 50
+    assert clock.ran.count("a") == 2 + 200 + 50
 
 
 def test_the_order_turns_from_round_to_round() -> None:
@@ -72,8 +72,8 @@ def test_a_slow_variant_is_left_out_after_three_rounds() -> None:
 
 def test_a_sample_is_the_median_of_its_round() -> None:
     clock = FakeClock()
-    # Two calls to size it (10 ms: two calls a round), one warm-up, then the measured two.
-    calls_s = iter([0.01, 0.01, 9.0, 0.01, 0.03])
+    # Two calls to size it (10 ms), ten to warm up, then the measured five.
+    calls_s = iter([0.01, 0.01, *[9.0] * 10, 0.01, 0.03, 0.02, 0.01, 0.03])
 
     def run() -> None:
         clock.now_s += next(calls_s)
