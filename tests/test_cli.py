@@ -212,7 +212,7 @@ def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
     ]
     assert changed == ["target: cuda", "trials_per_task: 48", "budget_s: 60"]
     assert YAML(typ="safe").load(path.read_text())["tune"]["trials_per_task"] == 48
-    assert change_parameters(path, {"tune.trials_per_task": 32}, check=lambda _: None) == []
+    assert change_parameters(path, {"tune.trials_per_task": 48}, check=lambda _: None) == []
 
 
 def test_a_refused_override_is_undone(tmp_path: Path) -> None:
