@@ -58,24 +58,34 @@ def register_tile(
     """
     best, choice = 0.0, (1, 1)
     for elements in divisors(width):
-        # Only vectors of a power of two stay in registers: LLVM splits others through memory.
-        piece = gcd(elements, lanes)
-        vectors = elements // piece
-        if piece < max(2, lanes // 4) or vectors > 8:
-            continue
-        # Half registers issue two a cycle.
-        pace = 1.0 if piece == lanes else 0.5
         for rows in divisors(pixels):
-            accumulators = rows * vectors
-            if accumulators > min(registers, most_unrolled):
-                break
-            # A step issues a fused multiply-add for each accumulator, loads each operand once,
-            # and cannot be shorter than the add's latency.
-            cycles = max(accumulators * pace, (rows + vectors) * pace, 4.0)
-            rate = rows * elements / cycles * (1 + rows * elements / 1e4)
+            rate = tile_rate(rows, elements, lanes, min(registers, most_unrolled))
             if rate > best:
                 best, choice = rate, (rows, elements)
     return choice
+
+
+def tile_rate(rows: int, elements: int, lanes: int, registers: int) -> float:
+    """Multiply-adds a cycle of a register tile, by rule; 0 for one that spills or splits vectors.
+
+    Parameters
+    ----------
+    rows, elements : int
+        Rows that share a vector of weights, and the vector's elements.
+    lanes, registers : int
+    """
+    # Only vectors of a power of two stay in registers: LLVM splits others through memory.
+    piece = gcd(elements, lanes)
+    vectors = elements // piece
+    accumulators = rows * vectors
+    if piece < max(2, lanes // 4) or vectors > 8 or accumulators > registers:
+        return 0.0
+    # Half registers issue two a cycle.
+    pace = 1.0 if piece == lanes else 0.5
+    # A step issues a fused multiply-add for each accumulator, loads each operand once, and cannot
+    # be shorter than the add's latency.
+    cycles = max(accumulators * pace, (rows + vectors) * pace, 4.0)
+    return rows * elements / cycles * (1 + rows * elements / 1e4)
 
 
 def vectorize_inner(

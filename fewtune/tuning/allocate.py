@@ -1,8 +1,9 @@
 """Which task gets the next batch: the one where it lowers the model's latency most.
 
 The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
-lately, and what it could still gain at best if its latency fell in proportion to the batches
-spent. A task's weight is the number of times it occurs in the model.
+lately, and what it could still gain at best: in proportion to the batches spent, but no more than
+what separates it from the throughput of the best task. A task's weight is the number of times it
+occurs in the model.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal
 
 _RECENT_BATCHES = 3
 _TRUST_IN_PAST = 0.2
+_LEAST_REACHABLE = 0.02
 
 
 @dataclass
@@ -22,6 +24,8 @@ class TaskProgress:
     ----------
     name : str
     weight : int
+    flops : float
+        Operations of one call.
     default_s : float or None
         Seconds of one call under the default schedule.
     best_s : list of float
@@ -33,6 +37,7 @@ class TaskProgress:
 
     name: str
     weight: int
+    flops: float = 0.0
     default_s: float | None = None
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
@@ -45,16 +50,26 @@ class TaskProgress:
         return min(known, default=float("inf"))
 
 
-def gradient(task: TaskProgress) -> float:
-    """Seconds of model latency that the next batch is expected to save."""
+def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
+    """Seconds of model latency that the next batch is expected to save.
+
+    Parameters
+    ----------
+    task : TaskProgress
+    most_flops_s : float
+        Operations a second of the task that is best in this.
+    """
     batches = len(task.best_s)
-    if batches == 0 or task.best_s[-1] == float("inf"):
+    if batches == 0 or task.current_s == float("inf"):
         return float("inf") if batches < _RECENT_BATCHES else task.weight * 1e-12
-    now = task.best_s[-1]
-    earlier = task.best_s[max(0, batches - 1 - _RECENT_BATCHES)]
+    now = task.current_s
+    before = task.default_s if task.default_s is not None else float("inf")
+    earlier = min(before, task.best_s[max(0, batches - 1 - _RECENT_BATCHES)])
     span = min(_RECENT_BATCHES, batches - 1)
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
-    reachable = now / batches
+    # A task that is bound by memory never gets there: it keeps a small part of its time.
+    behind = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now)
+    reachable = min(now / batches, behind / batches**0.5)
     return task.weight * (_TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable)
 
 
@@ -67,4 +82,6 @@ def next_task(
         return None
     if allocation == "round_robin":
         return min(waiting, key=lambda task: (len(task.best_s), task.name))
-    return min(waiting, key=lambda task: (-gradient(task), len(task.best_s), task.name))
+    known = [task.flops / task.current_s for task in tasks if task.current_s != float("inf")]
+    most = max(known, default=0.0) or float("inf")
+    return min(waiting, key=lambda task: (-gradient(task, most), len(task.best_s), task.name))

@@ -10,23 +10,27 @@ at the budgets of selective tuning (`benchmarks/engine.py`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
-import xgboost
 
 from fewtune.tvm_runtime import ms, tvm
+
+if TYPE_CHECKING:
+    import xgboost
 
 
 class CostModelOptions(NamedTuple):
     """Size of the model and how often it is trained."""
 
     warm_up_samples: int = 16
-    rounds: int = 60
-    max_depth: int = 7
+    rounds: int = 40
+    max_depth: int = 6
     learning_rate: float = 0.2
-    retrain_growth: float = 0.10
+    retrain_growth: float = 0.20
     threads: int = 1
     seed: int = 43
 
@@ -48,6 +52,24 @@ def _pack(features: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Stack the stores of all candidates; the second array says whose each row is."""
     owners = np.repeat(np.arange(len(features)), [len(rows) for rows in features])
     return np.concatenate(features, axis=0), owners
+
+
+def _xgboost() -> Any:
+    """Xgboost without the wrappers for scikit-learn and pandas.
+
+    It imports both, and scipy's statistics with them, where they are installed: 3 s at every start
+    of a tuning process, for classes that nobody uses here.
+    """
+    if "xgboost" not in sys.modules:
+        absent = [name for name in ("sklearn", "pandas") if name not in sys.modules]
+        # None in this table is how Python is told that a module cannot be imported.
+        sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+        try:
+            importlib.import_module("xgboost")
+        finally:
+            for name in absent:
+                del sys.modules[name]
+    return sys.modules["xgboost"]
 
 
 class TreeScores:
@@ -75,6 +97,7 @@ class TreeScores:
         labels : ndarray, (candidates,)
             1 for a task's best candidate, 0 for one that failed.
         """
+        xgboost = _xgboost()
         rows, owners = _pack(features)
         matrix = xgboost.QuantileDMatrix(
             rows, max_bin=64, nthread=self.options.threads, label=labels[owners]
@@ -135,33 +158,46 @@ class BoostedTrees(ms.cost_model.PyCostModel):
     def save(self, path: str) -> None:
         raise NotImplementedError("the model is trained from the tuning log, never saved")
 
-    def update(self, context, candidates, results) -> None:  # noqa: ANN001
-        """Take in measured candidates; ``results`` holds no time for one that failed."""
-        if not candidates:
-            return
-        group = self.groups.setdefault(tvm_ffi.structural_hash(context.mod), _Group())
-        for features, result in zip(self._features(context, candidates), results, strict=True):
-            if len(features):
-                group.features.append(features)
-                times = [float(value) for value in result.run_secs or ()]
-                group.times_s.append(float(np.median(times)) if times else float("inf"))
+    def update(self, context, candidates, results) -> None:  # noqa: ANN001, ARG002
+        """Nothing: the loop teaches the model itself, with `learn`."""
+
+    def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:
+        """Take in measured candidates of one task, and train anew when the data has grown.
+
+        Parameters
+        ----------
+        module : IRModule
+            The task's workload; labels are relative to its best time.
+        features : list of ndarray, each (stores, 164)
+        times_s : list of float
+            Seconds, infinite for a candidate that failed.
+        """
+        group = self.groups.setdefault(tvm_ffi.structural_hash(module), _Group())
+        for rows, time_s in zip(features, times_s, strict=True):
+            if len(rows):
+                group.features.append(rows)
+                group.times_s.append(time_s)
                 self.samples += 1
         if self.samples - self.trained_samples < self.options.retrain_growth * self.trained_samples:
             return
         self.trained_samples = self.samples
         if self.samples >= self.options.warm_up_samples:
-            features = [rows for known in self.groups.values() for rows in known.features]
+            everything = [rows for known in self.groups.values() for rows in known.features]
             labels = np.concatenate([known.labels() for known in self.groups.values()])
-            self.trees.fit(features, labels.astype("float64"))
+            self.trees.fit(everything, labels.astype("float64"))
 
     def predict(self, context, candidates) -> np.ndarray:  # noqa: ANN001
-        """Scores of candidates, (candidates,); random until the model is trained."""
+        """Scores, (candidates,), for TVM's own search; random until the model is trained."""
         if not self.trees.trained:
             return self.random.uniform(size=len(candidates))
-        features = self._features(context, candidates)
+        return self.score(self.features(context, candidates))
+
+    def score(self, features: list[np.ndarray]) -> np.ndarray:
+        """Scores of candidates by their features; only of a trained model."""
         empty = np.zeros((1, 164), dtype="float32")
         return self.trees.predict([rows if len(rows) else empty for rows in features])
 
-    def _features(self, context, candidates) -> list[np.ndarray]:  # noqa: ANN001
+    def features(self, context, candidates) -> list[np.ndarray]:  # noqa: ANN001
+        """Features of candidates, each (stores, 164)."""
         extracted = self.extractor.extract_from(context, candidates)
         return [tensor.numpy().astype("float32") for tensor in extracted]

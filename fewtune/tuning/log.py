@@ -76,9 +76,15 @@ def record_of(
 def replay(module: tvm.IRModule, trial: Trial, target: tvm.target.Target) -> tvm.s_tir.Schedule:
     """Apply a trial's trace to its task's module."""
     schedule = tvm.s_tir.Schedule(module)
-    record = record_of(trial, ms.database.Workload(module), target)
-    record.trace.apply_to_schedule(schedule, remove_postproc=False)
+    read_trace(module, trial, target).apply_to_schedule(schedule, remove_postproc=False)
     return schedule
+
+
+def read_trace(
+    module: tvm.IRModule, trial: Trial, target: tvm.target.Target
+) -> tvm.s_tir.schedule.Trace:
+    """A trial's trace as TVM's object."""
+    return record_of(trial, ms.database.Workload(module), target).trace
 
 
 def _args_info(module: tvm.IRModule) -> list[ms.arg_info.ArgInfo]:

@@ -38,12 +38,6 @@ class Outcome:
         """Mean seconds of one call, by which TVM's database ranks; infinite if it failed."""
         return statistics.fmean(self.run_s) if self.run_s else float("inf")
 
-    def as_runner_result(self) -> ms.runner.RunnerResult:
-        """The outcome as MetaSchedule's search and cost model take it."""
-        if self.run_s:
-            return ms.runner.RunnerResult(self.run_s, None)
-        return ms.runner.RunnerResult(None, self.cause)
-
 
 @dataclass
 class Phases:
@@ -65,14 +59,10 @@ class Phases:
         return {name: round(value, 4) for name, value in vars(self).items()}
 
 
-def buffer_specs(args_info) -> Specs:  # noqa: ANN001
-    """Shapes and dtypes of a candidate's arguments."""
-    return [([int(extent) for extent in info.shape], str(info.dtype)) for info in args_info]
-
-
 def module_specs(module: tvm.IRModule) -> Specs:
     """Shapes and dtypes of the buffers of a module's ``main``."""
-    return buffer_specs(ms.arg_info.ArgInfo.from_prim_func(module["main"]))
+    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    return [([int(extent) for extent in info.shape], str(info.dtype)) for info in arguments]
 
 
 @dataclass
@@ -127,7 +117,7 @@ class Measurer:
         return outcomes
 
     def duel(
-        self, modules: list[tvm.IRModule], specs: Specs, rounds: int = 15, round_s: float = 0.01
+        self, modules: list[tvm.IRModule], specs: Specs, rounds: int = 10, round_s: float = 0.008
     ) -> list[Outcome]:
         """Measure candidates of one task interleaved, to tell which is really the fastest."""
         started = time.perf_counter()

@@ -22,9 +22,16 @@ class TuneOptions(BaseModel):
     early_stopping_trials: int | None = Field(
         default=None, ge=1, description="end a task after so many trials without 1 % gain"
     )
-    strategy: Literal["evolutionary"] = Field(default="evolutionary")
-    population: int = Field(default=64, ge=2, le=8192, description="traces kept a generation")
-    generations: int = Field(default=2, ge=0, le=100, description="generations a batch")
+    strategy: Literal["evolutionary", "annealing", "adaptive", "random", "metaschedule"] = Field(
+        default="evolutionary", description="how candidates are searched"
+    )
+    informed_start: bool = Field(
+        default=True, description="begin from tiles that fill the vector registers (CPU)"
+    )
+    population_ratio: float = Field(
+        default=2.0, ge=1, le=100, description="candidates scored for each one measured"
+    )
+    generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     allocation: Literal["gradient", "round_robin"] = Field(
         default="gradient", description="how trials are spread over the tasks"
     )

@@ -13,7 +13,6 @@ from fewtune.tuning.log import write_database
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.session import Session
 from fewtune.tuning.state import RunState
 from fewtune.tuning.supervise import supervise
 
@@ -80,6 +79,9 @@ def _session(
     progress: Progress,
     pool: WorkerPool,
 ) -> None:
+    # Only the child needs the search and all that it imports.
+    from fewtune.tuning.session import Session
+
     options = TuneOptions.model_validate(job["options"])
     target = target_from_json(target_json)
     Session(tasks, job["tuned"], target, threads, options, journal, progress, pool).run()

@@ -13,20 +13,23 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.schedule.default import default_schedule
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import next_task
 from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import Trial, record_of, replay, trace_json, trace_key
-from fewtune.tuning.measure import Measurer, Outcome, Phases, buffer_specs, module_specs
+from fewtune.tuning.log import Trial, read_trace, replay, trace_json, trace_key
+from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
-from fewtune.tuning.search import EvolutionarySearch
 from fewtune.tuning.state import RunState, TaskState
-from fewtune.tvm_runtime import ms, tvm
+from fewtune.tuning.strategies import Explorer, make_strategy
+from fewtune.tvm_runtime import tvm
 
 _FINALISTS = 4
+# Race figures this near each other may be in either order.
+_CLOSE = 1.04
 _DEFAULTS_A_BATCH = 16
 
 
@@ -70,8 +73,8 @@ class Session:
         self.journal = journal
         self.progress = progress
         self.measurer = Measurer(pool)
-        self.cost_model = BoostedTrees(CostModelOptions(threads=threads))
-        self._searches: dict[str, tuple[EvolutionarySearch, ms.database.Database]] = {}
+        self.cost_model = BoostedTrees(CostModelOptions())
+        self._searches: dict[str, Explorer] = {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._longest_batch_s = 0.0
@@ -146,15 +149,17 @@ class Session:
     def _batch(self, state: TaskState, room: int) -> None:
         self._announce(state)
         with _Timer(self.measurer.phases, "search_s"):
-            search, database = self._search(state)
-            candidates = search.propose()[:room]
-        traces = [trace_json(candidate.sch.trace) for candidate in candidates]
+            search = self._search(state)
+            proposals = search.propose(min(room, self.options.batch_size))
+            traces = [trace_json(proposal.schedule.trace) for proposal in proposals]
+        # The same schedule may be reached by two ways: it is built once.
         keys = [trace_key(trace) for trace in traces]
-        fresh = [place for place, key in enumerate(keys) if key not in state.known]
+        fresh = [p for p, key in enumerate(keys) if key not in state.known and key not in keys[:p]]
         bar_s = state.progress.current_s
+        specs = module_specs(state.task.mod)
         measured = self.measurer.measure(
-            [candidates[place].sch.mod for place in fresh],
-            [buffer_specs(candidates[place].args_info) for place in fresh],
+            [proposals[place].schedule.mod for place in fresh],
+            [specs] * len(fresh),
             [bar_s if bar_s != float("inf") else None] * len(fresh),
         )
         outcomes: dict[str, Outcome] = {
@@ -162,13 +167,8 @@ class Session:
         }
         trials = [Trial(traces[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
         with _Timer(self.measurer.phases, "model_update_s"):
-            workload = database.commit_workload(state.task.mod)
-            for trial in trials:
-                if trial.run_s:
-                    database.commit_tuning_record(record_of(trial, workload, self.target))
-            everything = [outcomes.get(k) or state.known[k].outcome for k in keys]
-            search.learn(candidates, everything)
-            search.teach([candidates[place] for place in fresh], measured)
+            everything = [outcomes.get(key) or state.known[key].outcome for key in keys]
+            search.learn(proposals, [outcome.median_s for outcome in everything])
         self._note(
             {
                 "kind": "batch",
@@ -182,30 +182,25 @@ class Session:
         self._stop_early(state)
         self._show(state)
 
-    def _search(self, state: TaskState) -> tuple[EvolutionarySearch, ms.database.Database]:
-        """The task's search; after a resumption it starts from what is known."""
+    def _search(self, state: TaskState) -> Explorer:
+        """The task's search; after a resumption it knows what was measured."""
         name = state.task.info.name
         if name not in self._searches:
-            database = ms.database.MemoryDatabase()
-            workload = database.commit_workload(state.task.mod)
-            known = [trial for trial in state.trials if trial.run_s]
-            records = [record_of(trial, workload, self.target) for trial in known]
-            for record in records:
-                database.commit_tuning_record(record)
-            search = EvolutionarySearch(
-                name,
-                state.task.mod,
-                self.target,
-                database,
+            space = SearchSpace(state.task.mod, self.target)
+            search = make_strategy(
+                space,
                 self.cost_model,
                 self.options,
-                self.threads,
-                # Another seed after a resumption, or it would propose its first batch again.
+                # Another seed after a resumption, or it would draw its first batch again.
                 seed=1 + self.options.seed + 7919 * len(state.trials),
             )
-            candidates = [record.as_measure_candidate() for record in records]
-            search.teach(candidates, [trial.outcome for trial in known])
-            self._searches[name] = (search, database)
+            known = [
+                (point, trial.outcome.median_s)
+                for trial in state.trials
+                if (point := space.read(read_trace(space.module, trial, self.target))) is not None
+            ]
+            search.remember([point for point, _ in known], [time_s for _, time_s in known])
+            self._searches[name] = search
         return self._searches[name]
 
     def _stop_early(self, state: TaskState) -> None:
@@ -219,9 +214,10 @@ class Session:
 
     def _final(self, state: TaskState) -> None:
         """Measure the fastest few again, in turn: a race's winner may have won by noise."""
-        finalists = [trial for trial in state.ranked() if trial is not state.default][:_FINALISTS]
-        if state.default is not None and state.default.run_s:
-            finalists.append(state.default)
+        ranked = state.ranked()
+        bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
+        # Where nobody is close to the winner of the race, there is nothing to tell apart.
+        finalists = [t for t in ranked if t.outcome.median_s <= bar_s][:_FINALISTS]
         if state.finals_s or state.crashed or len(finalists) < 2:
             return
         self._announce(state)

@@ -125,7 +125,9 @@ class RunState:
 
     def __init__(self, tasks: list[Task], tuned: list[str]) -> None:
         self.tasks = {
-            task.info.name: TaskState(task, TaskProgress(task.info.name, task.info.weight))
+            task.info.name: TaskState(
+                task, TaskProgress(task.info.name, task.info.weight, task.info.flops)
+            )
             for task in tasks
         }
         self.tuned = tuned

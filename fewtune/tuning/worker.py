@@ -29,11 +29,11 @@ class Race(NamedTuple):
 
     best_s: float | None
     drop_first_ratio: float = 3.0
-    drop_short_ratio: float = 1.2
-    short_s: float = 0.004
+    drop_short_ratio: float = 1.1
+    short_s: float = 0.003
     short_repeats: int = 3
-    full_s: float = 0.008
-    full_repeats: int = 10
+    full_s: float = 0.006
+    full_repeats: int = 5
 
 
 class Worker:

@@ -1,0 +1,172 @@
+"""What all strategies share: distinct candidates, made and scored, and a memory of outcomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.search_space import Point, SearchSpace
+from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.options import TuneOptions
+from fewtune.tvm_runtime import tvm
+
+# A space may be smaller than a batch: after so many draws without a new point, it is used up.
+_MOST_DRAWS = 12
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A schedule to be measured.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    point : Point
+    features : ndarray or None
+        (stores, 164), where the strategy extracted them.
+    """
+
+    schedule: tvm.s_tir.Schedule
+    point: Point
+    features: np.ndarray | None = None
+
+
+class Scorer:
+    """The cost model, bound to one task."""
+
+    def __init__(self, space: SearchSpace, cost_model: BoostedTrees) -> None:
+        self._space = space
+        self.cost_model = cost_model
+
+    @property
+    def trained(self) -> bool:
+        return self.cost_model.trees.trained
+
+    def features(self, schedules: list[tvm.s_tir.Schedule]) -> list[np.ndarray]:
+        """Features of schedules, each (stores, 164)."""
+        if not schedules:
+            return []
+        candidates = [self._space.candidate(schedule) for schedule in schedules]
+        return self.cost_model.features(self._space.context, candidates)
+
+    def score(self, features: list[np.ndarray]) -> np.ndarray:
+        """Scores, higher is faster; only of a trained model."""
+        return self.cost_model.score(features)
+
+    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
+        """Take in measured proposals; a failed one took infinitely long."""
+        missing = [p.schedule for p in proposals if p.features is None]
+        extracted = iter(self.features(missing))
+        features = [p.features if p.features is not None else next(extracted) for p in proposals]
+        self.cost_model.learn(self._space.module, features, times_s)
+
+
+class Explorer:
+    """A strategy's frame.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    scorer : Scorer
+    options : TuneOptions
+    seed : int
+
+    Attributes
+    ----------
+    times_s : dict
+        Seconds by point, of everything measured; infinite where it failed.
+    """
+
+    uses_model = True
+
+    def __init__(self, space: SearchSpace, scorer: Scorer, options: TuneOptions, seed: int) -> None:
+        self.space = space
+        self.scorer = scorer
+        self.options = options
+        self.random = np.random.default_rng(seed)
+        self.prior = Prior(space)
+        self.times_s: dict[Point, float] = {}
+        self._rejected: set[Point] = set()
+        self._measured: set[int] = set()
+
+    def propose(self, count: int) -> list[Proposal]:
+        """The next batch, at most ``count``; empty when the space is used up."""
+        raise NotImplementedError
+
+    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
+        """Take in how proposals fared: seconds, infinite for a failed one."""
+        for proposal, time_s in zip(proposals, times_s, strict=True):
+            self.times_s[proposal.point] = time_s
+            self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
+        if self.uses_model:
+            self.scorer.learn(proposals, times_s)
+
+    def remember(self, points: Iterable[Point], times_s: Iterable[float]) -> None:
+        """Take in what an earlier run measured."""
+        known = dict(zip(points, times_s, strict=True))
+        made = [self.space.make(point) for point in known]
+        usable = [
+            (Proposal(m.schedule, point), known[point])
+            for m, point in zip(made, known, strict=True)
+            if m.schedule is not None
+        ]
+        self.times_s.update(known)
+        if self.uses_model and usable:
+            self.scorer.learn([p for p, _ in usable], [time_s for _, time_s in usable])
+
+    def close(self) -> None:
+        """Free what the strategy holds."""
+
+    def fastest(self, count: int) -> list[Point]:
+        """The fastest points measured, fastest first."""
+        valid = [point for point, time_s in self.times_s.items() if math.isfinite(time_s)]
+        return sorted(valid, key=lambda point: self.times_s[point])[:count]
+
+    def draw(self) -> Point:
+        """A point to begin from."""
+        if self.options.informed_start and self.prior.informed:
+            return self.prior.draw(self.random)
+        return self.space.random_point(self.random)
+
+    def gather(
+        self, draw: Callable[[], Point], count: int, taken: set[Point] | None = None
+    ) -> list[Proposal]:
+        """Make ``count`` distinct schedules that were not measured yet, from drawn points."""
+        found: dict[Point, Proposal] = {}
+        taken = set() if taken is None else taken
+        digests: set[int] = set()
+        for _ in range(_MOST_DRAWS * count):
+            if len(found) >= count:
+                break
+            point = draw()
+            if point in self._rejected or point in self.times_s or point in taken:
+                continue
+            made = self.space.make(point, seed=int(self.random.integers(1, 2**30)))
+            if made.schedule is None:
+                self._rejected.add(point)
+                continue
+            # Two points may be one program: it is built and measured once.
+            digest = tvm_ffi.structural_hash(made.schedule.mod)
+            if made.point in self.times_s or digest in self._measured or digest in digests:
+                self._rejected.add(made.point)
+                continue
+            digests.add(digest)
+            found[made.point] = Proposal(made.schedule, made.point)
+        taken.update(found)
+        return list(found.values())
+
+    def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
+        """Proposals with features, and their scores: equal ones until the model is trained."""
+        features = self.scorer.features([proposal.schedule for proposal in proposals])
+        proposals = [
+            Proposal(proposal.schedule, proposal.point, rows)
+            for proposal, rows in zip(proposals, features, strict=True)
+        ]
+        if not self.scorer.trained or not proposals:
+            return proposals, np.zeros(len(proposals))
+        return proposals, self.scorer.score([p.features for p in proposals])

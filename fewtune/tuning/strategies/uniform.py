@@ -1,0 +1,14 @@
+"""Random search: the yardstick that any other strategy has to beat."""
+
+from __future__ import annotations
+
+from fewtune.tuning.strategies.base import Explorer, Proposal
+
+
+class RandomSearch(Explorer):
+    """Every decision of every choice as likely as the next; no model is asked."""
+
+    uses_model = False
+
+    def propose(self, count: int) -> list[Proposal]:
+        return self.gather(lambda: self.space.random_point(self.random), count)
