@@ -28,7 +28,7 @@ SECTIONS = {
     "extract_tasks": "fewtune.task.extract:ExtractOptions",
     "select_tasks": "fewtune.select.select:SelectOptions",
     "tune": "fewtune.tuning.options:TuneOptions",
-    "share_schedules": "fewtune.share:ShareOptions",
+    "share_schedules": "fewtune.tuning.options:ShareOptions",
     "compile": "fewtune.compile:CompileOptions",
     "benchmark": "fewtune.benchmark:BenchmarkOptions",
     "compare": "fewtune.benchmark:BenchmarkOptions",

@@ -1,10 +1,11 @@
-"""What a user can set about tuning."""
+"""What a user can set about tuning and sharing."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class TuneOptions(BaseModel):
@@ -36,3 +37,40 @@ class TuneOptions(BaseModel):
         default="gradient", description="how trials are spread over the tasks"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+
+class ShareOptions(BaseModel):
+    """How many schedules are shared, and what happens where none serves."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    top: str | int = Field(
+        default="10", description="the best N schedules of the representative, or the best N%"
+    )
+    trials_per_task: int = Field(
+        default=4,
+        ge=1,
+        le=100_000,
+        description="how many of these are measured: those that the cost model rates best",
+    )
+    fallback_trials: int = Field(
+        default=8, ge=0, le=100_000, description="trials for a task that no schedule serves"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @field_validator("top")
+    @classmethod
+    def _known(cls, value: str | int) -> str | int:
+        matched = re.fullmatch(r"([1-9]\d*|\d*\.\d+)(%?)", str(value).strip())
+        if not matched or ("." in matched[1] and not matched[2]):
+            raise ValueError('give a number from 1 on, such as "10", or a part, such as "5%"')
+        if matched[2] and not 0 < float(matched[1]) <= 100:
+            raise ValueError('give a part above 0% and up to 100%, such as "5%"')
+        return value
+
+    def count(self, schedules: int) -> int:
+        """How many of ``schedules`` valid ones are shared: at least one, if there is one."""
+        text = str(self.top).strip()
+        if text.endswith("%"):
+            return min(schedules, max(1, round(float(text[:-1]) / 100 * schedules)))
+        return min(schedules, int(text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.machine import target_from_json
 from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import write_database
+from fewtune.tuning.log import Trial, write_database
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
@@ -41,8 +43,24 @@ def run_session(
     options: TuneOptions,
     journal_directory: Path,
     progress_path: Path | None = None,
+    earlier: dict[str, list[Trial]] | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        Every task whose default schedule is to be known.
+    tuned : list of str
+        Names of those that are searched.
+    fingerprint : Fingerprint
+    options : TuneOptions
+    journal_directory : Path
+        Scratch that outlives a kill.
+    progress_path : Path, optional
+        File that holds where the run stands.
+    earlier : dict of list of Trial, optional
+        What was measured before, by task: searches start from it.
 
     Returns
     -------
@@ -56,12 +74,17 @@ def run_session(
     """
     events: list[dict[str, Any]] = []
     if tasks:
+        known = {name: [t.as_json() for t in trials] for name, trials in (earlier or {}).items()}
+        header = journal_header(fingerprint, tasks, tuned, options)
+        if known:
+            text = json.dumps(known, sort_keys=True)
+            header["earlier"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = supervise(
             f"{__name__}:_session",
-            {"tuned": tuned, "options": options.model_dump(mode="json")},
+            {"tuned": tuned, "options": options.model_dump(mode="json"), "earlier": known},
             tasks,
             fingerprint,
-            journal_header(fingerprint, tasks, tuned, options),
+            header,
             journal_directory,
             progress_path,
         )
@@ -84,7 +107,11 @@ def _session(
 
     options = TuneOptions.model_validate(job["options"])
     target = target_from_json(target_json)
-    Session(tasks, job["tuned"], target, threads, options, journal, progress, pool).run()
+    earlier = {
+        name: [Trial.from_json(entry) for entry in entries]
+        for name, entries in job["earlier"].items()
+    }
+    Session(tasks, job["tuned"], target, threads, options, journal, progress, pool, earlier).run()
 
 
 def tune(

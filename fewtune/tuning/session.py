@@ -18,7 +18,8 @@ from fewtune.task.extract import Task
 from fewtune.tuning.allocate import next_task
 from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import Trial, read_trace, replay, trace_json, trace_key
+from fewtune.tuning.known import known_points, teach
+from fewtune.tuning.log import Trial, replay, trace_json, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
@@ -49,6 +50,9 @@ class Session:
     journal : Journal
     progress : Progress
     pool : WorkerPool
+    earlier : dict of list of Trial, optional
+        What was measured before this run, by task: a search starts from it, the cost model learns
+        from it, the budget does not count it.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -63,6 +67,7 @@ class Session:
         journal: Journal,
         progress: Progress,
         pool: WorkerPool,
+        earlier: dict[str, list[Trial]] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned)
@@ -75,6 +80,7 @@ class Session:
         self.measurer = Measurer(pool)
         self.cost_model = BoostedTrees(CostModelOptions())
         self._searches: dict[str, Explorer] = {}
+        self._earlier = earlier or {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._longest_batch_s = 0.0
@@ -96,6 +102,8 @@ class Session:
                 f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
             )
         self._measure_defaults()
+        with _Timer(self.measurer.phases, "model_update_s"):
+            self._learn_from_others()
         stopped_by = self._loop()
         for name in self.state.tuned:
             self._final(self.state.tasks[name])
@@ -104,7 +112,14 @@ class Session:
 
     def _measure_defaults(self) -> None:
         """Measure the default schedule of every task; a searched schedule has to beat it."""
-        waiting = [s for s in self.state.tasks.values() if s.default is None and not s.crashed]
+        waiting = [
+            state
+            for name, state in self.state.tasks.items()
+            if state.default is None
+            and not state.crashed
+            # Tasks that are there to be learned from are not measured.
+            and (name in self.state.tuned or name not in self._earlier)
+        ]
         for start in range(0, len(waiting), _DEFAULTS_A_BATCH):
             batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
             for state in waiting[start : start + _DEFAULTS_A_BATCH]:
@@ -127,6 +142,13 @@ class Session:
             self.progress.say(
                 f"default schedules of {len(waiting)} tasks measured in {self.elapsed_s:.0f} s"
             )
+
+    def _learn_from_others(self) -> None:
+        """Teach the cost model what was measured of tasks that are not tuned here."""
+        for name, trials in self._earlier.items():
+            if name not in self.state.tuned and name in self.state.tasks:
+                space = SearchSpace(self.state.tasks[name].task.mod, self.target)
+                teach(self.cost_model, space, trials)
 
     def _loop(self) -> str:
         if not self.state.tuned:
@@ -194,12 +216,7 @@ class Session:
                 # Another seed after a resumption, or it would draw its first batch again.
                 seed=1 + self.options.seed + 7919 * len(state.trials),
             )
-            known = [
-                (point, trial.outcome.median_s)
-                for trial in state.trials
-                if (point := space.read(read_trace(space.module, trial, self.target))) is not None
-            ]
-            search.remember([point for point, _ in known], [time_s for _, time_s in known])
+            search.remember(*known_points(space, [*self._earlier.get(name, []), *state.trials]))
             self._searches[name] = search
         return self._searches[name]
 

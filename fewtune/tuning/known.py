@@ -1,0 +1,38 @@
+"""What was measured before: trials of a tuning log, for a search or a cost model to start from."""
+
+from __future__ import annotations
+
+from fewtune.schedule.search_space import Point, SearchSpace
+from fewtune.task.extract import Task
+from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.log import Trial, best_trials, plain, read_trace
+from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.strategies import make_strategy
+from fewtune.tvm_runtime import ms
+
+
+def measured_trials(database: ms.database.Database, tasks: list[Task]) -> dict[str, list[Trial]]:
+    """The valid trials of tasks, as the tuning log has them."""
+    return {
+        task.info.name: [
+            Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None)
+            for record in best_trials(database, task.mod, 1_000_000)
+        ]
+        for task in tasks
+    }
+
+
+def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], list[float]]:
+    """Measured trials as points of a space, with their seconds; others are left out."""
+    points, times_s = [], []
+    for trial in trials:
+        point = space.read(read_trace(space.module, trial, space.target))
+        if point is not None:
+            points.append(point)
+            times_s.append(trial.outcome.median_s)
+    return points, times_s
+
+
+def teach(cost_model: BoostedTrees, space: SearchSpace, trials: list[Trial]) -> None:
+    """Let a cost model learn from the trials of one task."""
+    make_strategy(space, cost_model, TuneOptions(), seed=1).remember(*known_points(space, trials))
