@@ -33,11 +33,6 @@ class Outcome:
         """Median seconds of one call; infinite for a failed candidate."""
         return statistics.median(self.run_s) if self.run_s else float("inf")
 
-    @property
-    def mean_s(self) -> float:
-        """Mean seconds of one call, by which TVM's database ranks; infinite if it failed."""
-        return statistics.fmean(self.run_s) if self.run_s else float("inf")
-
 
 @dataclass
 class Phases:

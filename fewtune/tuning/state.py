@@ -54,18 +54,19 @@ class TaskState:
         return min((trial.outcome.median_s for trial in self.trials), default=float("inf"))
 
     def ranked(self) -> list[Trial]:
-        """Valid trials, fastest first; those measured again at the end go by that figure."""
+        """Valid trials by their median seconds, fastest first, each with that one figure.
+
+        Those measured again at the end go by that figure, and before all others: whatever was not
+        in the final was slower in the race.
+        """
         trials = [trial for trial in self.trials if trial.run_s]
         if self.default is not None and self.default.run_s:
             trials.append(self.default)
         rated = []
         for place, trial in enumerate(trials):
-            key = trace_key(trial.trace)
-            final_s = self.finals_s.get(key)
-            if final_s is not None:
-                trial = Trial(trial.trace, [final_s], None)
-            # Whatever was not in the final was slower in the race: it ranks behind the finalists.
-            rated.append((final_s is None, trial.outcome.median_s, place, trial))
+            final_s = self.finals_s.get(trace_key(trial.trace))
+            time_s = final_s if final_s is not None else trial.outcome.median_s
+            rated.append((final_s is None, time_s, place, Trial(trial.trace, [time_s], None)))
         return [trial for *_, trial in sorted(rated, key=lambda entry: entry[:3])]
 
     def published(self) -> list[Trial]:
@@ -79,7 +80,7 @@ class TaskState:
         if not self.finals_s or not ranked:
             return ranked
         bar_s = ranked[0].outcome.median_s
-        return [trial for trial in ranked if trial.outcome.mean_s >= bar_s]
+        return [trial for trial in ranked if trial.outcome.median_s >= bar_s]
 
     def failures(self) -> dict[str, int]:
         """Failed candidates by cause."""
