@@ -25,6 +25,8 @@ class TaskState:
         In the order they were measured.
     known : dict
         The same by `trace_key`.
+    times_s : list of float
+        Seconds of the run after which each was known.
     default : Trial or None
         The default schedule, measured.
     finals_s : dict
@@ -38,6 +40,7 @@ class TaskState:
     progress: TaskProgress
     trials: list[Trial] = field(default_factory=list)
     known: dict[str, Trial] = field(default_factory=dict)
+    times_s: list[float] = field(default_factory=list)
     default: Trial | None = None
     finals_s: dict[str, float] = field(default_factory=dict)
     spent_s: float = 0.0
@@ -162,6 +165,7 @@ class RunState:
         elif kind == "batch":
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
+                state.times_s.append(self.elapsed_s)
             # A final before a resumption with a larger budget knows nothing of these.
             state.finals_s = {}
             state.spent_s += sum(event["phases"].values())
