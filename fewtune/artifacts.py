@@ -70,6 +70,17 @@ class Fingerprint(Artifact):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+class LogInfo(Artifact):
+    """Where the figures of a tuning log hold."""
+
+    file_name = "log.json"
+
+    machine: str = Field(description="CPU or GPU model")
+    target: str = Field(description="the resolved TVM target, as JSON")
+    threads: int
+    tvm: str = Field(description="version of apache-tvm")
+
+
 class TensorSpec(Part):
     """Name, static shape and numpy dtype name of a model's input or output."""
 

@@ -111,6 +111,11 @@ def device_of(target):  # noqa: ANN001, ANN201
     return tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
 
 
+def has_own_device(target) -> bool:  # noqa: ANN001
+    """Whether kernels run elsewhere than on the cores that build them."""
+    return str(target.kind.name) != "llvm"
+
+
 def target_from_json(text: str):  # noqa: ANN201
     """Make the TVM target that a fingerprint holds."""
     from fewtune.tvm_runtime import register_intrinsics, tvm

@@ -19,6 +19,7 @@ from fewtune.artifacts import (
 )
 from fewtune.machine import target_from_json
 from fewtune.task.extract import Task
+from fewtune.tuning.archive import log_info
 from fewtune.tuning.dependents import median_s
 from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import (
@@ -206,6 +207,7 @@ def _write_log(
     database = read_database(tune_directory)
     known = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, known)}
+    log_info(fingerprint).write(directory)
     modules = {name: by_name[name].mod for name in sorted(everything)}
     write_database(directory, modules, everything, target_from_json(fingerprint.target))
 

@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add, _run, _report, _compare, _serve, _ui):
+    for add in (_add, _run, _report, _compare, _log, _serve, _ui):
         add(commands)
     return top
 
@@ -164,6 +164,26 @@ def _compare(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument(
         "results", nargs="+", metavar="MODEL|RUN", help="a model, a run's name, id or its beginning"
+    )
+
+
+def _log(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "log",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="merge tuning logs, or keep the best of one, for a later run to start from",
+        description="Write the tuning records of one log or of several into another. A log is a "
+        "folder with log.json and TVM's two database files. Logs of different machines, targets, "
+        "thread counts or TVM versions are refused.",
+        epilog="examples:\n"
+        "  fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet\n"
+        "  fewtune log out/*/full/share --output all\n"
+        "\nWhat lies under logs/ (tune.start_from) is tried first by the next run.\n",
+    )
+    command.add_argument("logs", nargs="+", metavar="LOG", help="folder of a log")
+    command.add_argument("--output", required=True, metavar="DIR", help="a folder to be made")
+    command.add_argument(
+        "--best", type=int, metavar="K", help="keep the K fastest of each workload (all)"
     )
 
 

@@ -196,6 +196,22 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
+def log(options: argparse.Namespace) -> int:
+    """Merge or distil tuning logs."""
+    output = Path(options.output)
+    if options.best is not None and options.best < 1:
+        raise InputError(f"--best {options.best}: give a number from 1 on")
+    if output.exists():
+        raise InputError(f"{output} is there already: give another --output, or remove it")
+    from fewtune.files import whole_directory
+    from fewtune.tuning.archive import merge
+
+    with whole_directory(output) as directory:
+        kept = merge([Path(path) for path in options.logs], directory, options.best)
+    print(f"{output}: {sum(kept.values())} records of {len(kept)} workloads")
+    return 0
+
+
 def compare(options: argparse.Namespace) -> int:
     """Put recorded results side by side."""
     root = find_root()

@@ -117,6 +117,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     shutil.copytree(
         PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
     )
+    shutil.copytree(PROJECT / "logs", root / "logs")
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), root)
     add_model(str(given), root / "models", MODEL)
     for key_path, value in BUDGETS.items():

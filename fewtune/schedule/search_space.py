@@ -133,7 +133,7 @@ class Program:
             else:
                 choice = Choice(kind, instruction, given)
             choices.append(choice)
-        return Program(number, insts, tuple(choices), _text(trace, len(insts)))
+        return Program(number, insts, tuple(choices), _text(trace))
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class SearchSpace:
         decided = tuple(
             decision_of(trace, inst) for inst in insts if str(inst.kind.name) in SAMPLING
         )
-        text = _text(trace, len(insts)) if decided else ""
+        text = _text(trace) if decided else ""
         for program in self.programs:
             if decided and program.text == text:
                 return Point(program.number, decided)
@@ -332,6 +332,7 @@ def _loop_of(
     return blocks.get(block, ""), axis
 
 
-def _text(trace: Trace, count: int) -> str:
-    """The first ``count`` instructions as TVM writes them: equal for equal programs."""
-    return "\n".join(str(inst) for inst in list(trace.as_json()[0])[:count])
+def _text(trace: Trace) -> str:
+    """A trace's needed instructions as TVM writes them: equal for equal programs."""
+    needed = trace.simplified(remove_postproc=True)
+    return "\n".join(str(inst) for inst in needed.as_json()[0])

@@ -45,7 +45,11 @@ class _Group:
     def labels(self) -> np.ndarray:
         times = np.asarray(self.times_s)
         best = times.min()
-        return np.where(np.isfinite(times), best / times, 0.0) if np.isfinite(best) else times * 0
+        return (
+            np.where(np.isfinite(times), best / times, 0.0)
+            if np.isfinite(best)
+            else np.zeros_like(times)
+        )
 
 
 def _pack(features: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fewtune.machine import target_from_json
+from fewtune.machine import has_own_device, target_from_json
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace, sampling
 from fewtune.schedule.transfer import move
@@ -45,7 +45,7 @@ def measure_dependents(
     by_name = {task.info.name: task for task in tasks}
     done = {e["task"] for e in journal.events if e["kind"] in ("shared", "crash")}
     clock = Clock(max((e.get("elapsed_s", 0.0) for e in journal.events), default=0.0))
-    measurer = Measurer(pool)
+    measurer = Measurer(pool, overlap=has_own_device(target))
     waiting = [name for name in job["dependents"] if name not in done]
     donors = sorted({job["dependents"][name] for name in waiting})
     cost_model = BoostedTrees()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import (
     Built,
     Failure,
@@ -62,13 +63,20 @@ def module_specs(module: tvm.IRModule) -> Specs:
 
 @dataclass
 class Measurer:
-    """Builds a batch on all workers, then races its candidates one at a time.
+    """Builds a batch on all workers and races its candidates one at a time.
 
     On a CPU building and measuring would share the cores, so one follows the other: two builds
     beside a two-thread kernel slow it by half, and unevenly.
+
+    Parameters
+    ----------
+    pool : WorkerPool
+    overlap : bool
+        Measure a candidate as soon as it is built, while others build: for a device of its own.
     """
 
     pool: WorkerPool
+    overlap: bool = False
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
 
@@ -92,8 +100,10 @@ class Measurer:
         outcomes : list of Outcome
             In the order of ``modules``.
         """
-        started = time.perf_counter()
         payload = [tvm.ir.save_json(module) for module in modules]
+        if self.overlap:
+            return self._overlapped(payload, specs, best_s)
+        started = time.perf_counter()
         built = self.pool.build(payload)
         self.phases.build_s += time.perf_counter() - started
         bars: dict[str, float | None] = {}
@@ -110,6 +120,33 @@ class Measurer:
         self.pool.tidy()
         self.phases.build_s += time.perf_counter() - started
         return outcomes
+
+    def _overlapped(
+        self, payload: list[str], specs: list[Specs], best_s: list[float | None]
+    ) -> list[Outcome]:
+        started = time.perf_counter()
+        bars: dict[str, float | None] = {}
+        outcomes: dict[int, Outcome] = {}
+
+        def request(place: int) -> tuple:
+            bar = _lower(bars.get(repr(specs[place])), best_s[place])
+            return specs[place], Race(bar)
+
+        def done(place: int, told: Failure | list[float]) -> None:
+            if isinstance(told, Failure):
+                outcomes[place] = Outcome(None, told.cause, told.message)
+                self.failures[told.cause] += 1
+            else:
+                outcomes[place] = Outcome(told)
+                key = repr(specs[place])
+                bars[key] = _lower(bars.get(key), outcomes[place].median_s)
+
+        batch = Overlap(self.pool, payload, request, done)
+        batch.run()
+        self.pool.tidy()
+        self.phases.run_s += batch.device_s
+        self.phases.build_s += time.perf_counter() - started - batch.device_s
+        return [outcomes[place] for place in range(len(payload))]
 
     def duel(
         self, modules: list[tvm.IRModule], specs: Specs, rounds: int = 10, round_s: float = 0.008

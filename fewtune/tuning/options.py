@@ -23,6 +23,12 @@ class TuneOptions(BaseModel):
     early_stopping_trials: int | None = Field(
         default=None, ge=1, description="end a task after so many trials without 1 % gain"
     )
+    run_early_stopping_trials: int | None = Field(
+        default=None,
+        ge=1,
+        description="end the run after so many trials that took less than 0.5 % off the model's "
+        "estimated latency",
+    )
     strategy: Literal["evolutionary", "annealing", "adaptive", "random", "metaschedule"] = Field(
         default="evolutionary", description="how candidates are searched"
     )
@@ -30,11 +36,14 @@ class TuneOptions(BaseModel):
         default=True, description="begin from tiles that fill the vector registers (CPU)"
     )
     population_ratio: float = Field(
-        default=2.0, ge=1, le=100, description="candidates scored for each one measured"
+        default=1.5, ge=1, le=100, description="candidates scored for each one measured"
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     allocation: Literal["gradient", "round_robin"] = Field(
         default="gradient", description="how trials are spread over the tasks"
+    )
+    start_from: str = Field(
+        default="logs", description="folder of tuning logs whose best schedules are tried first"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
 from fewtune.errors import MachineError
+from fewtune.tuning.nursery import ForkedWorker, Nursery
 
 Cause = Literal["build_error", "build_timeout", "runtime_error", "run_timeout", "worker_crash"]
 
@@ -70,8 +71,9 @@ class WorkerHandle:
     target_json: str
     threads: int
     options: WorkerOptions
+    nursery: Nursery | None = None
     builds: int = 0
-    _process: subprocess.Popen | None = field(default=None, repr=False)
+    _process: subprocess.Popen | ForkedWorker | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
     _ready: bool = False
     lives: int = 0
@@ -79,18 +81,17 @@ class WorkerHandle:
     def start(self) -> None:
         """Start the process; it gets ready while the caller goes on."""
         here, there = socket.socketpair()
-        environment = {
-            **os.environ,
-            "TVM_NUM_THREADS": str(self.threads),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fewtune.tuning.worker", str(there.fileno())],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
+        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
+        if self.nursery is not None:
+            self._process = self.nursery.spawn(there.fileno(), environment)
+        else:
+            path = os.pathsep.join(p for p in sys.path if p)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fewtune.tuning.worker", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment, "PYTHONPATH": path},
+            )
         there.close()
         self._connection = Connection(here.detach())
         # One that dies at once is found out when its readiness is awaited.
@@ -219,14 +220,22 @@ class WorkerPool:
     workers : int
         Processes; as many as cores that may build at once.
     options : WorkerOptions
+    nursery : Nursery, optional
+        Forks the workers; without one, each starts as a new process.
     """
 
     def __init__(
-        self, target_json: str, threads: int, workers: int, options: WorkerOptions | None = None
+        self,
+        target_json: str,
+        threads: int,
+        workers: int,
+        options: WorkerOptions | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
         self.options = options or WorkerOptions()
         self.handles = [
-            WorkerHandle(target_json, threads, self.options) for _ in range(max(1, workers))
+            WorkerHandle(target_json, threads, self.options, nursery)
+            for _ in range(max(1, workers))
         ]
         self._next_number = 0
         for handle in self.handles:
@@ -242,6 +251,11 @@ class WorkerPool:
         """End every worker."""
         for handle in self.handles:
             handle.kill()
+
+    def next_number(self) -> int:
+        """A number that no candidate of this pool has had."""
+        self._next_number += 1
+        return self._next_number
 
     def build(self, modules: list[str], only: int | None = None) -> list[Built | Failure]:
         """Compile modules, each on whichever worker is free.
@@ -272,8 +286,7 @@ class WorkerPool:
             for index in usable:
                 if queue and index not in busy:
                     place = queue.pop()
-                    number = self._next_number
-                    self._next_number += 1
+                    number = self.next_number()
                     try:
                         self.handles[index].send("build", number, modules[place])
                     except WorkerLostError as lost:

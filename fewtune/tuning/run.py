@@ -10,6 +10,7 @@ from typing import Any
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.machine import target_from_json
 from fewtune.task.extract import Task
+from fewtune.tuning.archive import log_info, seeds
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, write_database
 from fewtune.tuning.options import TuneOptions
@@ -19,7 +20,13 @@ from fewtune.tuning.state import RunState
 from fewtune.tuning.supervise import supervise
 
 # A resumed run may have another budget, but not another search: the rest must be equal.
-_BUDGET = {"trials_per_task", "budget_s", "early_stopping_trials"}
+_BUDGET = {
+    "trials_per_task",
+    "budget_s",
+    "early_stopping_trials",
+    "run_early_stopping_trials",
+    "start_from",
+}
 
 
 def journal_header(
@@ -44,6 +51,7 @@ def run_session(
     journal_directory: Path,
     progress_path: Path | None = None,
     earlier: dict[str, list[Trial]] | None = None,
+    seeds: dict[str, list[Trial]] | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -60,7 +68,9 @@ def run_session(
     progress_path : Path, optional
         File that holds where the run stands.
     earlier : dict of list of Trial, optional
-        What was measured before, by task: searches start from it.
+        What was measured just before, by task: searches go on from it.
+    seeds : dict of list of Trial, optional
+        What older logs hold, by task: measured again before anything else.
 
     Returns
     -------
@@ -74,14 +84,15 @@ def run_session(
     """
     events: list[dict[str, Any]] = []
     if tasks:
-        known = {name: [t.as_json() for t in trials] for name, trials in (earlier or {}).items()}
+        given = {"earlier": _as_json(earlier), "seeds": _as_json(seeds)}
         header = journal_header(fingerprint, tasks, tuned, options)
-        if known:
-            text = json.dumps(known, sort_keys=True)
-            header["earlier"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        for name, entries in given.items():
+            if entries:
+                text = json.dumps(entries, sort_keys=True)
+                header[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = supervise(
             f"{__name__}:_session",
-            {"tuned": tuned, "options": options.model_dump(mode="json"), "earlier": known},
+            {"tuned": tuned, "options": options.model_dump(mode="json"), **given},
             tasks,
             fingerprint,
             header,
@@ -107,11 +118,29 @@ def _session(
 
     options = TuneOptions.model_validate(job["options"])
     target = target_from_json(target_json)
-    earlier = {
-        name: [Trial.from_json(entry) for entry in entries]
-        for name, entries in job["earlier"].items()
-    }
-    Session(tasks, job["tuned"], target, threads, options, journal, progress, pool, earlier).run()
+    earlier, first = (
+        {
+            name: [Trial.from_json(entry) for entry in entries]
+            for name, entries in job[given].items()
+        }
+        for given in ("earlier", "seeds")
+    )
+    Session(
+        tasks,
+        job["tuned"],
+        target,
+        threads,
+        options,
+        journal,
+        progress,
+        pool,
+        earlier=earlier,
+        seeds=first,
+    ).run()
+
+
+def _as_json(trials: dict[str, list[Trial]] | None) -> dict[str, list[Any]]:
+    return {name: [trial.as_json() for trial in each] for name, each in (trials or {}).items()}
 
 
 def tune(
@@ -135,7 +164,7 @@ def tune(
     journal_directory : Path
         Scratch that outlives a kill.
     directory : Path
-        Gets ``tune.json``, ``curve.json`` and TVM's two database files.
+        Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
     progress_path : Path, optional
         File that holds where the run stands.
 
@@ -147,7 +176,17 @@ def tune(
     tuned = selection.representatives
     needed = {*tuned, *selection.dependents}
     kept = [task for task in tasks if task.info.name in needed]
-    state = run_session(kept, tuned, fingerprint, options, journal_directory, progress_path)
+    workloads = {task.info.name: task.info.workload for task in kept if task.info.name in tuned}
+    state = run_session(
+        kept,
+        tuned,
+        fingerprint,
+        options,
+        journal_directory,
+        progress_path,
+        seeds=seeds(Path(options.start_from), workloads, fingerprint),
+    )
+    log_info(fingerprint).write(directory)
     write_database(
         directory,
         {name: known.task.mod for name, known in state.tasks.items()},

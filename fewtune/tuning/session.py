@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fewtune.machine import has_own_device
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
@@ -51,8 +52,10 @@ class Session:
     progress : Progress
     pool : WorkerPool
     earlier : dict of list of Trial, optional
-        What was measured before this run, by task: a search starts from it, the cost model learns
-        from it, the budget does not count it.
+        What was measured just before this run, by task: a search goes on from it, the cost model
+        learns from it, the budget does not count it.
+    seeds : dict of list of Trial, optional
+        What an older log holds for a task: measured again before anything else, as trials.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -68,6 +71,7 @@ class Session:
         progress: Progress,
         pool: WorkerPool,
         earlier: dict[str, list[Trial]] | None = None,
+        seeds: dict[str, list[Trial]] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned)
@@ -77,10 +81,11 @@ class Session:
         self.options = options
         self.journal = journal
         self.progress = progress
-        self.measurer = Measurer(pool)
+        self.measurer = Measurer(pool, overlap=has_own_device(target))
         self.cost_model = BoostedTrees(CostModelOptions())
         self._searches: dict[str, Explorer] = {}
         self._earlier = earlier or {}
+        self._seeds = seeds or {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._longest_batch_s = 0.0
@@ -162,17 +167,31 @@ class Session:
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"
             chosen = next_task(tuned, self.options.allocation)
-            if chosen is None:
+            if chosen is None or self._run_has_converged():
                 return "converged"
             began_s = self._clock()
             self._batch(self.state.tasks[chosen.name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
+    def _run_has_converged(self) -> bool:
+        """Whether the model's estimated latency has stood still for the patience of a run."""
+        patience = self.options.run_early_stopping_trials
+        curve = self.state.curve
+        if patience is None or not curve or any(not t.trials for t in self._tuned_states()):
+            return False
+        earlier = [point for point in curve if point.trials <= self.state.trials - patience]
+        if not earlier:
+            return False
+        return curve[-1].estimated_latency_ms > 0.995 * earlier[-1].estimated_latency_ms
+
+    def _tuned_states(self) -> list[TaskState]:
+        return [self.state.tasks[name] for name in self.state.tuned]
+
     def _batch(self, state: TaskState, room: int) -> None:
         self._announce(state)
         with _Timer(self.measurer.phases, "search_s"):
             search = self._search(state)
-            proposals = search.propose(min(room, self.options.batch_size))
+            proposals = search.next_batch(min(room, self.options.batch_size))
             traces = [trace_json(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
         keys = [trace_key(trace) for trace in traces]
@@ -217,6 +236,8 @@ class Session:
                 seed=1 + self.options.seed + 7919 * len(state.trials),
             )
             search.remember(*known_points(space, [*self._earlier.get(name, []), *state.trials]))
+            if not state.trials:
+                search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]
 

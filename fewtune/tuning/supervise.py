@@ -24,6 +24,7 @@ from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError, JournalError
 from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
+from fewtune.tuning.nursery import Nursery
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tvm_runtime import tvm
@@ -149,6 +150,8 @@ def _told(file: Path, code: int) -> Exception:
 def _main(file: Path) -> int:
     # The child never outlives the stage that started it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Before anything else: what it forks is as clean as this process is now.
+    nursery = Nursery()
     described = json.loads(file.read_text())
     tasks = [
         Task(TaskInfo.model_validate(info), tvm.ir.load_json(text))
@@ -159,7 +162,7 @@ def _main(file: Path) -> int:
     target, threads = described["target"], described["threads"]
     try:
         journal = Journal(Path(described["journal"]), described["header"])
-        with WorkerPool(target, threads, threads) as pool:
+        with WorkerPool(target, threads, threads, nursery=nursery) as pool:
             getattr(importlib.import_module(module), function)(
                 described["job"], tasks, target, threads, journal, progress, pool
             )

@@ -93,9 +93,26 @@ class Explorer:
         self.times_s: dict[Point, float] = {}
         self._rejected: set[Point] = set()
         self._measured: set[int] = set()
+        self._first: list[Point] = []
+
+    def begin_from(self, points: Iterable[Point]) -> None:
+        """Measure these first: what an earlier run found best has to prove itself again."""
+        self._first.extend(points)
+
+    def next_batch(self, count: int) -> list[Proposal]:
+        """The next batch, at most ``count``; empty when the space is used up."""
+        given, self._first = self._first[:count], self._first[count:]
+        proposals: list[Proposal] = []
+        taken: set[Point] = set()
+        for point in given:
+            proposals.extend(self.gather(lambda point=point: point, 1, taken))
+        if len(proposals) < count:
+            known = {proposal.point for proposal in proposals}
+            proposals += [p for p in self.propose(count - len(proposals)) if p.point not in known]
+        return proposals
 
     def propose(self, count: int) -> list[Proposal]:
-        """The next batch, at most ``count``; empty when the space is used up."""
+        """What the strategy itself wants measured next, at most ``count``."""
         raise NotImplementedError
 
     def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:

@@ -1,0 +1,164 @@
+"""Tuning logs that outlive their run: distilled, merged, and used as the start of a later run.
+
+A log is a folder with TVM's two database files, and ``log.json`` that says where its figures hold.
+Upstream merges databases without a look at the target, and served wrong records by it
+(apache/tvm #15549): here a log of another machine, target or TVM version is refused.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from fewtune.artifacts import Fingerprint, LogInfo
+from fewtune.errors import InputError, JournalError
+from fewtune.machine import target_from_json
+from fewtune.task.extract import workload_hash
+from fewtune.tuning.log import RECORDS, Trial, plain, read_database, trace_key, write_database
+from fewtune.tvm_runtime import tvm
+
+# Seeds a task: as many as a small batch.
+_MOST_SEEDS = 8
+
+
+def log_info(fingerprint: Fingerprint) -> LogInfo:
+    """What a log's figures depend on."""
+    return LogInfo(
+        machine=fingerprint.device,
+        target=fingerprint.target,
+        threads=fingerprint.threads,
+        tvm=fingerprint.versions.get("apache-tvm", ""),
+    )
+
+
+def merge(directories: list[Path], directory: Path, best: int | None = None) -> dict[str, int]:
+    """Write the trials of several logs into one.
+
+    A schedule that stands in several logs gets the median of its figures.
+
+    Parameters
+    ----------
+    directories : list of Path
+        Logs to read.
+    directory : Path
+        An existing folder for the result.
+    best : int, optional
+        Keep so many of each workload, fastest first.
+
+    Returns
+    -------
+    kept : dict of int
+        Trials kept, by workload hash.
+
+    Raises
+    ------
+    InputError
+        If a folder holds no log, or two logs hold for different machines, targets or versions.
+    """
+    infos = [read_info(path) for path in directories]
+    for path, info in zip(directories[1:], infos[1:], strict=True):
+        difference = _difference(infos[0], info)
+        if difference:
+            raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
+    modules: dict[str, tvm.IRModule] = {}
+    times_s: dict[str, dict[str, list[float]]] = {}
+    traces: dict[str, Trial] = {}
+    for path in directories:
+        for digest, module, trial in _trials(path):
+            modules.setdefault(digest, module)
+            key = trace_key(trial.trace)
+            traces[key] = trial
+            times_s.setdefault(digest, {}).setdefault(key, []).append(trial.outcome.median_s)
+    kept: dict[str, list[Trial]] = {}
+    for digest in sorted(modules):
+        ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
+        kept[digest] = [Trial(traces[key].trace, [time_s], None) for time_s, key in ranked[:best]]
+    write_database(
+        directory,
+        {digest: modules[digest] for digest in sorted(modules)},
+        kept,
+        target_from_json(infos[0].target),
+    )
+    infos[0].write(directory)
+    return {digest: len(trials) for digest, trials in kept.items()}
+
+
+def seeds(
+    directory: Path, workloads: dict[str, str], fingerprint: Fingerprint
+) -> dict[str, list[Trial]]:
+    """The best trials that logs below a folder hold for some tasks.
+
+    Parameters
+    ----------
+    directory : Path
+        Folder of logs, one a subfolder; it may be missing.
+    workloads : dict of str
+        Workload hash by task.
+    fingerprint : Fingerprint
+        Where they are to be used.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target or TVM version.
+    """
+    expected = log_info(fingerprint)
+    found: dict[str, dict[str, Trial]] = {}
+    for path in sorted(p.parent for p in directory.glob(f"**/{LogInfo.file_name}")):
+        difference = _difference(expected, read_info(path))
+        if difference:
+            raise InputError(
+                f"{path} cannot be started from: {difference}; move it out of {directory}"
+            )
+        for digest, _, trial in _trials(path):
+            known = found.setdefault(digest, {})
+            key = trace_key(trial.trace)
+            if key not in known or trial.outcome.median_s < known[key].outcome.median_s:
+                known[key] = trial
+    chosen = {}
+    for name, digest in sorted(workloads.items()):
+        ranked = sorted(
+            found.get(digest, {}).items(), key=lambda entry: (entry[1].outcome.median_s, entry[0])
+        )
+        if ranked:
+            chosen[name] = [trial for _, trial in ranked[:_MOST_SEEDS]]
+    return chosen
+
+
+def read_info(directory: Path) -> LogInfo:
+    """What a log's figures depend on, as it says itself.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no log.
+    """
+    for name in (LogInfo.file_name, RECORDS):
+        if not (directory / name).is_file():
+            raise InputError(f"{directory} holds no tuning log: {name} is missing")
+    return LogInfo.read(directory)
+
+
+def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
+    try:
+        records = list(read_database(directory).get_all_tuning_records())
+    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
+        line = str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__
+        raise JournalError(f"{directory}: TVM cannot read this log ({line})") from None
+    return [
+        (
+            workload_hash(record.workload.mod),
+            record.workload.mod,
+            Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None),
+        )
+        for record in records
+        if record.run_secs
+    ]
+
+
+def _difference(expected: LogInfo, found: LogInfo) -> str:
+    for key in ("machine", "target", "threads", "tvm"):
+        ours, theirs = getattr(expected, key), getattr(found, key)
+        if ours != theirs:
+            return f"its {key} is {theirs}, not {ours}"
+    return ""

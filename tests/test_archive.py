@@ -1,0 +1,109 @@
+"""Tuning logs merged, distilled, and taken as the start of a later run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fewtune.artifacts import LogInfo
+from fewtune.errors import InputError, JournalError
+from fewtune.tuning.archive import merge, seeds
+from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, read_database
+from fewtune.tuning.run import run_session
+from pipelines.cli import main
+from tests import tuned_tiny
+
+
+def new(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def times_s(directory: Path, letter: str) -> list[float]:
+    database = read_database(directory)
+    records = best_trials(database, tuned_tiny.convolutions()[letter].mod, 1000)
+    return [float(record.run_secs[0]) for record in records]
+
+
+def test_distilling_keeps_the_fastest_of_each_workload(tmp_path: Path) -> None:
+    kept = merge([tuned_tiny.tuned()], new(tmp_path / "best"), best=2)
+    # Of the dependents, only their default schedules were measured.
+    assert sorted(kept.values()) == [1, 1, 2]
+    for letter in "abc":
+        assert times_s(tmp_path / "best", letter) == times_s(tuned_tiny.tuned(), letter)[:2]
+
+
+def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
+    logs = [tuned_tiny.tuned(), tmp_path / "best"]
+    merge([logs[0]], new(logs[1]), best=1)
+    for place, order in enumerate((logs, logs[::-1])):
+        merge(order, new(tmp_path / str(place)))
+    for name in (WORKLOADS, RECORDS, LogInfo.file_name):
+        contents = [(tmp_path / place / name).read_bytes() for place in "01"]
+        assert contents[0] == contents[1]
+    assert times_s(tmp_path / "0", "b") == times_s(tuned_tiny.tuned(), "b")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("machine", "a toaster"), ("threads", 64), ("tvm", "0.1")]
+)
+def test_a_foreign_log_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    foreign = tmp_path / "logs" / "foreign"
+    shutil.copytree(tuned_tiny.tuned(), foreign)
+    LogInfo.read(foreign).model_copy(update={field: value}).write(foreign)
+    with pytest.raises(InputError, match=f"cannot be merged .* its {field} is {value}"):
+        merge([tuned_tiny.tuned(), foreign], new(tmp_path / "out"))
+    with pytest.raises(InputError, match=f"cannot be started from: its {field} is {value}"):
+        seeds(tmp_path / "logs", {}, tuned_tiny.fingerprint())
+
+
+def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tuned_tiny.tuned(), damaged)
+    (damaged / RECORDS).write_text("[0, [[], [1")
+    with pytest.raises(JournalError, match=r"damaged: TVM cannot read this log"):
+        merge([damaged], new(tmp_path / "out"))
+
+
+def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
+    task = tuned_tiny.convolutions()["b"]
+    name = task.info.name
+    merge([tuned_tiny.tuned()], new(tmp_path / "logs" / "one"), best=3)
+    first = seeds(tmp_path / "logs", {name: task.info.workload}, tuned_tiny.fingerprint())
+    assert len(first[name]) == 3
+    with tuned_tiny.in_this_process():
+        state = run_session(
+            [task],
+            [name],
+            tuned_tiny.fingerprint(),
+            tuned_tiny.OPTIONS,
+            tmp_path / "journals",
+            seeds=first,
+        )
+    searched = [trial.trace for trial in first[name]]
+    tried = [trial.trace for trial in state.tasks[name].trials]
+    default = state.tasks[name].default
+    assert default is not None
+    expected = [trace for trace in searched if trace != default.trace]
+    assert tried[: len(expected)] == expected
+    assert state.trials == tuned_tiny.OPTIONS.trials_per_task
+
+
+def test_no_logs_are_no_seeds(tmp_path: Path) -> None:
+    assert seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
+
+
+def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, output = str(tuned_tiny.tuned()), tmp_path / "best"
+    assert main(["log", log, "--best", "1", "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"{output}: 3 records of 3 workloads\n"
+    for arguments, complaint in (
+        ([log, "--output", str(output)], "is there already"),
+        ([log, "--output", str(tmp_path / "x"), "--best", "0"], "--best 0: give a number"),
+        ([str(tmp_path), "--output", str(tmp_path / "x")], "holds no tuning log"),
+    ):
+        assert main(["log", *arguments]) == 2
+        assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

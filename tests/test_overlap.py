@@ -1,0 +1,59 @@
+"""Building beside measuring, as for a device of its own: every candidate gets its outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.tuning.pool import WorkerOptions, WorkerPool
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+
+def candidates(count: int) -> list[tvm.IRModule]:
+    space = SearchSpace(tuned_tiny.convolutions()["c"].mod, tuned_tiny.target())
+    random = np.random.default_rng(0)
+    made = [space.make(space.random_point(random), seed) for seed in range(1, count + 1)]
+    return [each.schedule.mod for each in made if each.schedule is not None]
+
+
+def unbuildable() -> tvm.IRModule:
+    """A module whose kernel calls a function that no linker finds."""
+    from tvm import te
+
+    data = te.placeholder((4,), name="data")
+    out = te.compute((4,), lambda i: tvm.tirx.call_extern("float32", "no_such_function", data[i]))
+    return tvm.IRModule({"main": te.create_prim_func([data, out])})
+
+
+def test_every_candidate_has_an_outcome_in_its_place() -> None:
+    modules = candidates(6)
+    specs = [module_specs(module) for module in modules]
+    measurer = Measurer(tuned_tiny.pool(), overlap=True)
+    outcomes = measurer.measure(modules, specs, [None] * len(modules))
+    assert [outcome.cause for outcome in outcomes] == [None] * 6
+    assert all(outcome.run_s for outcome in outcomes)
+    assert measurer.phases.run_s > 0
+    assert measurer.phases.build_s > 0
+
+
+def test_a_failure_costs_its_candidate_only() -> None:
+    good = candidates(3)
+    bad = unbuildable()
+    modules = [good[0], bad, *good[1:]]
+    measurer = Measurer(tuned_tiny.pool(), overlap=True)
+    outcomes = measurer.measure(modules, [module_specs(m) for m in modules], [None] * 4)
+    assert [outcome.run_s is None for outcome in outcomes] == [False, True, False, False]
+    assert outcomes[1].cause in ("build_error", "runtime_error", "runtime_crash")
+    assert sum(measurer.failures.values()) == 1
+
+
+def test_a_hanging_build_is_given_up() -> None:
+    options = WorkerOptions(build_timeout_s=0.0)
+    with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, options) as pool:
+        modules = candidates(2)
+        outcomes = Measurer(pool, overlap=True).measure(
+            modules, [module_specs(m) for m in modules], [None] * len(modules)
+        )
+    assert {outcome.cause for outcome in outcomes} == {"build_timeout"}

@@ -1,0 +1,122 @@
+"""Traces moved between awkward pairs of tasks, their results compared with an unscheduled build."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import te, topi
+
+from fewtune.schedule.search_space import Made, SearchSpace
+from fewtune.schedule.transfer import move, nearest_tile
+from fewtune.task.extract import task_module
+from fewtune.tuning.measure import module_specs
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+
+def convolution(
+    size: int,
+    channels: int,
+    filters: int,
+    kernel: int = 3,
+    stride: int = 1,
+    *,
+    tail: str = "relu",
+    pad: bool = True,
+) -> tvm.IRModule:
+    """A convolution in NHWC with an elementwise tail."""
+    data = te.placeholder((1, size, size, channels), name="data")
+    weight = te.placeholder((kernel, kernel, channels, filters), name="weight")
+    bias = te.placeholder((1, 1, 1, filters), name="bias")
+    padding = kernel // 2 if pad else 0
+    out = topi.nn.conv2d_nhwc(data, weight, stride, padding, 1)
+    arguments = [data, weight]
+    if tail != "none":
+        out = topi.add(out, bias)
+        arguments.append(bias)
+    if tail == "residual":
+        other = te.placeholder(out.shape, name="other")
+        out = topi.nn.relu(topi.add(out, other))
+        arguments.append(other)
+    elif tail == "relu":
+        out = topi.nn.relu(out)
+    return task_module(te.create_prim_func([*arguments, out]))
+
+
+def depthwise(size: int, channels: int, stride: int = 1) -> tvm.IRModule:
+    """A depthwise convolution in NHWC."""
+    data = te.placeholder((1, size, size, channels), name="data")
+    weight = te.placeholder((3, 3, channels, 1), name="weight")
+    out = topi.nn.depthwise_conv2d_nhwc(data, weight, stride, 1, 1)
+    return task_module(te.create_prim_func([data, weight, topi.nn.relu(out)]))
+
+
+def product(rows: int, columns: int, inner: int) -> tvm.IRModule:
+    """A matrix product."""
+    left = te.placeholder((rows, inner), name="left")
+    right = te.placeholder((inner, columns), name="right")
+    return task_module(te.create_prim_func([left, right, topi.matmul(left, right)]))
+
+
+def results(module: tvm.IRModule) -> np.ndarray:
+    """What a module computes from seeded inputs."""
+    built = tvm.driver.build(module, target=tuned_tiny.target())
+    built = built.jit() if hasattr(built, "jit") else built
+    random = np.random.default_rng(0)
+    shapes = [shape for shape, _ in module_specs(module)]
+    inputs = [random.standard_normal(shape).astype("float32") for shape in shapes[:-1]]
+    arguments = [tvm.runtime.tensor(value) for value in [*inputs, np.zeros(shapes[-1], "float32")]]
+    built["main"](*arguments)
+    return arguments[-1].numpy()
+
+
+def moved(donor: tvm.IRModule, dependent: tvm.IRModule, seed: int) -> Made:
+    """A random schedule of one task, moved to another."""
+    target = tuned_tiny.target()
+    source = SearchSpace(donor, target)
+    made = source.make(source.random_point(np.random.default_rng(seed)), seed)
+    assert made.schedule is not None
+    return move(made.schedule.trace, SearchSpace(dependent, target))
+
+
+PAIRS = {
+    "strides": (convolution(14, 16, 32), convolution(14, 16, 32, stride=2)),
+    "kernel sizes": (convolution(14, 16, 32), convolution(14, 16, 32, kernel=1)),
+    "padding": (convolution(14, 16, 32), convolution(14, 16, 32, kernel=3, pad=False)),
+    "tails": (convolution(14, 16, 32), convolution(14, 16, 32, tail="residual")),
+    "no tail": (convolution(14, 16, 32), convolution(14, 16, 32, tail="none")),
+    "prime extents": (convolution(14, 16, 32), convolution(13, 17, 19)),
+    "odd planes": (convolution(16, 8, 16), convolution(7, 24, 40)),
+    "depthwise": (depthwise(14, 32), depthwise(7, 24, stride=2)),
+    "matrix products": (product(32, 64, 48), product(7, 100, 31)),
+    "a vector": (product(32, 64, 48), product(1, 96, 64)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_moved_schedule_computes_the_same(pair: str) -> None:
+    donor, dependent = PAIRS[pair]
+    expected = results(dependent)
+    applied = 0
+    for seed in (1, 2):
+        result = moved(donor, dependent, seed)
+        if result.schedule is None:
+            # Helper blocks may differ; what does not fit says why.
+            assert result.reason
+            continue
+        applied += 1
+        np.testing.assert_allclose(results(result.schedule.mod), expected, rtol=1e-4, atol=1e-4)
+    assert applied, "neither of two schedules could be moved"
+
+
+def test_what_cannot_be_moved_says_why() -> None:
+    result = moved(convolution(14, 16, 32), product(32, 64, 48), 1)
+    assert result.schedule is None
+    assert result.reason == "no design space of the same form"
+
+
+def test_a_tile_goes_to_the_nearest_factorisation_innermost_first() -> None:
+    assert nearest_tile((4, 1, 1, 16), 128, 64) == (8, 1, 1, 16)
+    assert nearest_tile((4, 1, 1, 16), 24, 64) == (2, 1, 1, 12)
+    assert nearest_tile((1, 2, 7, 1), 13, 64) == (1, 1, 13, 1)
+    assert nearest_tile((2, 64), 7, 4) == (7, 1)

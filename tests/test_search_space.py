@@ -1,0 +1,125 @@
+"""Search spaces as decisions: sampled, changed, applied, read back; and where a search begins."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.search_space import (
+    CATEGORICAL,
+    LOCATION,
+    TILE,
+    Point,
+    SearchSpace,
+    factorisations,
+)
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+
+@cache
+def space(letter: str) -> SearchSpace:
+    return SearchSpace(tuned_tiny.convolutions()[letter].mod, tuned_tiny.target())
+
+
+def made(letter: str, point: Point) -> tvm.s_tir.Schedule:
+    result = space(letter).make(point)
+    assert result.schedule is not None, result.reason
+    return result.schedule
+
+
+def test_factorisations_are_all_there_are_within_the_bound() -> None:
+    assert set(factorisations(12, 2, 4)) == {(12, 1), (6, 2), (4, 3), (3, 4)}
+    assert factorisations(7, 3, 1) == ((1, 7, 1), (7, 1, 1))
+    assert factorisations(8, 1, 4) == ()
+
+
+def test_a_space_names_the_loops_that_its_tiles_split() -> None:
+    tiles = [c for c in space("b").programs[0].choices if c.kind == TILE]
+    assert [tile.axis for tile in tiles] == list(range(7))
+    assert {tile.block for tile in tiles} == {"conv2d_nhwc"}
+    assert all(math.prod(tile.given) == tile.extent for tile in tiles)
+    kinds = [choice.kind for choice in space("b").programs[0].choices]
+    assert kinds[7:] == [CATEGORICAL, LOCATION]
+
+
+@pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
+def test_random_points_apply_and_are_read_back(letter: str) -> None:
+    random = np.random.default_rng(0)
+    for seed in range(1, 9):
+        result = space(letter).make(space(letter).random_point(random), seed)
+        assert result.schedule is not None, result.reason
+        assert None not in result.point.decisions
+        assert space(letter).read(result.schedule.trace) == result.point
+        again = space(letter).make(result.point, seed + 100)
+        assert again.point == result.point
+        tvm.ir.assert_structural_equal(again.schedule.mod, result.schedule.mod)
+
+
+def test_a_trace_of_another_task_is_no_point() -> None:
+    random = np.random.default_rng(0)
+    other = made("b", space("b").random_point(random)).trace
+    assert space("c").read(other) is None
+    assert space("b").read(tvm.s_tir.Schedule(space("b").module).trace) is None
+
+
+def test_a_changed_point_differs_in_one_choice() -> None:
+    random = np.random.default_rng(1)
+    point = space("b").make(space("b").random_point(random)).point
+    differences = []
+    for _ in range(40):
+        changed = space("b").changed(point, random)
+        assert changed.program == point.program
+        pairs = zip(changed.decisions, point.decisions, strict=True)
+        differences.append(sum(new != old for new, old in pairs))
+        for choice, decision in zip(
+            space("b").programs[point.program].choices, changed.decisions, strict=True
+        ):
+            if choice.kind == TILE:
+                assert math.prod(decision) == choice.extent
+                assert decision[-1] <= choice.innermost
+    assert set(differences) <= {0, 1}
+    assert sum(differences) > 20
+
+
+def test_a_crossed_point_takes_each_decision_from_a_parent() -> None:
+    random = np.random.default_rng(2)
+    first = Point(0, tuple("abcdefgh"))
+    second = Point(0, tuple("ABCDEFGH"))
+    child = space("b").crossed(first, second, random)
+    assert "".join(child.decisions).lower() == "abcdefgh"
+    assert child not in (first, second)
+    assert space("b").crossed(first, Point(1, ()), random) == first
+
+
+@pytest.mark.parametrize("letter", ["a", "b", "c", "d"])
+def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter: str) -> None:
+    prior = Prior(space(letter))
+    assert prior.informed
+    random = np.random.default_rng(0)
+    for _ in range(12):
+        point = prior.draw(random)
+        made(letter, point)
+        choices = space(letter).programs[point.program].choices
+        spatial = [
+            decision
+            for choice, decision in zip(choices, point.decisions, strict=True)
+            if choice.kind == TILE and len(choice.given) == 4
+        ]
+        vector = spatial[-1]
+        # Whole vectors, or all of a narrow axis; a power of two inside.
+        assert vector[3] & (vector[3] - 1) == 0
+        accumulators = math.prod(tile[2] * tile[3] for tile in spatial)
+        assert accumulators <= 28 * 16
+        assert math.prod(tile[0] for tile in spatial) % tuned_tiny.fingerprint().threads == 0
+
+
+def test_equal_seeds_draw_equal_points() -> None:
+    draws = [
+        [Prior(space("b")).draw(np.random.default_rng(seed)) for _ in range(3)] for seed in (5, 5)
+    ]
+    assert draws[0] == draws[1]

@@ -1,0 +1,110 @@
+"""Search strategies on a task whose every schedule was measured: without hardware, to the byte."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import pytest
+
+from fewtune.schedule.search_space import Point
+from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.strategies import Explorer, make_strategy
+from fewtune.tuning.strategies.adaptive import AdaptiveSampling
+from tests import recorded
+
+OURS = ["evolutionary", "annealing", "adaptive", "random"]
+TRIALS, BATCH = 48, 8
+
+
+def search(name: str, seed: int, trials: int = TRIALS) -> tuple[Explorer, list[Point]]:
+    """Run a strategy on the recorded figures; returns what it measured, in order."""
+    options = TuneOptions(strategy=name, batch_size=BATCH, seed=seed)
+    strategy = make_strategy(recorded.space(), BoostedTrees(), options, seed)
+    measured: list[Point] = []
+    while len(measured) < trials:
+        proposals = strategy.next_batch(min(BATCH, trials - len(measured)))
+        assert proposals
+        measured += [proposal.point for proposal in proposals]
+        strategy.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
+    strategy.close()
+    return strategy, measured
+
+
+def best_s(measured: list[Point]) -> float:
+    return min(recorded.times_s()[point] for point in measured)
+
+
+@pytest.mark.parametrize("name", [*OURS, "metaschedule"])
+def test_a_strategy_proposes_nothing_twice(name: str) -> None:
+    strategy, measured = search(name, 1, 24)
+    assert len(measured) == len(set(measured)) == 24
+    assert strategy.fastest(1)[0] == min(measured, key=lambda p: recorded.times_s()[p])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_equal_seeds_search_alike(name: str) -> None:
+    first, second, other = (search(name, seed)[1] for seed in (3, 3, 4))
+    assert first == second
+    assert first != other
+
+
+@pytest.mark.parametrize("name", ["evolutionary", "annealing", "adaptive"])
+def test_a_search_beats_drawing_at_random(name: str) -> None:
+    seeds = range(1, 6)
+    found = median(best_s(search(name, seed)[1]) for seed in seeds)
+    drawn = median(best_s(search("random", seed)[1]) for seed in seeds)
+    assert found <= drawn
+    # Of 2,880 schedules, forty-eight were measured: the best found is among the best there are.
+    ranked = sorted(recorded.times_s().values())
+    assert found <= ranked[len(ranked) // 50]
+
+
+def test_a_failed_candidate_is_not_proposed_again() -> None:
+    options = TuneOptions(batch_size=4)
+    strategy = make_strategy(recorded.space(), BoostedTrees(), options, 1)
+    seen: set[Point] = set()
+    for _ in range(5):
+        proposals = strategy.next_batch(4)
+        assert not seen & {proposal.point for proposal in proposals}
+        seen |= {proposal.point for proposal in proposals}
+        strategy.learn(proposals, [math.inf] * len(proposals))
+    assert strategy.fastest(3) == []
+
+
+def test_what_an_earlier_run_measured_is_known() -> None:
+    strategy, measured = search("evolutionary", 1, 16)
+    later = make_strategy(recorded.space(), BoostedTrees(), TuneOptions(batch_size=8), 2)
+    later.remember(measured, [recorded.times_s()[point] for point in measured])
+    assert later.fastest(3) == strategy.fastest(3)
+    assert later.scorer.trained
+    assert not {proposal.point for proposal in later.next_batch(8)} & set(measured)
+
+
+def test_seeds_come_first_and_the_rest_of_the_batch_is_searched() -> None:
+    given = search("evolutionary", 1, 16)[1][:3]
+    strategy = make_strategy(recorded.space(), BoostedTrees(), TuneOptions(batch_size=8), 2)
+    strategy.begin_from(given)
+    batch = [proposal.point for proposal in strategy.next_batch(8)]
+    assert batch[:3] == given
+    assert len(set(batch)) == 8
+    assert strategy.next_batch(8)
+
+
+def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:
+    strategy, _ = search("adaptive", 1, 24)
+    assert isinstance(strategy, AdaptiveSampling)
+    alike = strategy.gather(strategy.draw, 12)
+    pool, scores = strategy.scored([alike[0], alike[1], alike[2]])
+    repeated = [pool[i % 3] for i in range(24)]
+    chosen = strategy.select(repeated, scores[[i % 3 for i in range(24)]], 8)
+    assert 1 <= len({proposal.point for proposal in chosen}) <= 8
+
+
+def test_a_small_space_is_searched_to_its_end() -> None:
+    options = TuneOptions(strategy="random", batch_size=64)
+    strategy = make_strategy(recorded.space(), BoostedTrees(), options, 1)
+    strategy._rejected.update(recorded.points()[:-10])
+    proposals = strategy.next_batch(64)
+    assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
