@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.handle import WorkerOptions
 from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tuning.pool import WorkerOptions, WorkerPool
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 

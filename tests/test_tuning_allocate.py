@@ -9,8 +9,14 @@ from fewtune.tuning.allocate import TaskProgress, gradient, next_task
 INF = float("inf")
 
 
-def task(name: str, best_s: list[float], weight: int = 1, finished: str | None = None):
-    return TaskProgress(name, weight, best_s=best_s, finished=finished)
+def task(
+    name: str,
+    best_s: list[float],
+    weight: int = 1,
+    finished: str | None = None,
+    flops: float = 0.0,
+) -> TaskProgress:
+    return TaskProgress(name, weight, flops, best_s=best_s, finished=finished)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,16 @@ def test_the_steepest_task_is_next() -> None:
     assert next_task([slow_and_converged, falling], "gradient") is falling
     often_called = task("often", [9.0] * 20, weight=40)
     assert next_task([falling, often_called], "gradient") is often_called
+
+
+def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:
+    near = task("near", [1.0], flops=95.0)
+    far = task("far", [0.5], flops=10.0)
+    assert gradient(near, 100.0) < gradient(near)
+    assert gradient(near, 100.0) < gradient(far, 100.0)
+    assert next_task([near, far], "gradient") is far
+    # One that is already the best may gain a little still.
+    assert gradient(task("top", [1.0], flops=100.0), 100.0) > 0
 
 
 def test_every_task_is_tried_before_any_is_tried_twice() -> None:
@@ -90,7 +106,7 @@ def test_ties_go_by_name_whatever_the_order(allocation: str) -> None:
 
 
 def test_equal_gradients_go_to_the_task_with_fewer_batches() -> None:
-    # 0.8 * 2 / 2 == 0.8 * 1 / 1, and the first gained nothing lately.
+    # Half of 2 s after two batches, half of 1 s after one; neither gained anything lately.
     assert next_task([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient").name == "b"
 
 

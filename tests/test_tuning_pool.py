@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,8 +13,9 @@ import pytest
 from fewtune.errors import MachineError
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning import pool as pool_module
+from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
-from fewtune.tuning.pool import Built, Failure, WorkerHandle, WorkerOptions, WorkerPool
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.worker import Race
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
@@ -78,7 +80,9 @@ def test_an_error_while_running_is_no_crash(
 ) -> None:
     pid = pool.handles[0].pid
     measurer = Measurer(pool)
-    wrong, right = measurer.measure([scheduled] * 2, [specs[:-1], specs], [None] * 2)
+    # No machine has the memory for this argument.
+    absurd = [([2**42], "float32"), *specs[1:]]
+    wrong, right = measurer.measure([scheduled] * 2, [absurd, specs], [None] * 2)
     assert (wrong.cause, wrong.run_s) == ("runtime_error", None)
     assert right.run_s
     assert measurer.failures == {"runtime_error": 1}
@@ -145,7 +149,7 @@ def test_an_old_worker_is_replaced_between_batches(
 
 
 def test_workers_that_cannot_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with (
         WorkerPool("{}", 1, 1) as broken,
         pytest.raises(MachineError, match="workers die before they begin .*exit code 1"),

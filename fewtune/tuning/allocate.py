@@ -67,9 +67,8 @@ def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     earlier = min(before, task.best_s[max(0, batches - 1 - _RECENT_BATCHES)])
     span = min(_RECENT_BATCHES, batches - 1)
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
-    # A task that is bound by memory never gets there: it keeps a small part of its time.
-    behind = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now)
-    reachable = min(now / batches, behind / batches**0.5)
+    # A task that is bound by memory never gets there; a task at the top may still gain a little.
+    reachable = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now) / batches
     return task.weight * (_TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable)
 
 

@@ -7,14 +7,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.overlap import Overlap
-from fewtune.tuning.pool import (
-    Built,
-    Failure,
-    RequestFailedError,
-    WorkerLostError,
-    WorkerPool,
-)
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.worker import Race
 from fewtune.tvm_runtime import ms, tvm
 

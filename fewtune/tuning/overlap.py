@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from fewtune.tuning.pool import Built, Failure, RequestFailedError, WorkerLostError, WorkerPool
+from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.tuning.pool import WorkerPool
 
 # Built candidates that a worker may hold while it waits for the device.
 _MOST_WAITING = 4
@@ -93,7 +94,7 @@ class Overlap:
         elif self._queue and len(mine) < _MOST_WAITING:
             place = self._queue.pop()
             number = self.pool.next_number()
-            job = _Job(place, number, self.pool.options.build_timeout_s, False)
+            job = _Job(place, number, self.pool.build_limit_s, False)
             self._send(index, job, ("build", number, self.payload[place]))
 
     def _send(self, index: int, job: _Job, request: tuple) -> None:
@@ -135,8 +136,7 @@ class Overlap:
         if job.measures:
             self.done(job.place, reply[0])
         else:
-            handle.builds += 1
-            self._waiting.append((job.place, Built(index, job.number, reply, handle.lives)))
+            self._waiting.append((job.place, self.pool.built(index, job.number, reply)))
 
     def _free_device(self, job: _Job) -> None:
         if job.measures:

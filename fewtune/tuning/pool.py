@@ -7,205 +7,26 @@ candidate with its cause. Workers are recycled by memory and age, since TVM's co
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
+import statistics
 import time
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from collections import deque
+from multiprocessing.connection import wait
 
 from fewtune.errors import MachineError
-from fewtune.tuning.nursery import ForkedWorker, Nursery
-
-Cause = Literal["build_error", "build_timeout", "runtime_error", "run_timeout", "worker_crash"]
+from fewtune.tuning.handle import (
+    Built,
+    Failure,
+    RequestFailedError,
+    WorkerHandle,
+    WorkerLostError,
+    WorkerOptions,
+)
+from fewtune.tuning.nursery import Nursery
 
 # Workers that a call of `WorkerPool.build` may lose before they take a candidate.
 _MOST_IDLE_DEATHS = 5
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """Limits of one worker.
-
-    Attributes
-    ----------
-    build_timeout_s, run_timeout_s : float
-        Seconds one candidate may take to build, to be measured.
-    recycle_bytes : int
-        Resident memory above which a worker is replaced between batches.
-    recycle_builds : int
-        Builds after which a worker is replaced between batches.
-    memory_limit_bytes : int
-        Hard limit of a worker's data segment; 0 for none.
-    """
-
-    # A candidate takes 0.2 s to build. One that takes twenty times that has an exploded loop nest:
-    # it is slow to run as well, and would hold up its whole batch.
-    build_timeout_s: float = 5.0
-    run_timeout_s: float = 10.0
-    recycle_bytes: int = 1200 * 2**20
-    recycle_builds: int = 2000
-    memory_limit_bytes: int = 8 * 2**30
-
-
-class WorkerLostError(Exception):
-    """The worker died or had to be killed; ``cause`` says which."""
-
-    def __init__(self, cause: str, message: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-class RequestFailedError(Exception):
-    """The worker answered that the request failed; it lives on."""
-
-
-@dataclass
-class WorkerHandle:
-    """One worker process."""
-
-    target_json: str
-    threads: int
-    options: WorkerOptions
-    nursery: Nursery | None = None
-    builds: int = 0
-    _process: subprocess.Popen | ForkedWorker | None = field(default=None, repr=False)
-    _connection: Connection | None = field(default=None, repr=False)
-    _ready: bool = False
-    lives: int = 0
-
-    def start(self) -> None:
-        """Start the process; it gets ready while the caller goes on."""
-        here, there = socket.socketpair()
-        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
-        if self.nursery is not None:
-            self._process = self.nursery.spawn(there.fileno(), environment)
-        else:
-            path = os.pathsep.join(p for p in sys.path if p)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fewtune.tuning.worker", str(there.fileno())],
-                pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment, "PYTHONPATH": path},
-            )
-        there.close()
-        self._connection = Connection(here.detach())
-        # One that dies at once is found out when its readiness is awaited.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.send(
-                ("start", self.target_json, self.threads, self.options.memory_limit_bytes)
-            )
-        self._ready = False
-        self.builds = 0
-        self.lives += 1
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process else -1
-
-    @property
-    def connection(self) -> Connection:
-        if self._connection is None:
-            self.start()
-        assert self._connection is not None
-        return self._connection
-
-    def send(self, *request: Any) -> None:
-        """Send a request; its reply is fetched by `receive`.
-
-        Raises
-        ------
-        WorkerLostError
-            If the process has died since.
-        """
-        connection = self.connection
-        self._await_ready()
-        try:
-            connection.send(request)
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._lost() from None
-
-    def receive(self, timeout_s: float, timeout_cause: str) -> Any:
-        """Wait for the reply to the oldest request.
-
-        Raises
-        ------
-        WorkerLostError
-            If the process died, or did not answer in ``timeout_s`` and was killed.
-        RequestFailedError
-            If the request failed inside the worker.
-        """
-        connection = self.connection
-        try:
-            if not connection.poll(timeout_s):
-                self.kill()
-                raise WorkerLostError(timeout_cause, f"no answer in {timeout_s:g} s, killed")
-            status, value = connection.recv()
-        except (EOFError, ConnectionResetError):
-            raise self._lost() from None
-        if status == "failed":
-            raise RequestFailedError(value)
-        return value
-
-    def call(self, *request: Any, timeout_s: float, timeout_cause: str = "run_timeout") -> Any:
-        """Send a request and wait for its reply."""
-        self.send(*request)
-        return self.receive(timeout_s, timeout_cause)
-
-    def lost_since(self, built: Built) -> bool:
-        """Whether the process that held ``built`` is gone."""
-        return self._process is None or self.lives != built.life
-
-    def kill(self) -> None:
-        """Kill the process and forget it; the next request starts another."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._connection = None
-
-    def _await_ready(self) -> None:
-        if self._ready:
-            return
-        try:
-            if not self.connection.poll(120):
-                self.kill()
-                raise WorkerLostError("worker_crash", "a worker did not start in 120 s")
-            self.connection.recv()
-        except (EOFError, ConnectionResetError):
-            raise self._lost() from None
-        self._ready = True
-
-    def _lost(self) -> WorkerLostError:
-        code = self._process.wait() if self._process is not None else None
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = signal.Signals(-code).name
-        self.kill()
-        return WorkerLostError("worker_crash", f"a worker died: {how}")
-
-
-@dataclass(frozen=True)
-class Built:
-    """A candidate that was compiled, and where."""
-
-    worker: int
-    number: int
-    build_s: float
-    life: int = 0
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A candidate that failed: its cause and the last of what was said."""
-
-    cause: str
-    message: str
+_RECENT_BUILDS = 64
+_LEAST_BUILD_LIMIT_S = 2.0
 
 
 class WorkerPool:
@@ -238,6 +59,7 @@ class WorkerPool:
             for _ in range(max(1, workers))
         ]
         self._next_number = 0
+        self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         for handle in self.handles:
             handle.start()
 
@@ -251,6 +73,19 @@ class WorkerPool:
         """End every worker."""
         for handle in self.handles:
             handle.kill()
+
+    @property
+    def build_limit_s(self) -> float:
+        """Seconds a build may take.
+
+        A candidate takes 0.1 s to build. One that takes ten times what others do has an exploded
+        loop nest: it is slow to run as well, and would hold up its whole batch.
+        """
+        limit_s = self.options.build_timeout_s
+        if len(self._build_s) < _RECENT_BUILDS // 4:
+            return limit_s
+        usual_s = statistics.median(self._build_s)
+        return min(limit_s, max(_LEAST_BUILD_LIMIT_S, 10 * usual_s))
 
     def next_number(self) -> int:
         """A number that no candidate of this pool has had."""
@@ -299,7 +134,7 @@ class WorkerPool:
                                 "FEWTUNE_WORKER_STDERR=1 to see why"
                             ) from None
                         continue
-                    deadline = time.monotonic() + self.options.build_timeout_s
+                    deadline = time.monotonic() + self.build_limit_s
                     busy[index] = (place, number, deadline)
             if not busy:
                 continue
@@ -320,7 +155,13 @@ class WorkerPool:
             return Failure(lost.cause, str(lost))
         except RequestFailedError as failed:
             return Failure("build_error", str(failed))
+        return self.built(index, number, build_s)
+
+    def built(self, index: int, number: int, build_s: float) -> Built:
+        """Take note of a build that worker ``index`` has done."""
+        handle = self.handles[index]
         handle.builds += 1
+        self._build_s.append(build_s)
         return Built(index, number, build_s, handle.lives)
 
     def tidy(self) -> None:

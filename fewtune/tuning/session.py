@@ -106,6 +106,8 @@ class Session:
             self.progress.say(
                 f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
             )
+        if self._is_done():
+            return self.state.stopped_by or "nothing_to_tune"
         self._measure_defaults()
         with _Timer(self.measurer.phases, "model_update_s"):
             self._learn_from_others()
@@ -114,6 +116,14 @@ class Session:
             self._final(self.state.tasks[name])
         self._note({"kind": "finish", "stopped_by": stopped_by})
         return stopped_by
+
+    def _is_done(self) -> bool:
+        """Whether the journal is of a run that had come to its end under this budget."""
+        if self.state.stopped_by is None:
+            return False
+        budget_s = self.options.budget_s
+        is_late = budget_s is not None and self.state.elapsed_s >= budget_s
+        return is_late or self.state.trials >= self.total_trials
 
     def _measure_defaults(self) -> None:
         """Measure the default schedule of every task; a searched schedule has to beat it."""

@@ -1,0 +1,129 @@
+"""Schedules shared on the tiny model: moved, measured, kept only if they beat the default."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fewtune.artifacts import Curve, LogInfo, ShareReport
+from fewtune.share import share_schedules
+from fewtune.tuning.archive import log_info
+from fewtune.tuning.journal import Journal
+from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, read_database
+from fewtune.tuning.options import ShareOptions
+from tests import tuned_tiny
+
+OPTIONS = ShareOptions(top="50%", trials_per_task=2, fallback_trials=2)
+
+
+def share(directory: Path, journals: Path) -> ShareReport:
+    directory.mkdir()
+    with tuned_tiny.in_this_process():
+        return share_schedules(
+            tuned_tiny.tasks(),
+            tuned_tiny.selection(),
+            tuned_tiny.tuned(),
+            tuned_tiny.fingerprint(),
+            OPTIONS,
+            journals,
+            directory,
+        )
+
+
+@cache
+def shared() -> tuple[ShareReport, Path]:
+    directory = tuned_tiny.scratch() / "share"
+    return share(directory, tuned_tiny.scratch() / "share-journals"), directory
+
+
+def measured_lines(journals: Path) -> set[bytes]:
+    """The lines of all journals that hold a measurement."""
+    lines = [line for path in journals.rglob("*.jsonl") for line in path.read_bytes().split(b"\n")]
+    return {line for line in lines if b'"trace":' in line}
+
+
+@pytest.mark.parametrize(
+    ("top", "schedules", "count"),
+    [("10", 64, 10), ("10", 3, 3), (1, 64, 1), ("5%", 64, 3), ("5%", 8, 1), ("100%", 7, 7)],
+)
+def test_how_many_are_shared(top: str | int, schedules: int, count: int) -> None:
+    assert ShareOptions(top=top).count(schedules) == count
+
+
+@pytest.mark.parametrize("top", ["0", "-1", "1.5", "0%", "101%", "many", ""])
+def test_impossible_numbers_are_refused(top: str) -> None:
+    with pytest.raises(ValidationError, match="give a"):
+        ShareOptions(top=top)
+
+
+def test_every_dependent_is_accounted_for() -> None:
+    report, _ = shared()
+    names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
+    assert [line.task for line in report.tasks] == sorted((names["a"], names["c"]))
+    for line in report.tasks:
+        assert line.representative == names["b"]
+        assert line.status in ("shared", "tuned_itself", "default")
+        assert line.candidates == 3
+        assert line.best_ms is not None
+        assert line.default_ms is not None
+        if line.status == "shared":
+            assert line.donor == names["b"]
+            assert line.best_ms < line.default_ms
+            assert line.trials <= OPTIONS.trials_per_task
+        else:
+            assert line.donor is None
+            assert "beat the default" in line.note or "was valid" in line.note
+    assert report.trials == sum(line.trials for line in report.tasks)
+
+
+def test_the_log_holds_all_tasks_the_best_first() -> None:
+    report, directory = shared()
+    database = read_database(directory)
+    assert LogInfo.read(directory) == log_info(tuned_tiny.fingerprint())
+    best_ms = {line.task: line.best_ms for line in report.tasks}
+    for letter in "ac":
+        task = tuned_tiny.convolutions()[letter]
+        (best,) = best_trials(database, task.mod, 1)
+        assert float(best.run_secs[0]) * 1e3 == pytest.approx(best_ms[task.info.name], rel=0.2)
+    representative = tuned_tiny.convolutions()["b"]
+    ours, theirs = (
+        [float(r.run_secs[0]) for r in best_trials(db, representative.mod, 100)]
+        for db in (database, read_database(tuned_tiny.tuned()))
+    )
+    assert ours == theirs
+    assert (
+        Curve.read(directory).points[-1].trials >= Curve.read(tuned_tiny.tuned()).points[-1].trials
+    )
+
+
+def test_a_resumed_sharing_measures_nothing_twice(tmp_path: Path) -> None:
+    first, _ = shared()
+    journals = tuned_tiny.scratch() / "share-journals"
+    before = measured_lines(journals)
+    again = share(tmp_path / "again", journals)
+    assert measured_lines(journals) == before
+    assert again == first
+    for name in (WORKLOADS, RECORDS):
+        assert (tmp_path / "again" / name).read_bytes() == (shared()[1] / name).read_bytes()
+
+
+def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
+    first = share(tmp_path / "first", tmp_path / "journals")
+    (path,) = (tmp_path / "journals").glob("*.jsonl")
+    lines = path.read_bytes().split(b"\n")
+    header = json.loads(lines[0].partition(b" ")[2])
+    task = first.tasks[0].task
+    kept = [line for line in lines[:-1] if f'"task":"{task}"'.encode() not in line]
+    path.write_bytes(b"\n".join(kept) + b"\n")
+    journal = Journal(path, {k: v for k, v in header.items() if k not in ("kind", "format")})
+    journal.append({"kind": "start", "task": task})
+    journal.append({"kind": "crash", "task": task, "signal": "SIGSEGV"})
+    journal.close()
+    report = share(tmp_path / "again", tmp_path / "journals")
+    crashed = {line.task: line for line in report.tasks}[task]
+    assert "TVM died of SIGSEGV" in crashed.note
+    assert crashed.donor is None
