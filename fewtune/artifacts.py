@@ -318,6 +318,8 @@ class BenchmarkReport(Artifact):
     max_relative_error: float
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
+    failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
+    remarks: list[str] = Field(default=[], description="tasks that went another way than planned")
     conditions: Conditions
 
 

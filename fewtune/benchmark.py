@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from fewtune import interleave, report
 from fewtune.artifacts import (
     BenchmarkReport,
-    Comparison,
     CompileReport,
     Conditions,
     Fingerprint,
@@ -135,7 +135,9 @@ def benchmark_model(
         max_relative_error=max(error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(share for share in searched if share is not None),
-        conditions=_conditions(fingerprint, options, tuned.trials_per_task),
+        failures=_failures(tuned, shared),
+        remarks=_remarks(tuned, shared),
+        conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
     )
     metrics = Metrics(
         latency_ms=stats["tuned"].median_ms,
@@ -162,66 +164,29 @@ def benchmark_model(
     return result
 
 
-def compare_strategies(
-    import_directory: Path,
-    compile_directories: dict[str, Path],
-    metrics: dict[str, Metrics],
-    reports: dict[str, BenchmarkReport],
-    fingerprint: Fingerprint,
-    options: BenchmarkOptions,
-    directory: Path,
-) -> Comparison:
-    """Measure selective against full tuning of one model in one process.
-
-    Parameters
-    ----------
-    import_directory : Path
-    compile_directories, metrics, reports : dict
-        By strategy: ``selective`` and ``full``.
-    fingerprint : Fingerprint
-    options : BenchmarkOptions
-    directory : Path
-        Gets ``compare.json`` and ``report.md``.
-    """
-    libraries = {
-        name: folder / CompileReport.read(folder).library
-        for name, folder in compile_directories.items()
-    }
-    variants = Variants(import_directory, libraries, fingerprint, options.seed)
-    error = max(variants.relative_error(name) for name in libraries)
-    samples = interleave.interleave(variants.runs, options.rounds)
-    stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
-    achieved = interleave.ratio_stats(samples["full"], samples["selective"])
-    selective, full = metrics["selective"], metrics["full"]
-    comparison = Comparison(
-        model=reports["selective"].model,
-        full_tuning_s=full.tuning_s,
-        full_latency_ms=stats["full"].median_ms,
-        selective_tuning_s=selective.tuning_s,
-        selective_latency_ms=stats["selective"].median_ms,
-        untuned_latency_ms=stats["untuned"].median_ms,
-        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
-        used_time_pct=100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
-        achieved_perf_pct=100 * achieved.median,
-        achieved_perf_p10_pct=100 * achieved.p10,
-        achieved_perf_p90_pct=100 * achieved.p90,
-        tasks=selective.tasks,
-        representatives=selective.representatives,
-        full_trials=full.trials,
-        selective_trials=selective.trials,
-        max_relative_error=error,
-        conditions=_conditions(
-            fingerprint, options, reports["selective"].conditions.trials_per_task
-        ),
-    )
-    comparison.write(directory)
-    write_text(directory / "report.md", report.comparisons_markdown([comparison]))
-    return comparison
+def _failures(tuned: TuneReport, shared: ShareReport) -> dict[str, int]:
+    """Failed candidates by cause, of all tasks."""
+    counts: Counter[str] = Counter()
+    for line in [*tuned.tasks, *shared.tasks]:
+        counts.update(line.failures)
+    return dict(sorted(counts.items()))
 
 
-def _conditions(
+def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
+    """Tasks without a schedule of their own, or with one from elsewhere than planned."""
+    said = [
+        f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
+        for line in tuned.tasks
+        if line.status != "tuned"
+    ]
+    said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
+    return [text.strip() for text in said]
+
+
+def conditions_of(
     fingerprint: Fingerprint, options: BenchmarkOptions, trials_per_task: int
 ) -> Conditions:
+    """Under which figures measured now hold."""
     now = datetime.datetime.now(datetime.UTC)
     return Conditions(
         fingerprint=fingerprint,

@@ -264,5 +264,13 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
+        f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"
     )
+
+
+def _search_text(report: BenchmarkReport) -> str:
+    """Failed candidates by cause, and what was done where the plan did not hold."""
+    counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
+    remarks = "".join(f"- {remark}\n" for remark in report.remarks)
+    return f"Failed candidates: {counts or 'none'}.\n\n" + (f"{remarks}\n" if remarks else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Metrics
-from fewtune.benchmark import compare_strategies
+from fewtune.compare import compare_strategies
 from fewtune.files import canonical_json, whole_directory, write_text
 from stages.command import main, measuring, say
 from stages.params import COMPARED, load_section

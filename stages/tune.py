@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection
 from fewtune.files import whole_directory
@@ -36,6 +37,12 @@ def run(model: str, strategy: str) -> None:
         f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "
         f"stopped by {report.stopped_by}"
     )
+    failures: Counter[str] = Counter()
+    for task in report.tasks:
+        failures.update(task.failures)
+    if failures:
+        counts = ", ".join(f"{cause} {count}" for cause, count in sorted(failures.items()))
+        say(f"{model} ({strategy}): failed candidates: {counts}")
     for task in report.tasks:
         if task.status != "tuned":
             say(f"{model} ({strategy}): {task.task}: {task.status} {task.note}".rstrip())

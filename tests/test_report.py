@@ -81,6 +81,20 @@ def test_markdown_is_deterministic_and_names_the_conditions() -> None:
     assert results_markdown([]) == "No results yet.\n"
 
 
+def test_failed_candidates_are_counted_by_cause_and_remarks_listed() -> None:
+    clean = made.benchmark("net", "selective")
+    assert "Failed candidates: none.\n" in benchmark_markdown(clean)
+    told = clean.model_copy(
+        update={
+            "failures": {"build_timeout": 3, "runtime_crash": 1},
+            "remarks": ["conv2d_1: no valid schedule"],
+        }
+    )
+    text = benchmark_markdown(told)
+    assert "Failed candidates: build timeout 3, runtime crash 1.\n" in text
+    assert "- conv2d_1: no valid schedule\n" in text
+
+
 def test_conditions_are_labelled_where_they_differ() -> None:
     def under(device: str) -> Conditions:
         return made.conditions(device)

@@ -216,3 +216,13 @@ def test_nothing_to_tune_measures_the_defaults_only(tmp_path: Path) -> None:
     made.state.tuned = []
     assert made.run() == "nothing_to_tune"
     assert made.state.tasks[conv("c").info.name].default.run_s == [1e-3]
+
+
+def test_a_run_that_gains_nothing_ends_early(tmp_path: Path) -> None:
+    made = session(
+        tmp_path / "journal.jsonl", "bc", trials_per_task=30, run_early_stopping_trials=6
+    )
+    assert made.run() == "converged"
+    # Every task had its first batch, and six more trials changed nothing.
+    assert 9 <= made.state.trials <= 12
+    assert set(batches(tmp_path / "journal.jsonl")) == {conv("b").info.name, conv("c").info.name}

@@ -1,0 +1,67 @@
+"""Selective against full tuning of one model, measured in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fewtune import interleave, report
+from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
+from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.files import write_text
+
+
+def compare_strategies(
+    import_directory: Path,
+    compile_directories: dict[str, Path],
+    metrics: dict[str, Metrics],
+    reports: dict[str, BenchmarkReport],
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+    directory: Path,
+) -> Comparison:
+    """Measure selective against full tuning of one model in one process.
+
+    Parameters
+    ----------
+    import_directory : Path
+    compile_directories, metrics, reports : dict
+        By strategy: ``selective`` and ``full``.
+    fingerprint : Fingerprint
+    options : BenchmarkOptions
+    directory : Path
+        Gets ``compare.json`` and ``report.md``.
+    """
+    libraries = {
+        name: folder / CompileReport.read(folder).library
+        for name, folder in compile_directories.items()
+    }
+    variants = Variants(import_directory, libraries, fingerprint, options.seed)
+    error = max(variants.relative_error(name) for name in libraries)
+    samples = interleave.interleave(variants.runs, options.rounds)
+    stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
+    achieved = interleave.ratio_stats(samples["full"], samples["selective"])
+    selective, full = metrics["selective"], metrics["full"]
+    comparison = Comparison(
+        model=reports["selective"].model,
+        full_tuning_s=full.tuning_s,
+        full_latency_ms=stats["full"].median_ms,
+        selective_tuning_s=selective.tuning_s,
+        selective_latency_ms=stats["selective"].median_ms,
+        untuned_latency_ms=stats["untuned"].median_ms,
+        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
+        used_time_pct=100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
+        achieved_perf_pct=100 * achieved.median,
+        achieved_perf_p10_pct=100 * achieved.p10,
+        achieved_perf_p90_pct=100 * achieved.p90,
+        tasks=selective.tasks,
+        representatives=selective.representatives,
+        full_trials=full.trials,
+        selective_trials=selective.trials,
+        max_relative_error=error,
+        conditions=conditions_of(
+            fingerprint, options, reports["selective"].conditions.trials_per_task
+        ),
+    )
+    comparison.write(directory)
+    write_text(directory / "report.md", report.comparisons_markdown([comparison]))
+    return comparison
