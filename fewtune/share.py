@@ -104,8 +104,8 @@ def share_schedules(
             fingerprint,
             TuneOptions(
                 trials_per_task=options.fallback_trials,
-                batch_size=min(16, options.fallback_trials),
-                allocation="round_robin",
+                # Small batches, so that what is left goes where the model gains most.
+                batch_size=min(8, options.fallback_trials),
                 seed=options.seed,
             ),
             journal_directory / "fallback",

@@ -63,7 +63,7 @@ class ShareOptions(BaseModel):
         description="how many of these are measured: those that the cost model rates best",
     )
     fallback_trials: int = Field(
-        default=8, ge=0, le=100_000, description="trials for a task that no schedule serves"
+        default=16, ge=0, le=100_000, description="trials for a task that no schedule serves"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 

@@ -94,6 +94,7 @@ class Explorer:
         self._rejected: set[Point] = set()
         self._measured: set[int] = set()
         self._first: list[Point] = []
+        self._batches = 0
 
     def begin_from(self, points: Iterable[Point]) -> None:
         """Measure these first: what an earlier run found best has to prove itself again."""
@@ -120,6 +121,7 @@ class Explorer:
         for proposal, time_s in zip(proposals, times_s, strict=True):
             self.times_s[proposal.point] = time_s
             self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
+        self._batches += 1
         if self.uses_model:
             self.scorer.learn(proposals, times_s)
 

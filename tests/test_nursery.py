@@ -1,0 +1,73 @@
+"""Workers forked from a nursery: they build and measure, and are replaced at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from fewtune.schedule.default import default_schedule
+from fewtune.tuning.measure import module_specs
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+# In a process that begins with the nursery, as the tuning process does: pytest's own has threads.
+SCRIPT = """
+import json, os, signal, sys, time
+from fewtune.tuning.nursery import Nursery
+import fewtune.tvm_runtime
+
+nursery = Nursery()
+from fewtune.errors import MachineError
+from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.worker import Race
+
+given = json.loads(sys.stdin.read())
+told = {}
+with WorkerPool(given["target"], 2, 2, nursery=nursery) as pool:
+    first, second = pool.build([given["module"]] * 2)
+    handle = pool.handles[first.worker]
+    run_s, _ = handle.call("measure", first.number, given["specs"], Race(None), timeout_s=20)
+    told["run_s"] = run_s
+    before = handle.pid
+    os.kill(before, signal.SIGKILL)
+    (lost,) = pool.build([given["module"]], only=first.worker)
+    told["lost"] = str(lost)
+    began = time.monotonic()
+    (again,) = pool.build([given["module"]], only=first.worker)
+    told["again"] = again.number > second.number and handle.pid != before
+    told["stopped"] = handle.pid
+told["alive"] = os.path.exists(f"/proc/{told['stopped']}")
+os.kill(nursery._pid, signal.SIGKILL)
+try:
+    WorkerPool(given["target"], 2, 1, nursery=nursery)
+except MachineError as error:
+    told["error"] = str(error)
+print(json.dumps(told))
+"""
+
+
+def test_forked_workers_build_measure_die_and_are_replaced() -> None:
+    task = tuned_tiny.convolutions()["c"]
+    scheduled = default_schedule(task.mod, tuned_tiny.target())
+    given = {
+        "target": tuned_tiny.fingerprint().target,
+        "module": tvm.ir.save_json(scheduled.mod),
+        "specs": module_specs(task.mod),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps(given),
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(value > 0 for value in told["run_s"])
+    assert told["again"]
+    assert not told["alive"]
+    assert "run again to resume" in told["error"]
