@@ -127,16 +127,16 @@ class Explorer:
 
     def remember(self, points: Iterable[Point], times_s: Iterable[float]) -> None:
         """Take in what an earlier run measured."""
-        known = dict(zip(points, times_s, strict=True))
-        made = [self.space.make(point) for point in known]
-        usable = [
-            (Proposal(m.schedule, point), known[point])
-            for m, point in zip(made, known, strict=True)
-            if m.schedule is not None
-        ]
-        self.times_s.update(known)
+        usable, known_s = [], []
+        for point, time_s in zip(points, times_s, strict=True):
+            self.times_s[point] = time_s
+            schedule = self.space.make(point).schedule
+            if schedule is not None:
+                self._measured.add(tvm_ffi.structural_hash(schedule.mod))
+                usable.append(Proposal(schedule, point))
+                known_s.append(time_s)
         if self.uses_model and usable:
-            self.scorer.learn([p for p, _ in usable], [time_s for _, time_s in usable])
+            self.scorer.learn(usable, known_s)
 
     def close(self) -> None:
         """Free what the strategy holds."""
