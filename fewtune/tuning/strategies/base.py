@@ -169,6 +169,9 @@ class Explorer:
             if made.schedule is None:
                 self._rejected.add(point)
                 continue
+            # A place that was left open may be drawn as one already taken.
+            if made.point in taken:
+                continue
             # Two points may be one program: it is built and measured once.
             digest = tvm_ffi.structural_hash(made.schedule.mod)
             if made.point in self.times_s or digest in self._measured or digest in digests:
