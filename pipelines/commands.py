@@ -54,6 +54,7 @@ def add(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
+    from fewtune.machine import resolve_target
     from pipelines.parameters import change_parameters, parse_setting
     from pipelines.results import listed
     from pipelines.turn import turn
@@ -72,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
             values[key_path] = int(value) if whole else value
     with turn(root, f"run {' '.join(options.models) or 'all models'}", say):
         load_all(places.params)
+        if "fingerprint.target" in values:
+            # Before it is written: no later run should stumble over it.
+            resolve_target(str(values["fingerprint.target"]), 1)
         _check_strategies(options.strategy or [], listed(root)[1])
         models = _models(options, places)
         for line in change_parameters(places.params, values, models):

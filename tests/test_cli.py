@@ -21,7 +21,7 @@ from stages.places import Places
 from tests import made_results as made
 
 PROJECT = Path(__file__).parent.parent
-COMMANDS = ("add", "run", "report", "compare", "serve", "ui")
+COMMANDS = ("add", "run", "report", "compare", "log", "serve", "ui")
 
 
 @pytest.fixture
@@ -184,6 +184,15 @@ def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixtu
     assert "conv2d_1" in shown
     assert main(["report", "--markdown"]) == 0
     assert "| squeezenet | selective | 250 |" in capsys.readouterr().out
+
+
+def test_a_target_that_cannot_be_used_is_not_written(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (project / "params.yaml").read_bytes()
+    line = refused(capsys, "run", "squeezenet", "--target", "quantum")
+    assert line.startswith("target 'quantum' is not one that TVM knows")
+    assert (project / "params.yaml").read_bytes() == before
 
 
 def test_overrides_change_their_lines_only(tmp_path: Path) -> None:
