@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from stages.watch import RUN_PID
+
 POLL_S = 2.0
 # A stage that is interrupted writes its journal; after this it is ended.
 GRACE_S = 30.0
@@ -95,6 +97,7 @@ def run_stage(
         **os.environ,
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
+        RUN_PID: str(os.getpid()),
     }
     output, child_output = _terminal() if live else os.pipe()
     errors, child_errors = os.pipe()

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from fewtune.artifacts import Fingerprint
 from fewtune.device_lock import device_lock, device_name
 from fewtune.errors import FewtuneError
+from stages.watch import end_with_starter
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -58,6 +59,7 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
     options = vars(parser.parse_args(arguments))
     # So that a stage that is stopped tidies up as one that is interrupted.
     signal.signal(signal.SIGTERM, _terminate)
+    end_with_starter()
     try:
         run(**options)
     except FewtuneError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -226,17 +225,15 @@ def test_a_terminal_gets_lines_as_the_stage_writes_them(
 def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
     root = small_pipeline.make(tmp_path)
     (root / "dvc.yaml").write_text(
-        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 60\n    outs: [never]\n"
+        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 1000\n    outs: [never]\n"
     )
 
     def interrupt() -> None:
         if (root / "pid").exists():
             raise KeyboardInterrupt
 
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         child.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
-    assert time.monotonic() - began < 20
     with pytest.raises(ProcessLookupError):
         os.kill(int((root / "pid").read_text()), 0)
 

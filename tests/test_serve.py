@@ -51,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{port}/api"
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(30)
+        process.wait(PATIENCE_S)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -266,6 +266,6 @@ def test_a_run_that_gains_nothing_ends_early(tmp_path: Path) -> None:
         tmp_path / "journal.jsonl", "bc", trials_per_task=30, run_early_stopping_trials=6
     )
     assert made.run() == "converged"
-    # Every task had its first batch, and six more trials changed nothing.
-    assert 9 <= made.state.trials <= 12
+    # Every task had its first batch, and six trials changed nothing.
+    assert made.state.trials == 6
     assert set(batches(tmp_path / "journal.jsonl")) == {conv("b").info.name, conv("c").info.name}

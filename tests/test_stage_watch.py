@@ -1,0 +1,60 @@
+"""A stage ends with whoever started it, however that ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+STAGE = """
+import os, pathlib, sys, time
+from stages.command import main
+
+def run() -> None:
+    try:
+        pathlib.Path(sys.argv[-1]).write_text(str(os.getpid()))
+        time.sleep(1000)
+    finally:
+        pathlib.Path(sys.argv[-1] + ".tidied").touch()
+
+main("test", run, [])
+"""
+# As `fewtune run` does: names itself, and starts one process that starts the stage.
+STARTER = """
+import os, subprocess, sys
+os.environ["FEWTUNE_RUN_PID"] = str(os.getpid())
+middle = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+subprocess.run([sys.executable, "-c", middle, *sys.argv[1:]])
+"""
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("killed", ["run", "parent"])
+def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: str) -> None:
+    note = tmp_path / "pid"
+    command = [sys.executable, "-c", STARTER, STAGE, str(note)]
+    starter = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+    try:
+        wait_for(note)
+        stage = psutil.Process(int(note.read_text()))
+        victim = starter.pid if killed == "run" else stage.ppid()
+        os.kill(victim, signal.SIGKILL)
+        # As one that is interrupted: what it had begun is tidied up.
+        stage.wait(60)
+        assert Path(f"{note}.tidied").exists()
+    finally:
+        starter.kill()
+        starter.wait()
