@@ -5,6 +5,7 @@ from __future__ import annotations
 from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareReport, TuneReport
 from fewtune.benchmark import benchmark_model
 from fewtune.files import whole_directory
+from fewtune.table import number
 from fewtune.task.extract import read_tasks
 from stages.command import main, measuring, say
 from stages.params import load_section
@@ -32,7 +33,7 @@ def run(model: str, strategy: str) -> None:
             options,
             directory,
         )
-    medians = ", ".join(f"{name} {it.median_ms:.2f} ms" for name, it in report.variants.items())
+    medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
     say(f"{model} ({strategy}): {medians}")
 
 
