@@ -47,6 +47,8 @@ def served(tmp_path: Path) -> Iterator[str]:
         stdout=(root / "serve.log").open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        # Whoever runs the tests in the background may have interrupts ignored from the start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     yield f"http://127.0.0.1:{port}/api"
     process.send_signal(signal.SIGINT)
