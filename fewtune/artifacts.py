@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -235,6 +237,14 @@ class SharedTask(Part):
     best_ms: float | None
     failures: dict[str, int]
     note: str = ""
+
+
+def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]:
+    """Failed candidates of all these tasks, by cause."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line.failures)
+    return dict(sorted(counts.items()))
 
 
 class ShareReport(Artifact):

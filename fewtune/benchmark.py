@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from fewtune.artifacts import (
     Selection,
     ShareReport,
     TuneReport,
+    failures_by_cause,
 )
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
@@ -135,7 +135,7 @@ def benchmark_model(
         max_relative_error=max(error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(share for share in searched if share is not None),
-        failures=_failures(tuned, shared),
+        failures=failures_by_cause([*tuned.tasks, *shared.tasks]),
         remarks=_remarks(tuned, shared),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
     )
@@ -162,14 +162,6 @@ def benchmark_model(
     write_text(directory / "kernels.csv", _kernels_csv(rows))
     write_text(directory / "report.md", report.benchmark_markdown(result))
     return result
-
-
-def _failures(tuned: TuneReport, shared: ShareReport) -> dict[str, int]:
-    """Failed candidates by cause, of all tasks."""
-    counts: Counter[str] = Counter()
-    for line in [*tuned.tasks, *shared.tasks]:
-        counts.update(line.failures)
-    return dict(sorted(counts.items()))
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:

@@ -31,6 +31,7 @@ from fewtune.tuning.log import (
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.run import run_session
 from fewtune.tuning.supervise import supervise
+from fewtune.tvm_runtime import ms
 
 
 def share_schedules(
@@ -93,6 +94,7 @@ def share_schedules(
             progress_path,
         )
     shared, trials = _collect(events, dependents)
+    database = read_database(tune_directory)
     unserved = [name for name, line in shared.items() if line.status == "default"]
     elapsed_s = max((event.get("elapsed_s", 0.0) for event in events), default=0.0)
     if unserved and options.fallback_trials:
@@ -111,9 +113,7 @@ def share_schedules(
             journal_directory / "fallback",
             progress_path,
             {
-                **measured_trials(
-                    read_database(tune_directory), [by_name[name] for name in donors]
-                ),
+                **measured_trials(database, [by_name[name] for name in donors]),
                 **{name: trials[name] for name in unserved},
             },
         )
@@ -121,7 +121,7 @@ def share_schedules(
         for name in unserved:
             shared[name] = _tuned_itself(shared[name], state.tasks[name].report())
             trials[name] = state.tasks[name].published() or trials[name]
-    _write_log(directory, by_name, tune_directory, trials, fingerprint)
+    _write_log(directory, by_name, database, trials, fingerprint)
     _write_curve(directory, tune_directory, events, tuned, by_name)
     report = ShareReport(
         model=selection.model,
@@ -199,12 +199,11 @@ def _digest(tune_directory: Path) -> str:
 def _write_log(
     directory: Path,
     by_name: dict[str, Task],
-    tune_directory: Path,
+    database: ms.database.Database,
     trials: dict[str, list[Trial]],
     fingerprint: Fingerprint,
 ) -> None:
     """Write the log of all tasks: the tune stage's records, and what sharing measured."""
-    database = read_database(tune_directory)
     known = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, known)}
     log_info(fingerprint).write(directory)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 
-from fewtune.artifacts import Fingerprint, Selection
+from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
 from fewtune.files import whole_directory
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.run import tune
@@ -37,11 +36,9 @@ def run(model: str, strategy: str) -> None:
         f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "
         f"stopped by {report.stopped_by}"
     )
-    failures: Counter[str] = Counter()
-    for task in report.tasks:
-        failures.update(task.failures)
+    failures = failures_by_cause(report.tasks)
     if failures:
-        counts = ", ".join(f"{cause} {count}" for cause, count in sorted(failures.items()))
+        counts = ", ".join(f"{cause} {count}" for cause, count in failures.items())
         say(f"{model} ({strategy}): failed candidates: {counts}")
     for task in report.tasks:
         if task.status != "tuned":

@@ -9,7 +9,7 @@ import pytest
 
 from fewtune.artifacts import LogInfo
 from fewtune.errors import InputError, JournalError
-from fewtune.tuning.archive import merge, seeds
+from fewtune.tuning.archive import merge, read_seeds
 from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.tuning.run import run_session
 from pipelines.cli import main
@@ -56,7 +56,7 @@ def test_a_foreign_log_is_refused(tmp_path: Path, field: str, value: object) -> 
     with pytest.raises(InputError, match=f"cannot be merged .* its {field} is {value}"):
         merge([tuned_tiny.tuned(), foreign], new(tmp_path / "out"))
     with pytest.raises(InputError, match=f"cannot be started from: its {field} is {value}"):
-        seeds(tmp_path / "logs", {}, tuned_tiny.fingerprint())
+        read_seeds(tmp_path / "logs", {}, tuned_tiny.fingerprint())
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
     task = tuned_tiny.convolutions()["b"]
     name = task.info.name
     merge([tuned_tiny.tuned()], new(tmp_path / "logs" / "one"), best=3)
-    first = seeds(tmp_path / "logs", {name: task.info.workload}, tuned_tiny.fingerprint())
+    first = read_seeds(tmp_path / "logs", {name: task.info.workload}, tuned_tiny.fingerprint())
     assert len(first[name]) == 3
     with tuned_tiny.in_this_process():
         state = run_session(
@@ -92,7 +92,7 @@ def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
 
 
 def test_no_logs_are_no_seeds(tmp_path: Path) -> None:
-    assert seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
+    assert read_seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
 
 
 def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.schedule.tiling import divisors
 from fewtune.tvm_runtime import ms, tvm
 
 Trace = tvm.s_tir.schedule.Trace
@@ -53,10 +54,9 @@ def factorisations(extent: int, parts: int, innermost: int) -> tuple[tuple[int, 
     if parts == 1:
         return ((extent,),) if extent <= innermost else ()
     ways = []
-    for factor in range(1, extent + 1):
-        if extent % factor == 0:
-            rest = factorisations(extent // factor, parts - 1, innermost)
-            ways.extend((factor, *tail) for tail in rest)
+    for factor in divisors(extent):
+        rest = factorisations(extent // factor, parts - 1, innermost)
+        ways.extend((factor, *tail) for tail in rest)
     return tuple(ways)
 
 
@@ -186,11 +186,6 @@ class SearchSpace:
         self.programs = [Program.read(number, trace) for number, trace in enumerate(spaces)]
         self._postprocs = list(self.context.space_generator.postprocs)
 
-    @property
-    def searchable(self) -> bool:
-        """Whether there is anything to choose at all."""
-        return any(program.choices for program in self.programs)
-
     @cached_property
     def arguments(self) -> Any:
         """What TVM calls the argument information of the task's function."""
@@ -299,10 +294,10 @@ def _shift(tile: tuple[int, ...], choice: Choice, random: np.random.Generator) -
     """Move a prime factor, or two, from one level of a tile to another."""
     for _ in range(8):
         source, sink = (int(i) for i in random.choice(len(tile), size=2, replace=False))
-        divisors = [d for d in range(2, tile[source] + 1) if tile[source] % d == 0]
-        if not divisors:
+        factors = divisors(tile[source])[1:]
+        if not factors:
             continue
-        factor = divisors[min(int(random.integers(4)), len(divisors) - 1)]
+        factor = factors[min(int(random.integers(4)), len(factors) - 1)]
         moved = list(tile)
         moved[source] //= factor
         moved[sink] *= factor

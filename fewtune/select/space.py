@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fewtune.schedule import tiling
 from fewtune.tvm_runtime import ms, register_intrinsics, tvm
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
@@ -118,9 +119,8 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
 
 @lru_cache(maxsize=4096)
 def divisors(extent: int) -> frozenset[int]:
-    """All divisors of a positive number, found by trial up to its square root."""
-    small = [number for number in range(1, math.isqrt(extent) + 1) if extent % number == 0]
-    return frozenset(small) | {extent // number for number in small}
+    """All divisors of a positive number."""
+    return frozenset(tiling.divisors(extent))
 
 
 def _reduce(trace) -> SpaceTrace:  # noqa: ANN001 (a class of the schedule's own package)

@@ -14,7 +14,7 @@ from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.machine import target_from_json
 from fewtune.task.extract import workload_hash
-from fewtune.tuning.log import RECORDS, Trial, plain, read_database, trace_key, write_database
+from fewtune.tuning.log import RECORDS, Trial, read_database, trace_key, write_database
 from fewtune.tvm_runtime import tvm
 
 # Seeds a task: as many as a small batch.
@@ -83,7 +83,7 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
     return {digest: len(trials) for digest, trials in kept.items()}
 
 
-def seeds(
+def read_seeds(
     directory: Path, workloads: dict[str, str], fingerprint: Fingerprint
 ) -> dict[str, list[Trial]]:
     """The best trials that logs below a folder hold for some tasks.
@@ -146,11 +146,7 @@ def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
         line = str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__
         raise JournalError(f"{directory}: TVM cannot read this log ({line})") from None
     return [
-        (
-            workload_hash(record.workload.mod),
-            record.workload.mod,
-            Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None),
-        )
+        (workload_hash(record.workload.mod), record.workload.mod, Trial.from_record(record))
         for record in records
         if record.run_secs
     ]

@@ -192,3 +192,11 @@ class Failure:
 
     cause: str
     message: str
+
+    @staticmethod
+    def of(fault: WorkerLostError | RequestFailedError, *, running: bool) -> Failure:
+        """What a build, or a measurement, failed of."""
+        if isinstance(fault, RequestFailedError):
+            return Failure("runtime_error" if running else "build_error", str(fault))
+        died_running = running and fault.cause == "worker_crash"
+        return Failure("runtime_crash" if died_running else fault.cause, str(fault))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from fewtune.schedule.search_space import Point, SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
-from fewtune.tuning.log import Trial, best_trials, plain, read_trace
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.strategies import make_strategy
+from fewtune.tuning.log import Trial, best_trials, read_trace
+from fewtune.tuning.strategies import Scorer, remade
 from fewtune.tvm_runtime import ms
 
 
@@ -15,8 +14,7 @@ def measured_trials(database: ms.database.Database, tasks: list[Task]) -> dict[s
     """The valid trials of tasks, as the tuning log has them."""
     return {
         task.info.name: [
-            Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None)
-            for record in best_trials(database, task.mod, 1_000_000)
+            Trial.from_record(record) for record in best_trials(database, task.mod, 1_000_000)
         ]
         for task in tasks
     }
@@ -35,4 +33,6 @@ def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], 
 
 def teach(cost_model: BoostedTrees, space: SearchSpace, trials: list[Trial]) -> None:
     """Let a cost model learn from the trials of one task."""
-    make_strategy(space, cost_model, TuneOptions(), seed=1).remember(*known_points(space, trials))
+    proposals, times_s = remade(space, *known_points(space, trials))
+    if proposals:
+        Scorer(space, cost_model).learn(proposals, times_s)

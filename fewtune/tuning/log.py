@@ -35,6 +35,11 @@ class Trial:
         return entry
 
     @staticmethod
+    def from_record(record: ms.database.TuningRecord) -> Trial:
+        """A measured candidate, as TVM's database holds it."""
+        return Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None)
+
+    @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
         return Trial(entry["trace"], entry.get("run_s"), entry.get("cause"))
 

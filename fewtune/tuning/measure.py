@@ -24,6 +24,11 @@ class Outcome:
     cause: str | None = None
     message: str = ""
 
+    @staticmethod
+    def failed(failure: Failure) -> Outcome:
+        """The outcome of a candidate that was not measured."""
+        return Outcome(None, failure.cause, failure.message)
+
     @property
     def median_s(self) -> float:
         """Median seconds of one call; infinite for a failed candidate."""
@@ -129,7 +134,7 @@ class Measurer:
 
         def done(place: int, told: Failure | list[float]) -> None:
             if isinstance(told, Failure):
-                outcomes[place] = Outcome(None, told.cause, told.message)
+                outcomes[place] = Outcome.failed(told)
                 self.failures[told.cause] += 1
             else:
                 outcomes[place] = Outcome(told)
@@ -171,7 +176,7 @@ class Measurer:
         self, result: Built | Failure, payload: str, specs: Specs, bar: float | None
     ) -> Outcome:
         if isinstance(result, Failure):
-            return Outcome(None, result.cause, result.message)
+            return Outcome.failed(result)
         handle = self.pool.handles[result.worker]
         if handle.lost_since(result):
             # The worker died under an earlier candidate and took this one's code along.
@@ -179,7 +184,7 @@ class Measurer:
             rebuilt = self.pool.build([payload])[0]
             self.phases.build_s += time.perf_counter() - started
             if isinstance(rebuilt, Failure):
-                return Outcome(None, rebuilt.cause, rebuilt.message)
+                return Outcome.failed(rebuilt)
             result, handle = rebuilt, self.pool.handles[rebuilt.worker]
         started = time.perf_counter()
         try:
@@ -191,11 +196,8 @@ class Measurer:
                 timeout_s=self.pool.options.run_timeout_s,
             )
             return Outcome(run_s)
-        except WorkerLostError as lost:
-            cause = "runtime_crash" if lost.cause == "worker_crash" else lost.cause
-            return Outcome(None, cause, str(lost))
-        except RequestFailedError as failed:
-            return Outcome(None, "runtime_error", str(failed))
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Outcome.failed(Failure.of(fault, running=True))
         finally:
             self.phases.run_s += time.perf_counter() - started
 

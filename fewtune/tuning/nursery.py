@@ -20,7 +20,7 @@ _MOST_BYTES = 4096
 
 
 class Nursery:
-    """A process that forks workers.
+    """A process that forks workers; it ends with the process that created it.
 
     Create it before anything starts a thread.
     """
@@ -56,11 +56,6 @@ class Nursery:
         """Wait for a worker's end; return its exit code, negative for a signal."""
         self._socket.send(json.dumps({"wait": pid}).encode())
         return int(self._socket.recv(_MOST_BYTES))
-
-    def close(self) -> None:
-        """End the nursery; its workers end when their sockets close."""
-        self._socket.close()
-        os.waitpid(self._pid, 0)
 
 
 class ForkedWorker:

@@ -120,27 +120,16 @@ class Overlap:
         timeout_cause = "run_timeout" if job.measures else "build_timeout"
         try:
             reply = handle.receive(0.001, timeout_cause)
-        except WorkerLostError as lost:
-            cause = lost.cause
-            if job.measures and cause == "worker_crash":
-                cause = "runtime_crash"
-            self._free_device(job)
-            self.done(job.place, Failure(cause, str(lost)))
+        except (WorkerLostError, RequestFailedError) as fault:
+            self.done(job.place, Failure.of(fault, running=job.measures))
             return
-        except RequestFailedError as failed:
-            self._free_device(job)
-            cause = "runtime_error" if job.measures else "build_error"
-            self.done(job.place, Failure(cause, str(failed)))
-            return
-        self._free_device(job)
+        finally:
+            if job.measures:
+                self.device_s += time.monotonic() - self._measure_began_s
         if job.measures:
             self.done(job.place, reply[0])
         else:
             self._waiting.append((job.place, self.pool.built(index, job.number, reply)))
-
-    def _free_device(self, job: _Job) -> None:
-        if job.measures:
-            self.device_s += time.monotonic() - self._measure_began_s
 
     def _again(self, place: int) -> None:
         self._rebuilds[place] = self._rebuilds.get(place, 0) + 1

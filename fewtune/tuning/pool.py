@@ -151,10 +151,8 @@ class WorkerPool:
         handle = self.handles[index]
         try:
             build_s = handle.receive(0.001, "build_timeout")
-        except WorkerLostError as lost:
-            return Failure(lost.cause, str(lost))
-        except RequestFailedError as failed:
-            return Failure("build_error", str(failed))
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Failure.of(fault, running=False)
         return self.built(index, number, build_s)
 
     def built(self, index: int, number: int, build_s: float) -> Built:

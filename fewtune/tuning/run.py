@@ -10,7 +10,7 @@ from typing import Any
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.machine import target_from_json
 from fewtune.task.extract import Task
-from fewtune.tuning.archive import log_info, seeds
+from fewtune.tuning.archive import log_info, read_seeds
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, write_database
 from fewtune.tuning.options import TuneOptions
@@ -184,7 +184,7 @@ def tune(
         options,
         journal_directory,
         progress_path,
-        seeds=seeds(Path(options.start_from), workloads, fingerprint),
+        seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
     )
     log_info(fingerprint).write(directory)
     write_database(

@@ -11,7 +11,7 @@ from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies.adaptive import AdaptiveSampling
 from fewtune.tuning.strategies.annealing import SimulatedAnnealing
-from fewtune.tuning.strategies.base import Explorer, Proposal, Scorer
+from fewtune.tuning.strategies.base import Explorer, Proposal, Scorer, remade
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 from fewtune.tuning.strategies.native import NativeSearch
 from fewtune.tuning.strategies.uniform import RandomSearch
@@ -42,4 +42,4 @@ def make_strategy(
     return _STRATEGIES[options.strategy](space, Scorer(space, cost_model), options, seed)
 
 
-__all__ = ["Explorer", "Proposal", "Scorer", "make_strategy"]
+__all__ = ["Explorer", "Proposal", "Scorer", "make_strategy", "remade"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import tvm_ffi
@@ -66,6 +67,15 @@ class Scorer:
         self.cost_model.learn(self._space.module, features, times_s)
 
 
+def remade(
+    space: SearchSpace, points: list[Point], times_s: list[float]
+) -> tuple[list[Proposal], list[float]]:
+    """Measured points as proposals, with their seconds; what does not apply is left out."""
+    made = [space.make(point).schedule for point in points]
+    usable = [place for place, schedule in enumerate(made) if schedule is not None]
+    return [Proposal(made[i], points[i]) for i in usable], [times_s[i] for i in usable]
+
+
 class Explorer:
     """A strategy's frame.
 
@@ -89,12 +99,16 @@ class Explorer:
         self.scorer = scorer
         self.options = options
         self.random = np.random.default_rng(seed)
-        self.prior = Prior(space)
         self.times_s: dict[Point, float] = {}
         self._rejected: set[Point] = set()
         self._measured: set[int] = set()
         self._first: list[Point] = []
         self._batches = 0
+
+    @cached_property
+    def prior(self) -> Prior:
+        """Good points to begin from; looking for them takes a while, and not all strategies ask."""
+        return Prior(self.space)
 
     def begin_from(self, points: Iterable[Point]) -> None:
         """Measure these first: what an earlier run found best has to prove itself again."""
@@ -125,18 +139,13 @@ class Explorer:
         if self.uses_model:
             self.scorer.learn(proposals, times_s)
 
-    def remember(self, points: Iterable[Point], times_s: Iterable[float]) -> None:
+    def remember(self, points: list[Point], times_s: list[float]) -> None:
         """Take in what an earlier run measured."""
-        usable, known_s = [], []
-        for point, time_s in zip(points, times_s, strict=True):
-            self.times_s[point] = time_s
-            schedule = self.space.make(point).schedule
-            if schedule is not None:
-                self._measured.add(tvm_ffi.structural_hash(schedule.mod))
-                usable.append(Proposal(schedule, point))
-                known_s.append(time_s)
-        if self.uses_model and usable:
-            self.scorer.learn(usable, known_s)
+        self.times_s.update(zip(points, times_s, strict=True))
+        proposals, known_s = remade(self.space, points, times_s)
+        self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
+        if self.uses_model and proposals:
+            self.scorer.learn(proposals, known_s)
 
     def close(self) -> None:
         """Free what the strategy holds."""

@@ -48,7 +48,7 @@ class NativeSearch(Explorer):
         ]
         self._context.notify_runner_results(candidates, results)
 
-    def remember(self, points: list[Point], times_s: list[float]) -> None:  # type: ignore[override]
+    def remember(self, points: list[Point], times_s: list[float]) -> None:
         super().remember(points, times_s)
         self._earlier = list(zip(points, times_s, strict=True))
 
