@@ -29,7 +29,10 @@ class MachineError(FewtuneError):
 
 
 class VerificationError(FewtuneError):
-    """A compiled model disagrees with onnxruntime by more than the stated bound."""
+    """What was made disagrees with its reference by more than the stated bound.
+
+    A compiled model with onnxruntime, or a model of the zoo with its published counts.
+    """
 
     exit_code = 4
 

@@ -1,0 +1,98 @@
+"""Feature extractors that a classifier and a detector share: MobileNet 1.0 and ResNet 50 V1.
+
+Both as GluonCV defines them (``gluoncv/model_zoo/mobilenet.py`` and ``resnet.py``), since the RFC
+measured those.
+"""
+
+from __future__ import annotations
+
+from fewtune.zoo.builder import GraphBuilder
+
+# Channels and stride of the depthwise separable layers after the stem (Howard et al., 2017,
+# "MobileNets", table 1).
+_MOBILENET = (
+    ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    ((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
+    ((1024, 2), (1024, 1)),
+)
+
+# Blocks and channels of the four stages (He et al., 2015, "Deep Residual Learning", table 1).
+_RESNET50 = ((3, 256), (4, 512), (6, 1024), (3, 2048))
+
+
+def convolution_unit(
+    builder: GraphBuilder,
+    value: str,
+    name: str,
+    channels: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+) -> str:
+    """Add a convolution without bias, its batch normalisation and a Relu."""
+    value = builder.convolution(
+        value, f"{name}_convolution", channels, kernel, stride, groups=groups
+    )
+    value = builder.batch_normalization(value, f"{name}_normalization")
+    return builder.activation("Relu", value, f"{name}_relu")
+
+
+def mobilenet_features(builder: GraphBuilder, image: str) -> list[str]:
+    """Add MobileNet 1.0 without its classifier.
+
+    Returns
+    -------
+    features : list of str
+        At 1/8, 1/16 and 1/32 of the image's size, with 256, 512 and 1024 channels.
+    """
+    value = convolution_unit(builder, image, "stem", 32, kernel=3, stride=2)
+    features = []
+    for stage, layers in enumerate(_MOBILENET, start=1):
+        for layer, (channels, stride) in enumerate(layers, start=1):
+            name = f"stage{stage}_layer{layer}"
+            inputs = builder.channels(value)
+            depthwise = f"{name}_depthwise"
+            value = convolution_unit(builder, value, depthwise, inputs, 3, stride, groups=inputs)
+            value = convolution_unit(builder, value, f"{name}_pointwise", channels, kernel=1)
+        features.append(value)
+    return features
+
+
+def resnet50_features(builder: GraphBuilder, image: str) -> list[str]:
+    """Add ResNet 50 V1 without its classifier.
+
+    Returns
+    -------
+    features : list of str
+        Of the four stages: at 1/4 to 1/32 of the image's size, with 256 to 2048 channels.
+    """
+    value = convolution_unit(builder, image, "stem", 64, kernel=7, stride=2)
+    value = builder.pool("MaxPool", value, "stem_pool", kernel=3, stride=2, padding=1)
+    features = []
+    for stage, (blocks, channels) in enumerate(_RESNET50, start=1):
+        for block in range(1, blocks + 1):
+            stride = 2 if block == 1 and stage > 1 else 1
+            value = _bottleneck(builder, value, f"stage{stage}_block{block}", channels, stride)
+        features.append(value)
+    return features
+
+
+def _bottleneck(builder: GraphBuilder, value: str, name: str, channels: int, stride: int) -> str:
+    """Add a block of the original form: the first 1x1 convolution has the stride.
+
+    GluonCV gives the two 1x1 convolutions a bias, though a batch normalisation follows each; it
+    is counted among the published parameters.
+    """
+    inner = channels // 4
+    shortcut = value
+    if builder.channels(value) != channels:
+        shortcut = builder.convolution(value, f"{name}_shortcut", channels, stride=stride)
+        shortcut = builder.batch_normalization(shortcut, f"{name}_shortcut_normalization")
+    value = builder.convolution(value, f"{name}_reduce", inner, stride=stride, bias=True)
+    value = builder.batch_normalization(value, f"{name}_reduce_normalization")
+    value = builder.activation("Relu", value, f"{name}_reduce_relu")
+    value = convolution_unit(builder, value, f"{name}_middle", inner, kernel=3)
+    value = builder.convolution(value, f"{name}_expand", channels, bias=True)
+    value = builder.batch_normalization(value, f"{name}_expand_normalization", ends_branch=True)
+    value = builder.node("Add", [value, shortcut], f"{name}_sum")
+    return builder.activation("Relu", value, f"{name}_relu")

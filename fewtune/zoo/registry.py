@@ -1,0 +1,190 @@
+"""The models of the zoo by name, and the published counts that each is held to.
+
+Counts of parameters include the running statistics of batch normalisations, as MXNet's own table
+does; a graph for inference holds them beside what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnx import ModelProto
+
+from fewtune.errors import InputError, VerificationError
+from fewtune.model.graph import graph_inputs, parameter_count, static_shape
+from fewtune.model.light import light_model
+from fewtune.zoo import classifiers
+from fewtune.zoo.builder import GraphBuilder
+from fewtune.zoo.convnext import convnext_tiny
+from fewtune.zoo.count import multiply_adds
+from fewtune.zoo.ssd import ssd512_resnet50
+from fewtune.zoo.transformer import bert_mini
+from fewtune.zoo.yolo import yolov3_mobilenet
+
+# Publications round, and disagree about what else than products they count.
+_MULTIPLY_ADD_TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A model of the zoo, and what is published of it.
+
+    Attributes
+    ----------
+    build : callable or str
+        Adds the model to a builder; or the name of an architecture of the onnx package.
+    parameters : int
+        As published, or summed over the published layers; the graph's has to be equal.
+    multiply_adds : float
+        As published, or summed over the published layers; the graph's has to be near it.
+    source : str
+        Where the two figures come from.
+    extra_multiply_adds : int
+        What the published figure lacks, for the reason that ``source`` gives.
+    """
+
+    build: Callable[[GraphBuilder], None] | str
+    parameters: int
+    multiply_adds: float
+    source: str
+    extra_multiply_adds: int = 0
+
+    @property
+    def expected_multiply_adds(self) -> float:
+        """What the graph's are held to."""
+        return self.multiply_adds + self.extra_multiply_adds
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a graph was found to have.
+
+    Attributes
+    ----------
+    inputs : dict of str to list of int
+        Name of each input to its shape.
+    parameters, multiply_adds : int
+    """
+
+    inputs: dict[str, list[int]]
+    parameters: int
+    multiply_adds: int
+
+
+ZOO = {
+    "mobilenet_v2": ZooModel(
+        classifiers.mobilenet_v2,
+        3_539_136,
+        0.301e9,
+        "MXNet model zoo; torchvision's 0.301 G + 0.013 G for the first block's extra 1x1",
+        extra_multiply_adds=32 * 32 * 112 * 112,
+    ),
+    "resnet50_v1": ZooModel(
+        classifiers.resnet50_v1, 25_629_032, 3.8e9, "MXNet model zoo; He et al. 2015, table 1"
+    ),
+    "vgg19_bn": ZooModel(
+        classifiers.vgg19_bn, 143_689_256, 19.63e9, "MXNet model zoo; torchvision"
+    ),
+    "squeezenet_v1_1": ZooModel("squeezenet", 1_235_496, 0.349e9, "MXNet model zoo; torchvision"),
+    "densenet121": ZooModel(
+        classifiers.densenet121, 8_062_504, 2.83e9, "MXNet model zoo; torchvision"
+    ),
+    "yolov3_mobilenet": ZooModel(
+        yolov3_mobilenet, 24_286_881, 10.156e9, "none published: sum over GluonCV's layers"
+    ),
+    "ssd512_resnet50": ZooModel(
+        ssd512_resnet50, 36_528_238, 22.332e9, "none published: sum over GluonCV's layers"
+    ),
+    "bert_mini": ZooModel(
+        bert_mini,
+        11_170_560,
+        0.4363e9,
+        "sum over the layers; Turc et al. 2019 say 11.3 M with pre-training heads (97,340)",
+    ),
+    "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
+}
+
+
+def zoo_names() -> list[str]:
+    """Names that `zoo_model` knows, in the order of the table."""
+    return list(ZOO)
+
+
+def zoo_model(name: str, seed: int, values: bool = True) -> ModelProto:
+    """Make a model of the zoo with random weights.
+
+    Parameters
+    ----------
+    name : str
+        One of `zoo_names`.
+    seed : int
+        The same seed gives a byte-identical model.
+    values : bool
+        Whether large weights get values; without, a model is made in no time, for counting.
+
+    Returns
+    -------
+    model : ModelProto
+        float32, static shapes, weights as initialisers only (IR version 8).
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    """
+    build = _entry(name).build
+    if isinstance(build, str):
+        return light_model(build, seed)
+    builder = GraphBuilder(name, seed, values)
+    build(builder)
+    return builder.model
+
+
+def count(name: str) -> Counts:
+    """Count a model's parameters and multiply-adds from its graph.
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    """
+    model = zoo_model(name, 0, values=False)
+    inputs = {value.name: static_shape(value) or [] for value in graph_inputs(model.graph)}
+    return Counts(inputs, parameter_count(model), multiply_adds(model))
+
+
+def verify(name: str) -> Counts:
+    """Hold a model to its published counts.
+
+    Returns
+    -------
+    counts : Counts
+        What its graph has.
+
+    Raises
+    ------
+    InputError
+        If there is no such model.
+    VerificationError
+        If its parameters differ from the published number, or its multiply-adds by more than 2 %.
+    """
+    entry, found = _entry(name), count(name)
+    if found.parameters != entry.parameters:
+        raise VerificationError(
+            f"zoo model {name!r} has {found.parameters:,} parameters instead of "
+            f"{entry.parameters:,} ({entry.source})"
+        )
+    expected = entry.expected_multiply_adds
+    if abs(found.multiply_adds - expected) > _MULTIPLY_ADD_TOLERANCE * expected:
+        raise VerificationError(
+            f"zoo model {name!r} takes {found.multiply_adds / 1e9:.3f} G multiply-adds instead of "
+            f"{expected / 1e9:.3f} G ({entry.source})"
+        )
+    return found
+
+
+def _entry(name: str) -> ZooModel:
+    if name not in ZOO:
+        raise InputError(f"no zoo model is called {name!r}; the zoo has {', '.join(ZOO)}")
+    return ZOO[name]
