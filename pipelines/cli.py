@@ -20,7 +20,7 @@ exit codes:
   1    a model failed for more than one reason, or by a fault of this software
   2    bad input: a model, a name, a shape, a parameter, an option
   3    this machine lacks something: a device, a compiler, a free port, disk space
-  4    a compiled model disagrees with onnxruntime
+  4    a compiled model disagrees with onnxruntime, or a zoo model with its published counts
   5    a tuning journal is damaged or belongs to another machine
   130  interrupted; the same command goes on where it stopped
 """
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add, _run, _report, _compare, _log, _serve, _ui):
+    for add in (_add, _zoo, _run, _report, _compare, _log, _serve, _ui):
         add(commands)
     return top
 
@@ -55,20 +55,46 @@ def _add(commands: argparse._SubParsersAction) -> None:
         epilog="examples:\n"
         "  fewtune add ~/models/detector.onnx\n"
         "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
-        "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
+        "  fewtune add light:resnet50 --name resnet50 --seed 1\n"
+        "  fewtune add zoo:convnext_tiny --name convnext\n",
     )
     command.add_argument(
         "source",
         metavar="SOURCE",
-        help="path of an .onnx file, or light:NAME for an architecture of the onnx package",
+        help="path of an .onnx file, light:NAME for an architecture of the onnx package, or "
+        "zoo:NAME (see `fewtune zoo`)",
     )
     command.add_argument("--name", help="a plain name; the file's unless given")
     _shape_options(command)
     command.add_argument(
-        "--seed", type=int, default=0, help="of the weights of a light: model (default 0)"
+        "--seed", type=int, default=0, help="of the weights of a light: or zoo: model"
     )
     command.add_argument(
         "--replace", action="store_true", help="replace another model of that name"
+    )
+
+
+def _zoo(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "zoo",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="show the models that can be made here, or make some",
+        description="List published architectures that are made with seeded random weights, or "
+        "check some against their published counts, register them under models/ and list them in "
+        "params.yaml. Detectors end with decoded boxes, before non-maximum suppression.",
+        epilog="examples:\n"
+        "  fewtune zoo                               the table\n"
+        "  fewtune zoo mobilenet_v2 convnext_tiny    register these two\n"
+        "  fewtune zoo --all --output onnx           write all as .onnx files, register none\n",
+    )
+    command.add_argument("models", nargs="*", metavar="NAME", help="models of the table")
+    command.add_argument("--all", action="store_true", help="every model of the table")
+    command.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
+    command.add_argument(
+        "--output", metavar="DIR", help="write NAME.onnx files there instead of registering"
+    )
+    command.add_argument(
+        "--replace", action="store_true", help="replace other models of these names"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,39 @@ def say(line: str) -> None:
 
 def add(options: argparse.Namespace) -> int:
     """Register a model."""
+    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    sources = {options.source: options.name}
+    return _register(sources, shapes, options.seed, dimensions, options.replace)
+
+
+def zoo(options: argparse.Namespace) -> int:
+    """Show the zoo, or make models of it."""
+    from fewtune.model.seeded import ZOO_PREFIX
+    from fewtune.zoo.registry import verify, zoo_names
+    from pipelines.zoo import write_models, zoo_table
+
+    names = zoo_names() if options.all else list(dict.fromkeys(options.models))
+    for name in names:
+        verify(name)
+    if not names:
+        zoo_table().print()
+        return 0
+    if options.output is not None:
+        for line in write_models(names, options.seed, Path(options.output)):
+            print(line, flush=True)
+        return 0
+    sources = {f"{ZOO_PREFIX}{name}": None for name in names}
+    return _register(sources, {}, options.seed, {}, options.replace)
+
+
+def _register(
+    sources: Mapping[str, str | None],
+    shapes: dict[str, list[int]],
+    seed: int,
+    dimensions: dict[str, int],
+    replace: bool,
+) -> int:
+    """Register models, each under the name given for it or its own, and list them."""
     from fewtune.model.source import add_model
     from pipelines.parameters import change_parameters
     from pipelines.turn import turn
@@ -33,22 +66,18 @@ def add(options: argparse.Namespace) -> int:
 
     root = find_root()
     places = Places(root)
-    with turn(root, "add a model", say):
+    with turn(root, f"add {' '.join(sources)}", say):
         load_all(places.params)
-        name = add_model(
-            options.source,
-            places.models,
-            options.name,
-            parse_shapes(options.shape),
-            options.seed,
-            parse_dimensions(options.dimension),
-            options.replace,
-        )
-        lines = change_parameters(places.params, models=[name])
-    print(f"registered {name}: {_shown(places.registration(name))}")
+        names = [
+            add_model(source, places.models, name, shapes, seed, dimensions, replace)
+            for source, name in sources.items()
+        ]
+        lines = change_parameters(places.params, models=names)
+    for name in names:
+        print(f"registered {name}: {_shown(places.registration(name))}")
     for line in lines:
         print(line)
-    print(f"tune it with: fewtune run {name}")
+    print(f"tune with: fewtune run {' '.join(names)}")
     return 0
 
 
@@ -106,7 +135,9 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
 def _models(options: argparse.Namespace, places: Places) -> list[str]:
     """Names of the given models; those given as files are registered first."""
     from fewtune.model.light import light_names
-    from fewtune.model.source import LIGHT_PREFIX, add_model
+    from fewtune.model.seeded import SEEDED_PREFIXES
+    from fewtune.model.source import add_model
+    from fewtune.zoo.registry import zoo_names
     from stages.messages import nearest
 
     registered = places.registered()
@@ -114,12 +145,14 @@ def _models(options: argparse.Namespace, places: Places) -> list[str]:
         text
         for text in options.models
         if text not in registered
-        and (text.startswith(LIGHT_PREFIX) or text.endswith(".onnx") or Path(text).is_file())
+        and (text.startswith(SEEDED_PREFIXES) or text.endswith(".onnx") or Path(text).is_file())
     ]
     for text in options.models:
         if text not in registered and text not in sources:
-            if text in light_names():
-                hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
+            if text in zoo_names():
+                hint = f"; register it with `fewtune zoo {text}`"
+            elif text in light_names():
+                hint = f"; register it with `fewtune add light:{text}`"
             else:
                 hint = nearest(text, registered, "registered")
             raise InputError(f"{text!r} is no registered model and no file{hint}")

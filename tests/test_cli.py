@@ -21,7 +21,7 @@ from stages.places import Places
 from tests import made_results as made
 
 PROJECT = Path(__file__).parent.parent
-COMMANDS = ("add", "run", "report", "compare", "log", "serve", "ui")
+COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from fewtune.errors import InputError, MachineError
 from fewtune.files import whole_directory, write_text
 from fewtune.model.external_data import external_files
 from fewtune.model.graph import detach_weights, graph_inputs, opset_of
-from fewtune.model.light import light_model, light_names
+from fewtune.model.seeded import SeededOrigin, seeded_model, seeded_origin
 from fewtune.model.shapes import check_types, input_shapes
 
-LIGHT_PREFIX = "light:"
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -36,7 +35,8 @@ class ModelSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     light: str | None = Field(default=None, description="an architecture of the onnx package")
-    seed: int = Field(default=0, ge=0, description="seed of a light model's weights")
+    zoo: str | None = Field(default=None, description="a model of the zoo")
+    seed: int = Field(default=0, ge=0, description="seed of a light or zoo model's weights")
     file: str | None = Field(default=None, description="the .onnx file, beside this one")
     shapes: dict[str, list[PositiveInt]] = Field(
         default_factory=dict, description="input name to its static shape"
@@ -47,8 +47,8 @@ class ModelSource(BaseModel):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if (self.light is None) == (self.file is None):
-            raise ValueError("give either light or file")
+        if sum(origin is not None for origin in (self.light, self.zoo, self.file)) != 1:
+            raise ValueError("give one of light, zoo and file")
         if self.file is not None and Path(self.file).name != self.file:
             raise ValueError("file must lie beside model.yaml: give a name without folders")
         return self
@@ -81,14 +81,21 @@ class ModelSource(BaseModel):
     def text(self) -> str:
         """The registration as YAML, without what is left at its default."""
         values = self.model_dump(exclude_defaults=True)
-        if self.light is not None:
+        if self.origin is not None:
             values["seed"] = self.seed
         return yaml.safe_dump(values, sort_keys=False)
 
     @property
+    def origin(self) -> SeededOrigin | None:
+        """The architecture, where the weights come from a seed."""
+        if self.light is not None:
+            return SeededOrigin("light", self.light)
+        return SeededOrigin("zoo", self.zoo) if self.zoo is not None else None
+
+    @property
     def description(self) -> str:
         """Where the model comes from, in a few words."""
-        return f"{LIGHT_PREFIX}{self.light} seed {self.seed}" if self.light else str(self.file)
+        return f"{self.origin} seed {self.seed}" if self.origin else str(self.file)
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class LoadedModel:
         As given: dynamic dimensions are not bound yet.
     source : ModelSource
     sha256 : str
-        Over the model file and its external data; of a light model, over its serialised form.
+        Over the model file and its external data; of a seeded model, over its serialised form.
     opset : int
     """
 
@@ -162,14 +169,15 @@ def add_model(
     Parameters
     ----------
     source : str
-        Path of an ``.onnx`` file, which is copied with its external data, or ``light:NAME``.
+        Path of an ``.onnx`` file, which is copied with its external data, ``light:NAME`` or
+        ``zoo:NAME``.
     models_directory : Path
     name : str, optional
         Derived from ``source`` when not given.
     shapes, dimensions : mapping, optional
         As `fewtune.model.shapes.input_shapes`.
     seed : int
-        Of a light model's weights.
+        Of a light or zoo model's weights.
     replace : bool
         Whether another model of that name may be replaced. Adding the same again always may.
 
@@ -186,31 +194,28 @@ def add_model(
     """
     shapes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
     dimensions = dict(dimensions or {})
-    light = source.removeprefix(LIGHT_PREFIX) if source.startswith(LIGHT_PREFIX) else None
+    origin = seeded_origin(source)
     path = Path(source).expanduser()
-    name = check_name(name) if name is not None else light or name_from_path(path)
+    if name is None:
+        name = origin.name if origin else name_from_path(path)
+    else:
+        check_name(name)
     locations: list[str] = []
-    if light is not None:
-        if light in light_names() and seed < 0:
-            raise InputError(f"seed {seed} is negative: give 0 or more")
-        model = light_model(light, seed)
+    if origin:
+        model = seeded_model(origin, seed, values=False)
+        taken = {origin.kind: origin.name, "seed": seed}
     else:
         model, locations = _checked_file(path)
+        taken = {"file": MODEL_FILE}
     input_shapes(model, shapes, dimensions)
-    registration = ModelSource(
-        light=light,
-        seed=seed if light is not None else 0,
-        file=None if light is not None else MODEL_FILE,
-        shapes=shapes,
-        dimensions=dimensions,
-    )
+    registration = ModelSource(**taken, shapes=shapes, dimensions=dimensions)
     folder = models_directory / name
     if not replace:
         _refuse_another(folder, registration, path, locations)
     try:
         with whole_directory(folder) as scratch:
             write_text(scratch / REGISTRATION, registration.text())
-            if light is None:
+            if origin is None:
                 shutil.copyfile(path, scratch / MODEL_FILE)
             for location in locations:
                 (scratch / location).parent.mkdir(parents=True, exist_ok=True)
@@ -229,8 +234,8 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
         If it is not registered, or its files are not what they were.
     """
     source = ModelSource.read(models_directory, name)
-    if source.light is not None:
-        model = light_model(source.light, source.seed)
+    if source.origin is not None:
+        model = seeded_model(source.origin, source.seed)
         digest = hashlib.sha256(model.SerializeToString()).hexdigest()
     else:
         path = models_directory / name / str(source.file)

@@ -1,0 +1,71 @@
+"""The zoo as a table, and its models as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fewtune.errors import MachineError
+from fewtune.model.external_data import save
+from fewtune.model.seeded import SeededOrigin, seeded_model
+from fewtune.table import Table, number
+from fewtune.zoo.registry import ZOO, verify
+
+_HEADINGS = (
+    "name",
+    "input",
+    "parameters M",
+    "expected M",
+    "multiply-adds G",
+    "expected G",
+    "source",
+)
+
+
+def zoo_table() -> Table:
+    """Every model with what its graph has, what it is held to, and where that comes from.
+
+    Raises
+    ------
+    VerificationError
+        If the two disagree.
+    """
+    rows = []
+    for name, entry in ZOO.items():
+        found = verify(name)
+        shape = next(iter(found.inputs.values()))
+        times = f"{len(found.inputs)} of " if len(found.inputs) > 1 else ""
+        rows.append(
+            (
+                name,
+                times + "x".join(map(str, shape)),
+                f"{found.parameters / 1e6:.3f}",
+                f"{entry.parameters / 1e6:.3f}",
+                number(found.multiply_adds / 1e9),
+                number(entry.expected_multiply_adds / 1e9),
+                entry.source,
+            )
+        )
+    return Table(_HEADINGS, rows, left=frozenset({0, 1, len(_HEADINGS) - 1}))
+
+
+def write_models(names: Sequence[str], seed: int, directory: Path) -> Iterator[str]:
+    """Write models of the zoo as ``.onnx`` files.
+
+    Yields
+    ------
+    line : str
+        For each file written.
+
+    Raises
+    ------
+    MachineError
+        If one cannot be written.
+    """
+    for name in names:
+        path = directory / f"{name}.onnx"
+        try:
+            save(seeded_model(SeededOrigin("zoo", name), seed), path)
+        except OSError as error:
+            raise MachineError(f"{path} could not be written: {error.strerror}") from None
+        yield f"{path}: {path.stat().st_size / 1e6:.1f} MB"
