@@ -41,6 +41,8 @@ def zoo(options: argparse.Namespace) -> int:
     for name in names:
         verify(name)
     if not names:
+        if options.output is not None:
+            raise InputError("--output writes the models that you name: give some, or --all")
         zoo_table().print()
         return 0
     if options.output is not None:

@@ -67,5 +67,5 @@ def write_models(names: Sequence[str], seed: int, directory: Path) -> Iterator[s
         try:
             save(seeded_model(SeededOrigin("zoo", name), seed), path)
         except OSError as error:
-            raise MachineError(f"{path} could not be written: {error.strerror}") from None
+            raise MachineError(f"{path} could not be written: {error}") from None
         yield f"{path}: {path.stat().st_size / 1e6:.1f} MB"

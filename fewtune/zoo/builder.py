@@ -24,7 +24,7 @@ _VARIANCE_RANGE = (0.75, 1.25)
 
 # What ends a residual branch is scaled down: statistics are drawn and not measured, so nothing
 # else keeps the sum over many blocks from growing with the depth.
-_RESIDUAL_SCALE = 0.4
+_RESIDUAL_SCALE = 0.25
 _SHIFT_SCALE = 0.05
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -125,15 +125,11 @@ class GraphBuilder:
         padding: int | None = None,
         groups: int = 1,
         bias: bool = False,
-        scale: float = 1.0,
     ) -> str:
-        """Add a square 2-D convolution; padding keeps the size unless given.
-
-        ``scale`` is by how much the output is to be smaller than the input.
-        """
+        """Add a square 2-D convolution; padding keeps the size unless given."""
         padding = kernel // 2 if padding is None else padding
         shape = (channels, self._channels[value] // groups, kernel, kernel)
-        draw = normal(scale * self._he_scale(value, math.prod(shape[1:])))
+        draw = normal(self._he_scale(value, math.prod(shape[1:])))
         inputs = [value, self.weight(f"{name}_weight", shape, draw)]
         if bias:
             inputs.append(self.weight(f"{name}_bias", (channels,), normal(_SHIFT_SCALE)))

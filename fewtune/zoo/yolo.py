@@ -24,9 +24,6 @@ _SCALES = (
 )
 _ANCHORS = sum(len(anchors) * (_SIZE // stride) ** 2 for stride, _, anchors in _SCALES)
 
-# Raw predictions go through an exponential, so they are kept small.
-_PREDICTION_SCALE = 0.3
-
 
 def yolov3_mobilenet(builder: GraphBuilder) -> None:
     """Add YOLOv3; outputs are ``boxes``, 1 x 10647 x 4, and ``scores``, 1 x 10647 x 20.
@@ -72,9 +69,7 @@ def _upsampled(builder: GraphBuilder, value: str, name: str) -> str:
 
 def _predictions(builder: GraphBuilder, value: str, name: str, anchors: int, size: int) -> str:
     """Predict at each place: 1 x (places x anchors) x values."""
-    value = builder.convolution(
-        value, f"{name}_prediction", anchors * _VALUES, bias=True, scale=_PREDICTION_SCALE
-    )
+    value = builder.convolution(value, f"{name}_prediction", anchors * _VALUES, bias=True)
     value = builder.reshape(value, f"{name}_places", 1, anchors * _VALUES, size * size)
     value = builder.transpose(value, f"{name}_by_place", 0, 2, 1)
     return builder.reshape(value, f"{name}_rows", 1, size * size * anchors, _VALUES)
