@@ -127,6 +127,11 @@ class TaskInfo(Part):
     bytes: int = Field(description="bytes of the inputs and outputs of one call")
     share: float = Field(description="estimated share of the model's time, by a roofline, 0 to 1")
 
+    @property
+    def shapes_text(self) -> str:
+        """The shapes as a person reads them, such as ``1x13x13x512 1x1x512x64 1x13x13x64``."""
+        return " ".join("x".join(map(str, shape)) for shape in self.shapes)
+
 
 class TaskTable(Artifact):
     """The tasks of one model, heaviest first."""

@@ -11,7 +11,7 @@ from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
 from fewtune.errors import VerificationError
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.machine import require_compiler, target_from_json
-from fewtune.model import reference
+from fewtune.model import layout_free, reference
 from fewtune.model.relax_import import REFERENCE
 from fewtune.schedule.default import apply_default_schedules
 from fewtune.task.extract import Task, kernels
@@ -110,7 +110,7 @@ def compile_model(
     unscheduled = [
         name for name in rest if not scheduled[name].attrs.get("tirx.is_scheduled", False)
     ]
-    executable = build_executable(scheduled, target)
+    executable = build_executable(layout_free.fold(scheduled), target)
     library = directory / LIBRARY
     executable.export_library(str(library))
     compile_s = time.perf_counter() - started

@@ -89,6 +89,25 @@ def test_an_error_while_running_is_no_crash(
     assert pool.handles[0].pid == pid
 
 
+def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(
+    scheduled: tvm.IRModule, specs: Specs
+) -> None:
+    from tvm import te
+
+    data = te.placeholder((2**31, 64), name="data")
+    twice = te.compute(data.shape, lambda i, j: data[i, j] * 2, name="twice")
+    out = te.compute((64,), lambda j: twice[0, j] + twice[2**31 - 1, j])
+    greedy = tvm.IRModule({"main": te.create_prim_func([data, out])})
+    options = WorkerOptions(memory_limit_bytes=4 * 2**30)
+    with WorkerPool(tuned_tiny.fingerprint().target, 1, 1, options) as workers:
+        wrong, right = Measurer(workers).measure(
+            [greedy, scheduled], [[([2**31, 64], "float32"), ([64], "float32")], specs], [None] * 2
+        )
+    assert wrong.run_s is None
+    assert wrong.cause in ("runtime_error", "runtime_crash")
+    assert right.run_s
+
+
 def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -> None:
     before = pool.handles[0].pid
     kill(pool.handles[0])

@@ -15,7 +15,8 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
-from fewtune.model import prepare, reference
+from fewtune.model import layout_free, prepare, reference
+from fewtune.model.calls import call_counts
 from fewtune.model.source import load_registered
 from fewtune.tvm_runtime import relax, set_threads, tvm
 
@@ -77,22 +78,9 @@ def lower(
         relax.transform.DeadCodeElimination(),
     ]
     with target, tvm.transform.PassContext(opt_level=3):
-        return tvm.transform.Sequential(passes)(module)
-
-
-def count_calls(lowered: tvm.IRModule, pattern: str) -> int:
-    """How many kernel calls in ``main`` have a name that ``pattern`` matches from its start."""
-    matched = 0
-
-    def visit(expression: relax.Expr) -> None:
-        nonlocal matched
-        if isinstance(expression, relax.Call) and expression.args:
-            callee = expression.args[0]
-            if isinstance(callee, tvm.ir.GlobalVar) and re.match(pattern, callee.name_hint):
-                matched += 1
-
-    relax.analysis.post_order_visit(lowered["main"], visit)
-    return matched
+        lowered = tvm.transform.Sequential(passes)(module)
+    # Only MetaSchedule's rules for CPUs move weights.
+    return layout_free.mark(lowered) if str(target.kind.name) == "llvm" else lowered
 
 
 def import_model(
@@ -175,7 +163,11 @@ def import_model(
         nodes_simplified=len(simplified.graph.node),
         layout=layout,
         layout_note=layout_note,
-        transposes=count_calls(lowered, r"(fused_)?transpose"),
+        transposes=sum(
+            count
+            for kernel, count in call_counts(lowered).items()
+            if re.match(r"(fused_)?transpose", kernel)
+        ),
         max_relative_error=error,
         error_bound=options.error_bound,
         notes=notes,

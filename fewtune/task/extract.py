@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
 from fewtune.files import canonical_json, write_text
+from fewtune.model.calls import call_counts
 from fewtune.table import Table
 from fewtune.task.analysis import KernelCost, analyse
-from fewtune.tvm_runtime import relax, tvm
+from fewtune.tvm_runtime import tvm
 
 MODULES = "modules.json"
 
@@ -69,7 +70,7 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
     tasks : list of Task
         Named after the first kernel of equal structure; ordered by estimated share, then name.
     """
-    calls = _calls(lowered)
+    calls = call_counts(lowered)
     weights: Counter[str] = Counter()
     first: dict[str, tuple[str, tvm.IRModule]] = {}
     for symbol, function in lowered.functions_items():
@@ -138,7 +139,7 @@ def tasks_markdown(table: TaskTable) -> str:
             task.name,
             str(task.weight),
             task.operator,
-            " ".join("x".join(map(str, shape)) for shape in task.shapes),
+            task.shapes_text,
             task.dtype,
             f"{task.flops / 1e9:.4f}",
             f"{task.bytes / 1e6:.2f}",
@@ -151,17 +152,3 @@ def tasks_markdown(table: TaskTable) -> str:
         "MB a call", "estimated share, %",
     ]  # fmt: skip
     return f"# Tasks of {table.model}\n\n{Table(heads, rows, frozenset({0, 2, 3})).markdown()}"
-
-
-def _calls(lowered: tvm.IRModule) -> Counter[str]:
-    """How often ``main`` calls each kernel."""
-    counts: Counter[str] = Counter()
-
-    def visit(expression: relax.Expr) -> None:
-        if isinstance(expression, relax.Call):
-            for argument in expression.args:
-                if isinstance(argument, tvm.ir.GlobalVar):
-                    counts[argument.name_hint] += 1
-
-    relax.analysis.post_order_visit(lowered["main"], visit)
-    return counts

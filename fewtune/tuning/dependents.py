@@ -67,8 +67,10 @@ def measure_dependents(
         progress.show(
             Snapshot(
                 phase=f"share {place + 1}/{len(job['dependents'])} tasks,",
-                task=f"{name} from {representative}",
+                task=name,
+                detail=f"{by_name[name].info.shapes_text} from {representative}",
                 trials=measured,
+                task_trials=len(event["candidates"]),
                 trials_total=measured,
                 default_ms=default_s * 1e3 if default_s != float("inf") else None,
                 best_ms=best_s * 1e3 if best_s != float("inf") else None,

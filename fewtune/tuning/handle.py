@@ -34,7 +34,7 @@ class WorkerOptions:
     build_timeout_s: float = 5.0
     run_timeout_s: float = 10.0
     recycle_bytes: int = 1200 * 2**20
-    recycle_builds: int = 2000
+    recycle_builds: int = 250
     memory_limit_bytes: int = 8 * 2**30
 
 

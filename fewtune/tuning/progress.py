@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pydantic import BaseModel
 
 from fewtune.files import canonical_json, write_text
+
+if TYPE_CHECKING:
+    from fewtune.tuning.live import LiveView
 
 
 class Snapshot(BaseModel):
@@ -20,6 +22,7 @@ class Snapshot(BaseModel):
     detail: str = ""
     trials: int
     trials_total: int
+    task_trials: int = 0
     default_ms: float | None = None
     best_ms: float | None = None
     estimated_latency_ms: float | None = None
@@ -30,6 +33,8 @@ class Snapshot(BaseModel):
     def line(self) -> str:
         """The snapshot as one line of text."""
         parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", self.task]
+        if self.detail:
+            parts.append(self.detail)
         if self.best_ms is not None and self.default_ms is not None:
             gain = self.default_ms / self.best_ms if self.best_ms else float("nan")
             parts.append(
@@ -37,6 +42,15 @@ class Snapshot(BaseModel):
             )
         elif self.best_ms is not None:
             parts.append(f"best {self.best_ms:.4g} ms")
+        return " | ".join([*parts, *self._whole()])
+
+    def standing(self) -> str:
+        """Where the whole run stands, as one line of text."""
+        head = f"{self.phase} {self.trials}/{self.trials_total} trials"
+        return " | ".join([head, *self._whole()])
+
+    def _whole(self) -> list[str]:
+        parts = []
         if self.estimated_latency_ms is not None:
             parts.append(f"model about {self.estimated_latency_ms:.4g} ms")
         if self.failures:
@@ -44,7 +58,7 @@ class Snapshot(BaseModel):
         clock = f"{self.elapsed_s:.0f} s"
         if self.left_s is not None:
             clock += f", about {self.left_s:.0f} s left"
-        return " | ".join([*parts, clock])
+        return [*parts, clock]
 
 
 class Progress:
@@ -55,31 +69,37 @@ class Progress:
     path : Path, optional
         File that holds the latest snapshot as JSON.
     stream : TextIO
-        Where to show; a terminal gets one line that changes, anything else plain lines.
+        Where to show; a terminal gets a table that is redrawn, anything else plain lines.
     """
 
     def __init__(self, path: Path | None = None, stream: TextIO | None = None) -> None:
         self.path = path
         self.stream = stream or sys.stdout
-        self._live = self.stream.isatty()
-        self._last_task = ""
-        self._started = time.monotonic()
+        self._live: LiveView | None = None
+        if self.stream.isatty():
+            from fewtune.tuning.live import LiveView
+
+            self._live = LiveView(self.stream)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the run stands now."""
         if self.path is not None:
             write_text(self.path, canonical_json(snapshot.model_dump()))
-        if self._live:
-            if self._last_task not in ("", snapshot.task):
-                self.stream.write("\n")
-            self.stream.write("\r\x1b[2K" + snapshot.line())
-            self._last_task = snapshot.task
+        if self._live is not None:
+            self._live.show(snapshot)
         else:
             self.stream.write(snapshot.line() + "\n")
-        self.stream.flush()
+            self.stream.flush()
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self.stream.write(("\n" if self._live and self._last_task else "") + text + "\n")
-        self.stream.flush()
-        self._last_task = ""
+        if self._live is not None:
+            self._live.say(text)
+        else:
+            self.stream.write(text + "\n")
+            self.stream.flush()
+
+    def close(self) -> None:
+        """Leave the last view as it stands."""
+        if self._live is not None:
+            self._live.close()

@@ -316,9 +316,10 @@ class Session:
             Snapshot(
                 phase="tune",
                 task=state.task.info.name,
-                detail=" ".join("x".join(map(str, shape)) for shape in state.task.info.shapes),
+                detail=state.task.info.shapes_text,
                 trials=trials,
                 trials_total=self.total_trials,
+                task_trials=len(state.trials),
                 default_ms=default_s * 1e3 if default_s else None,
                 best_ms=best_s * 1e3 if best_s != float("inf") else None,
                 estimated_latency_ms=estimate_s * 1e3 if estimate_s is not None else None,

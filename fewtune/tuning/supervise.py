@@ -169,6 +169,8 @@ def _main(file: Path) -> int:
     except FewtuneError as error:
         file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))
         return error.exit_code
+    finally:
+        progress.close()
     return 0
 
 

@@ -12,10 +12,12 @@ the worker ends when the socket closes, so it never outlives its parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -52,7 +54,8 @@ class Worker:
         self._device = device_of(self._target)
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._built: dict[int, Any] = {}
-        self._arguments: dict[str, list[Any]] = {}
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}
+        self._buffers: dict[str, list[Any]] = {}
 
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
@@ -68,6 +71,7 @@ class Worker:
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
         self._built[number] = built
+        self._shapes[number] = _argument_shapes(module["main"])
         return time.perf_counter() - started
 
     def measure(
@@ -83,42 +87,51 @@ class Worker:
             Seconds the measuring took.
         """
         started = time.perf_counter()
-        built = self._built[number]
-        arguments = self._buffers(specs)
+        with _apart_from_the_pool():
+            run_s = self._raced(self._built[number], self._arguments(number, specs), race)
+        return run_s, time.perf_counter() - started
+
+    def _raced(self, built: Any, arguments: list[Any], race: Race) -> list[float]:
         first = self._evaluate(built, arguments, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
-            return first, time.perf_counter() - started
+            return first
         estimate = first[0]
         calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
         short = self._evaluate(built, arguments, calls, race.short_repeats)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
-            return short, time.perf_counter() - started
+            return short
         calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
-        full = self._evaluate(built, arguments, calls, race.full_repeats)
-        return full, time.perf_counter() - started
+        return self._evaluate(built, arguments, calls, race.full_repeats)
 
     def duel(
         self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
     ) -> list[list[float]]:
         """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
-        arguments = self._buffers(specs)
+        with _apart_from_the_pool():
+            return self._duelled(numbers, specs, rounds, round_s)
+
+    def _duelled(
+        self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
+    ) -> list[list[float]]:
+        arguments = [self._arguments(number, specs) for number in numbers]
         samples: list[list[float]] = [[] for _ in numbers]
         calls = []
-        for number in numbers:
-            once = self._evaluate(self._built[number], arguments, 1, 2)[-1]
+        for place, number in enumerate(numbers):
+            once = self._evaluate(self._built[number], arguments[place], 1, 2)[-1]
             calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
         for _ in range(rounds):
             for place, number in enumerate(numbers):
-                sample = self._evaluate(self._built[number], arguments, calls[place], 1)
+                sample = self._evaluate(self._built[number], arguments[place], calls[place], 1)
                 samples[place].extend(sample)
         return samples
 
     def forget(self) -> None:
         """Drop every built candidate and buffer."""
         self._built.clear()
-        self._arguments.clear()
+        self._shapes.clear()
+        self._buffers.clear()
 
     def resident_bytes(self) -> int:
         """Memory this process holds."""
@@ -129,17 +142,49 @@ class Worker:
         evaluator = built.time_evaluator("main", self._device, number=number, repeat=repeat)
         return [float(value) for value in evaluator(*arguments).results]
 
-    def _buffers(self, specs: list[tuple[list[int], str]]) -> list[Any]:
+    def _arguments(self, number: int, specs: list[tuple[list[int], str]]) -> list[Any]:
+        """The task's buffers, weights in the layout that candidate ``number`` reads them in."""
         key = repr(specs)
-        if key not in self._arguments:
-            self._arguments.clear()
+        if key not in self._buffers:
+            self._buffers.clear()
             buffers = []
             for shape, dtype in specs:
                 buffer = self._tvm.runtime.empty(tuple(shape), dtype, self._device)
                 self._fill(buffer)
                 buffers.append(buffer)
-            self._arguments[key] = buffers
-        return self._arguments[key]
+            self._buffers[key] = buffers
+        views = []
+        for buffer, shape in zip(self._buffers[key], self._shapes[number], strict=True):
+            views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
+        return views
+
+
+@contextlib.contextmanager
+def _apart_from_the_pool() -> Iterator[None]:
+    """Keep this thread off the cores that TVM's pool is bound to, while it measures.
+
+    TVM binds each thread of its pool to a core and lets the caller, which computes beside them,
+    roam. Where the caller shares a core with one of them, a kernel takes twice its time, and the
+    scheduler may leave it so for a whole measurement.
+    """
+    allowed = os.sched_getaffinity(0)
+    bound: set[int] = set()
+    for thread in os.scandir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            cores = os.sched_getaffinity(int(thread.name))
+            bound |= cores if len(cores) == 1 else set()
+    free = allowed - bound
+    if bound and free:
+        os.sched_setaffinity(0, free)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _argument_shapes(function: Any) -> list[tuple[int, ...]]:
+    """Shapes of a function's buffers, once its weights are laid out."""
+    return [tuple(int(extent) for extent in buffer.shape) for buffer in function.params]
 
 
 def serve(connection: Connection) -> None:

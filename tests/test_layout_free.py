@@ -1,0 +1,97 @@
+"""Weights laid out as their kernels read them: marked, rewritten, folded, and still right."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from fewtune.artifacts import ImportReport
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.model import layout_free, reference
+from fewtune.model.calls import call_counts
+from fewtune.model.relax_import import lower
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+from tests.tiny_models import make_model, random_weight, tiny_convolutional_model
+
+
+@cache
+def drawn() -> list[tvm.s_tir.Schedule]:
+    """Schedules of the convolution ``b`` by rule."""
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    prior, random = Prior(space), np.random.default_rng(3)
+    made = [space.make(prior.draw(random), seed) for seed in range(1, 12)]
+    return [one.schedule for one in made if one.schedule is not None]
+
+
+def test_weights_are_marked_and_biases_are_not() -> None:
+    for task in tuned_tiny.convolutions().values():
+        free = [int(place) for place in task.mod["main"].attrs[layout_free.FREE]]
+        (place,) = free
+        assert len([extent for extent in task.info.shapes[place] if extent > 1]) >= 2
+        assert task.info.shapes[place][2:] == [
+            task.info.shapes[0][3],
+            task.info.shapes[-1][3],
+        ]
+
+
+def test_a_gpu_keeps_its_layouts() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    lowered = lower(tiny_convolutional_model(), target, "NHWC")
+    functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert functions
+    assert not any(layout_free.FREE in (function.attrs or {}) for function in functions)
+
+
+@pytest.mark.parametrize(("other", "free"), [("weight", True), ("given", False)])
+def test_an_argument_is_free_only_where_every_call_gives_a_constant(other: str, free: bool) -> None:
+    model = make_model(
+        [
+            helper.make_node("MatMul", ["input", "weight"], ["first"], name="first"),
+            helper.make_node("Relu", ["first"], ["left"], name="relu"),
+            helper.make_node("MatMul", ["left", other], ["second"], name="second"),
+        ],
+        {"input": [8, 8], "given": [8, 8]},
+        {"left": [8, 8], "second": [8, 8]},
+        {"weight": random_weight(np.random.default_rng(1), 8, 8)},
+    )
+    lowered = lower(model, tuned_tiny.target(), "NHWC")
+    products = [f for v, f in lowered.functions_items() if v.name_hint.startswith("matmul")]
+    (product,) = products
+    assert (layout_free.FREE in (product.attrs or {})) == free
+
+
+def test_a_candidate_with_its_weights_moved_is_measured() -> None:
+    task = tuned_tiny.convolutions()["b"]
+    modules = [schedule.mod for schedule in drawn()]
+    assert any("layout_rewrite_preproc" in module.script() for module in modules)
+    measurer = Measurer(tuned_tiny.pool())
+    outcomes = measurer.measure(modules, [module_specs(task.mod)] * len(modules), [None] * 99)
+    assert [outcome.cause for outcome in outcomes] == [None] * len(modules)
+
+
+def test_folded_weights_compute_what_onnxruntime_does() -> None:
+    lowered = tuned_tiny.lowered()
+    kernel = lowered.get_global_var(tuned_tiny.convolutions()["b"].info.name)
+    function = drawn()[0].mod["main"].with_attr("global_symbol", kernel.name_hint)
+    scheduled = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
+    scheduled.update_func(kernel, function.with_attr("tirx.is_scheduled", True))
+    folded = layout_free.fold(scheduled)
+    assert "layout_rewrite_preproc" in scheduled.script()
+    assert "layout_rewrite_preproc" not in folded.script()
+    # The permuting was done while compiling: main calls as many kernels as before.
+    assert call_counts(folded).total() == call_counts(lowered).total()
+    inputs = ImportReport.read(tuned_tiny.imported()).inputs
+    feeds = reference.random_inputs(inputs, 5)
+    session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
+    executable = build_executable(folded, tuned_tiny.target())
+    actual = CompiledModel(executable, tuned_tiny.target()).outputs(
+        [feeds[spec.name] for spec in inputs]
+    )
+    assert reference.relative_error(actual, session.run(feeds)) < 1e-5
