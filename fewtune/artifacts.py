@@ -224,7 +224,7 @@ class TuneReport(Artifact):
     stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
 
 
-ShareStatus = Literal["shared", "tuned_itself", "default"]
+ShareStatus = Literal["shared", "drawn", "tuned_itself", "default"]
 
 
 class SharedTask(Part):
@@ -306,7 +306,7 @@ class KernelRow(Part):
     latency_ms: float | None = Field(description="best measured latency of one call")
     share: float | None = Field(description="weight * latency over the sum of all tasks")
     gflops: float | None
-    schedule: Literal["tuned", "shared", "tuned_itself", "default", "none"]
+    schedule: Literal["tuned", "shared", "drawn", "tuned_itself", "default", "none"]
     donor: str | None
 
 

@@ -124,7 +124,7 @@ def benchmark_model(
     samples = interleave.interleave(variants.runs, options.rounds)
     del variants
     rows = _kernel_rows(tasks, selection, tuned, shared, fingerprint)
-    searched = [row.share for row in rows if row.schedule in ("tuned", "shared", "tuned_itself")]
+    searched = [row.share for row in rows if row.schedule not in ("default", "none")]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     result = BenchmarkReport(
         model=selection.model,

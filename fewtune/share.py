@@ -155,12 +155,13 @@ def _collect(
         measured = [e for e in [event["default"], *candidates] if e and e.get("run_s")]
         trials[name] = [Trial.from_json(e) for e in sorted(measured, key=median_s)]
         best_s = min(default_s, median_s(best))
+        rank = best["rank"] if served and best is not None else None
         lines[name] = SharedTask(
             task=name,
             representative=representative,
-            donor=representative if served else None,
-            donor_rank=best["rank"] if served and best is not None else None,
-            status="shared" if served else "default",
+            donor=representative if rank is not None else None,
+            donor_rank=rank,
+            status="default" if not served else "drawn" if rank is None else "shared",
             candidates=event["offered"],
             valid=len(valid),
             trials=len(candidates),

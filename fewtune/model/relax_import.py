@@ -17,6 +17,7 @@ from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
 from fewtune.model import layout_free, prepare, reference
 from fewtune.model.calls import call_counts
+from fewtune.model.converters import layout_friendly
 from fewtune.model.source import load_registered
 from fewtune.tvm_runtime import relax, set_threads, tvm
 
@@ -62,7 +63,8 @@ def lower(
     """
     from tvm.relax.frontend.onnx import from_onnx
 
-    module = from_onnx(model, keep_params_in_input=False)
+    with layout_friendly():
+        module = from_onnx(model, keep_params_in_input=False)
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),

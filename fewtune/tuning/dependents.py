@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fewtune.machine import has_own_device, target_from_json
 from fewtune.schedule.default import default_schedule
+from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace, sampling
 from fewtune.schedule.transfer import move
 from fewtune.task.extract import Task
@@ -96,17 +99,21 @@ def _share_one(
     records = everything[: options.count(len(everything))]
     space = SearchSpace(task.mod, target)
     reasons: Counter[str] = Counter()
-    schedules: dict[str, tuple[int, tvm.s_tir.Schedule]] = {}
+    offers: dict[str, _Offer] = {}
     for rank, record in enumerate(records, start=1):
         moved = move(record.trace, space)
         if moved.schedule is None:
             reasons[moved.reason] += 1
         else:
             key = trace_key(trace_json(moved.schedule.trace))
-            schedules.setdefault(key, (rank, moved.schedule))
-    schedules = _likeliest(schedules, Scorer(space, cost_model), options.trials_per_task)
+            offers.setdefault(key, _Offer(moved.schedule, rank))
+    scorer = Scorer(space, cost_model)
+    if scorer.trained:
+        for schedule in _drawn(space, options.draws, [options.seed, *task.info.name.encode()]):
+            offers.setdefault(trace_key(trace_json(schedule.trace)), _Offer(schedule, None))
+    likeliest = _likeliest(list(offers.values()), scorer, options.trials_per_task)
     default = default_schedule(task.mod, target)
-    candidates = [schedule for _, schedule in schedules.values()]
+    candidates = [offer.schedule for offer in likeliest]
     # The default is measured in the same batch: its figure of an hour ago is no comparison.
     first = [default] if default is not None else []
     batch = [*first, *candidates]
@@ -119,7 +126,6 @@ def _share_one(
     for schedule, outcome in zip(batch, outcomes, strict=True):
         trial = Trial(trace_json(schedule.trace), outcome.run_s, outcome.cause)
         entries.append(trial.as_json())
-    ranks = [rank for rank, _ in schedules.values()]
     return {
         "kind": "shared",
         "task": task.info.name,
@@ -127,20 +133,32 @@ def _share_one(
         "reasons": dict(sorted(reasons.items())),
         "default": entries[0] if first else None,
         "candidates": [
-            {**entry, "rank": rank}
-            for entry, rank in zip(entries[len(first) :], ranks, strict=True)
+            {**entry, "rank": offer.rank}
+            for entry, offer in zip(entries[len(first) :], likeliest, strict=True)
         ],
     }
 
 
-def _likeliest(
-    schedules: dict[str, tuple[int, tvm.s_tir.Schedule]], scorer: Scorer, count: int
-) -> dict[str, tuple[int, tvm.s_tir.Schedule]]:
-    """The donor's best schedule, and beside it those that the cost model rates best here."""
-    if len(schedules) <= count:
-        return schedules
-    keys = list(schedules)
-    if scorer.trained:
-        scores = scorer.score(scorer.features([schedule for _, schedule in schedules.values()]))
-        keys[1:] = sorted(keys[1:], key=lambda key: -scores[keys.index(key)])
-    return {key: schedules[key] for key in keys[:count]}
+class _Offer(NamedTuple):
+    """A schedule that a dependent could take: its rank at the donor, None if drawn by rule."""
+
+    schedule: tvm.s_tir.Schedule
+    rank: int | None
+
+
+def _drawn(space: SearchSpace, count: int, seed: list[int]) -> list[tvm.s_tir.Schedule]:
+    """Schedules whose register tiles fit this task by rule, where there is a rule for it."""
+    prior, random = Prior(space), np.random.default_rng(seed)
+    if not prior.informed:
+        return []
+    made = [space.make(prior.draw(random), number) for number in range(1, count + 1)]
+    return [one.schedule for one in made if one.schedule is not None]
+
+
+def _likeliest(offers: list[_Offer], scorer: Scorer, count: int) -> list[_Offer]:
+    """The first offer, and beside it those that the cost model rates best here."""
+    if len(offers) <= count or not scorer.trained:
+        return offers[:count]
+    scores = scorer.score(scorer.features([offer.schedule for offer in offers]))
+    others = sorted(range(1, len(offers)), key=lambda place: -scores[place])
+    return [offers[place] for place in [0, *others[: count - 1]]]

@@ -60,7 +60,13 @@ class ShareOptions(BaseModel):
         default=4,
         ge=1,
         le=100_000,
-        description="how many of these are measured: those that the cost model rates best",
+        description="how many candidates are measured: those that the cost model rates best",
+    )
+    draws: int = Field(
+        default=16,
+        ge=0,
+        le=100_000,
+        description="schedules drawn by rule that the cost model rates beside the shared ones",
     )
     fallback_trials: int = Field(
         default=16, ge=0, le=100_000, description="trials for a task that no schedule serves"

@@ -1,0 +1,91 @@
+"""Operators between convolutions keep the layout, and their results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.model.calls import call_counts
+from fewtune.model.converters import layout_friendly
+from fewtune.model.relax_import import lower
+from tests import tuned_tiny
+from tests.tiny_models import make_model, random_weight
+
+
+def between_convolutions(operator: str, constants: dict[str, float], attributes: dict) -> object:
+    """Convolution, the operator, convolution; ``constants`` are its inputs after the first."""
+    random = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("Conv", ["input", "first"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node(operator, ["a", *constants], ["b"], name="between", **attributes),
+        helper.make_node("Conv", ["b", "second"], ["output"], name="second", pads=[1] * 4),
+    ]
+    weights = {
+        "first": random_weight(random, 8, 4, 3, 3),
+        "second": random_weight(random, 8, 8, 3, 3),
+        **{name: np.float32(value) for name, value in constants.items() if name},
+    }
+    return make_model(nodes, {"input": [1, 4, 8, 8]}, {"output": [1, 8, 8, 8]}, weights)
+
+
+@pytest.mark.parametrize(
+    ("operator", "constants", "attributes"),
+    [
+        ("Clip", {"least": 0.0, "most": 0.5}, {}),
+        ("Clip", {"": 0.0, "most": 0.25}, {}),
+        ("Clip", {"least": -0.5}, {}),
+        ("LeakyRelu", {}, {"alpha": 0.1}),
+        ("LeakyRelu", {}, {"alpha": 1.5}),
+        ("HardSigmoid", {}, {"alpha": 0.3}),
+        ("HardSwish", {}, {}),
+    ],
+)
+def test_the_result_is_the_same_and_the_layout_stays(
+    operator: str, constants: dict[str, float], attributes: dict
+) -> None:
+    model = between_convolutions(operator, constants, attributes)
+    lowered = lower(model, tuned_tiny.target(), "NHWC")
+    transposes = sum(n for name, n in call_counts(lowered).items() if "transpose" in name)
+    # One at each end of the network; a slope above 1 is no maximum, and TVM's own rule stands.
+    assert transposes == 2 or attributes.get("alpha") == 1.5
+    data = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype("float32")
+    (expected,) = ReferenceEvaluator(model).run(None, {"input": data})
+    executable = build_executable(lowered, tuned_tiny.target())
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min"])
+def test_of_two_activations_the_greater_or_lesser_is_taken_in_place(operator: str) -> None:
+    model = make_model(
+        [
+            helper.make_node("Conv", ["input", "one"], ["a"], name="one"),
+            helper.make_node("Conv", ["input", "two"], ["b"], name="two"),
+            helper.make_node(operator, ["a", "b"], ["output"], name="either"),
+        ],
+        {"input": [1, 4, 8, 8]},
+        {"output": [1, 8, 8, 8]},
+        {
+            name: random_weight(np.random.default_rng(n), 8, 4, 1, 1)
+            for n, name in enumerate(("one", "two"))
+        },
+    )
+    counts = call_counts(lower(model, tuned_tiny.target(), "NHWC"))
+    fused = {"Max": "fused_conv2d_maximum", "Min": "fused_conv2d_minimum"}[operator]
+    assert counts[fused] == 1
+
+
+def test_the_importer_is_as_it_was_afterwards() -> None:
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    names = ("Clip", "Max", "Min", "LeakyRelu", "HardSigmoid", "HardSwish")
+    before = {name: dict(vars(getattr(onnx_frontend, name))) for name in names}
+    with layout_friendly():
+        assert vars(onnx_frontend.Clip)["_impl_v13"] != before["Clip"]["_impl_v13"]
+    assert {name: set(vars(getattr(onnx_frontend, name))) for name in names} == {
+        name: set(attributes) for name, attributes in before.items()
+    }
+    assert "functools" not in repr(onnx_frontend.Clip._impl_v13)
