@@ -23,6 +23,7 @@ _CALLS_S = 0.05
 _WARM_UP_S = 0.1
 _SLOW_S = 0.5
 _SLOW_ROUNDS = 3
+_VERY_SLOW_S = 5.0
 
 
 def interleave(
@@ -38,7 +39,7 @@ def interleave(
         Each runs the model once and returns when it is done.
     rounds : int
         Rounds; a variant that takes over half a second a call is left out after the first three,
-        since it is there for scale only.
+        one that takes over five after the first, since it is there for scale only.
     clock : callable
         Monotonic seconds.
 
@@ -47,7 +48,7 @@ def interleave(
     samples_s : dict of list of float
         Seconds of one call, a sample a round: the median of the calls of that round.
     """
-    calls, warming = {}, {}
+    calls, warming, turns = {}, {}, {}
     for name, run in variants.items():
         run()
         began = clock()
@@ -55,21 +56,23 @@ def interleave(
         once_s = clock() - began
         calls[name] = max(1, min(50, round(_CALLS_S / max(once_s, 1e-6))))
         warming[name] = max(1, min(200, round(_WARM_UP_S / max(once_s, 1e-6))))
+        turns[name] = rounds
         if once_s > _SLOW_S:
-            calls[name] = warming[name] = 0
+            calls[name], warming[name] = 1, 0
+            turns[name] = 1 if once_s > _VERY_SLOW_S else min(rounds, _SLOW_ROUNDS)
     samples: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for index in range(rounds):
         turned = names[index % len(names) :] + names[: index % len(names)]
         for name in turned:
-            if calls[name] == 0 and index >= _SLOW_ROUNDS:
+            if index >= turns[name]:
                 continue
             time.sleep(_SETTLE_S)
             run = variants[name]
             for _ in range(warming[name]):
                 run()
             taken = []
-            for _ in range(max(1, calls[name])):
+            for _ in range(calls[name]):
                 began = clock()
                 run()
                 taken.append(clock() - began)

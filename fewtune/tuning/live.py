@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _HEADS = ("task", "shapes", "trials", "default ms", "best ms", "gain")
 # Lines of the terminal that the table cannot have: its heads, its rules, the line below it.
 _OTHER_LINES = 7
+_FIGURE_WIDTH = 6
 
 
 class LiveView:
@@ -59,8 +60,13 @@ class LiveView:
         table = Table(box=None, pad_edge=False)
         for head in _HEADS:
             text = head in ("task", "shapes")
+            # In a narrow window names and shapes are cut, never figures.
             table.add_column(
-                head, justify="left" if text else "right", no_wrap=True, overflow="ellipsis"
+                head,
+                justify="left" if text else "right",
+                no_wrap=True,
+                overflow="ellipsis",
+                min_width=None if text else max(_FIGURE_WIDTH, len(head)),
             )
         room = max(3, self._console.height - _OTHER_LINES)
         for row in list(self._rows.values())[-room:]:

@@ -57,19 +57,19 @@ class ShareOptions(BaseModel):
         default="10", description="the best N schedules of the representative, or the best N%"
     )
     trials_per_task: int = Field(
-        default=4,
+        default=3,
         ge=1,
         le=100_000,
         description="how many candidates are measured: those that the cost model rates best",
     )
     draws: int = Field(
-        default=16,
+        default=8,
         ge=0,
         le=100_000,
         description="schedules drawn by rule that the cost model rates beside the shared ones",
     )
     fallback_trials: int = Field(
-        default=16, ge=0, le=100_000, description="trials for a task that no schedule serves"
+        default=8, ge=0, le=100_000, description="trials for a task that no schedule serves"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 
