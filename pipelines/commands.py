@@ -16,6 +16,7 @@ from pipelines.project import find_root
 from stages.places import Places
 
 if TYPE_CHECKING:
+    from fewtune.artifacts import Comparison
     from pipelines.outcome import Outcome
 
 
@@ -221,6 +222,8 @@ def report(options: argparse.Namespace) -> int:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
         again = " ".join(["fewtune run", *sorted(missing)])
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
+    if options.rfc_table:
+        return _write_rfc_table(tables.distinct_comparisons(found), Path(options.rfc_table))
     if options.markdown:
         print(tables.results_markdown(found), end="")
         if options.kernels:
@@ -232,6 +235,18 @@ def report(options: argparse.Namespace) -> int:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
             tables.kernel_table(result.benchmark).print()
+    return 0
+
+
+def _write_rfc_table(comparisons: list[Comparison], directory: Path) -> int:
+    from fewtune.rfc_table import JSON, MARKDOWN, write_rfc_table
+
+    if not comparisons:
+        raise InputError(
+            "no model was tuned both selectively and in full: make it with `fewtune run --all`"
+        )
+    write_rfc_table(comparisons, directory)
+    print(f"{directory / JSON}, {directory / MARKDOWN}: {len(comparisons)} models")
     return 0
 
 
