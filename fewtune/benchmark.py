@@ -82,6 +82,10 @@ class Variants:
         self.runs["onnxruntime"] = lambda: session.run(feeds)
         self._expected = session.run(feeds)
 
+    def measured(self, rounds: int) -> dict[str, list[float]]:
+        """Seconds of one call of every variant, in turns; untuned is there for scale."""
+        return interleave.interleave(self.runs, rounds, for_scale=frozenset({"untuned"}))
+
     def relative_error(self, name: str) -> float:
         """Largest relative error of a variant against onnxruntime on the measured inputs."""
         actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name].run()]
@@ -121,7 +125,7 @@ def benchmark_model(
         import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options.seed
     )
     error = variants.relative_error("tuned")
-    samples = interleave.interleave(variants.runs, options.rounds)
+    samples = variants.measured(options.rounds)
     del variants
     rows = _kernel_rows(tasks, selection, tuned, shared, fingerprint)
     searched = [row.share for row in rows if row.schedule not in ("default", "none")]

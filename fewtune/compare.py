@@ -37,7 +37,7 @@ def compare_strategies(
     }
     variants = Variants(import_directory, libraries, fingerprint, options.seed)
     error = max(variants.relative_error(name) for name in libraries)
-    samples = interleave.interleave(variants.runs, options.rounds)
+    samples = variants.measured(options.rounds)
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     achieved = interleave.ratio_stats(samples["full"], samples["selective"])
     selective, full = metrics["selective"], metrics["full"]

@@ -30,6 +30,7 @@ def interleave(
     variants: dict[str, Callable[[], object]],
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
+    for_scale: frozenset[str] = frozenset(),
 ) -> dict[str, list[float]]:
     """Measure variants in turns.
 
@@ -38,10 +39,11 @@ def interleave(
     variants : dict of callable
         Each runs the model once and returns when it is done.
     rounds : int
-        Rounds; a variant that takes over half a second a call is left out after the first three,
-        one that takes over five after the first, since it is there for scale only.
     clock : callable
         Monotonic seconds.
+    for_scale : frozenset of str
+        Variants that nothing is compared with closely: one that takes over half a second a call
+        is left out after three rounds, one that takes over five is run just once, before them.
 
     Returns
     -------
@@ -49,8 +51,14 @@ def interleave(
         Seconds of one call, a sample a round: the median of the calls of that round.
     """
     calls, warming, turns = {}, {}, {}
+    samples: dict[str, list[float]] = {name: [] for name in variants}
     for name, run in variants.items():
+        began = clock()
         run()
+        first_s = clock() - began
+        if name in for_scale and first_s > _VERY_SLOW_S:
+            samples[name], turns[name] = [first_s], 0
+            continue
         began = clock()
         run()
         once_s = clock() - began
@@ -59,8 +67,8 @@ def interleave(
         turns[name] = rounds
         if once_s > _SLOW_S:
             calls[name], warming[name] = 1, 0
-            turns[name] = 1 if once_s > _VERY_SLOW_S else min(rounds, _SLOW_ROUNDS)
-    samples: dict[str, list[float]] = {name: [] for name in variants}
+            if name in for_scale:
+                turns[name] = min(rounds, _SLOW_ROUNDS)
     names = list(variants)
     for index in range(rounds):
         turned = names[index % len(names) :] + names[: index % len(names)]

@@ -60,14 +60,25 @@ def test_the_order_turns_from_round_to_round() -> None:
     assert "".join(clock.turns()) == "abc" + "abc" + "bca" + "cab" + "abc"
 
 
-def test_a_slow_variant_is_left_out_after_three_rounds() -> None:
+@pytest.mark.parametrize(
+    ("call_s", "samples", "calls"), [(0.4, 6, 14), (0.6, 3, 2 + 3), (6.0, 1, 1)]
+)
+def test_what_is_there_for_scale_is_measured_less(call_s: float, samples: int, calls: int) -> None:
     clock = FakeClock()
-    variants = {"slow": clock.variant("slow", 0.6), "fast": clock.variant("fast", 0.1)}
-    samples = interleave(variants, 6, clock)
-    assert samples["slow"] == pytest.approx([0.6] * 3)
-    assert samples["fast"] == pytest.approx([0.1] * 6)
-    # It is not warmed up again either.
-    assert clock.ran.count("slow") == 2 + 3
+    variants = {"slow": clock.variant("slow", call_s), "fast": clock.variant("fast", 0.1)}
+    found = interleave(variants, 6, clock, frozenset({"slow"}))
+    assert found["slow"] == pytest.approx([call_s] * samples)
+    assert found["fast"] == pytest.approx([0.1] * 6)
+    assert clock.ran.count("slow") == calls
+
+
+def test_a_large_model_gets_every_round() -> None:
+    clock = FakeClock()
+    variants = {"tuned": clock.variant("tuned", 6.0), "other": clock.variant("other", 7.0)}
+    found = interleave(variants, 4, clock, frozenset({"untuned"}))
+    assert {name: len(taken) for name, taken in found.items()} == {"tuned": 4, "other": 4}
+    # It needs no warming up.
+    assert clock.ran.count("tuned") == 2 + 4
 
 
 def test_a_sample_is_the_median_of_its_round() -> None:
