@@ -65,8 +65,8 @@ def tune_ours(task: Task, fingerprint: Fingerprint, options: TuneOptions) -> Run
     points = [
         (at, trial.outcome.median_s) for at, trial in zip(known.times_s, known.trials, strict=True)
     ]
-    default = known.default.trace if known.default else None
-    searched = [trial for trial in known.ranked() if trial.trace != default]
+    default = known.default.key if known.default else None
+    searched = [trial for trial in known.ranked() if trial.key != default]
     best = None
     if searched:
         best = replay(task.mod, searched[0], target_from_json(fingerprint.target)).mod

@@ -19,7 +19,7 @@ from fewtune.artifacts import Curve, TuneReport
 from fewtune.errors import JournalError
 from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, trace_key
+from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials
 from fewtune.tuning.measure import Outcome, Phases, Specs
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import journal_header, run_session
@@ -140,7 +140,7 @@ def test_a_killed_session_goes_on_where_it_was(tmp_path: Path, moment: str) -> N
     after = [e for event in events_of(path) for e in event.get("trials", [])]
     assert after[: len(before)] == before
     assert len(after) == state.trials == 9
-    assert len({trace_key(entry["trace"]) for entry in after}) == 9
+    assert len({json.dumps(entry["trace"]) for entry in after}) == 9
     assert [t.as_json() for t in state.tasks[task.info.name].trials] == after
     assert sum(event["kind"] == "default" for event in events_of(path)) == 1
     assert state.stopped_by == "trials"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fewtune.artifacts import TaskInfo
 from fewtune.task.extract import Task
-from fewtune.tuning.log import Trial, trace_key
+from fewtune.tuning.log import Trial
 from fewtune.tuning.state import RunState, TaskState
 from fewtune.tvm_runtime import tvm
 
@@ -28,7 +30,7 @@ def made_task(name: str, weight: int = 1) -> Task:
 
 
 def trial(name: str, *run_s: float, cause: str | None = None) -> Trial:
-    return Trial([name], list(run_s) or None, cause)
+    return Trial(json.dumps([name]), list(run_s) or None, cause)
 
 
 def state_of(
@@ -38,7 +40,7 @@ def state_of(
     for each in trials:
         state.add(each)
     state.default = default
-    state.finals_s = {trace_key([name]): value for name, value in (finals_s or {}).items()}
+    state.finals_s = {json.dumps([name]): value for name, value in (finals_s or {}).items()}
     return state
 
 

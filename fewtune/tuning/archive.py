@@ -14,7 +14,7 @@ from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.machine import target_from_json
 from fewtune.task.extract import workload_hash
-from fewtune.tuning.log import RECORDS, Trial, read_database, trace_key, write_database
+from fewtune.tuning.log import RECORDS, Trial, read_database, write_database
 from fewtune.tvm_runtime import tvm
 
 # Seeds a task: as many as a small batch.
@@ -62,17 +62,15 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     modules: dict[str, tvm.IRModule] = {}
     times_s: dict[str, dict[str, list[float]]] = {}
-    traces: dict[str, Trial] = {}
     for path in directories:
         for digest, module, trial in _trials(path):
             modules.setdefault(digest, module)
-            key = trace_key(trial.trace)
-            traces[key] = trial
-            times_s.setdefault(digest, {}).setdefault(key, []).append(trial.outcome.median_s)
+            times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
+            times.append(trial.outcome.median_s)
     kept: dict[str, list[Trial]] = {}
     for digest in sorted(modules):
         ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
-        kept[digest] = [Trial(traces[key].trace, [time_s], None) for time_s, key in ranked[:best]]
+        kept[digest] = [Trial(key, [time_s], None) for time_s, key in ranked[:best]]
     write_database(
         directory,
         {digest: modules[digest] for digest in sorted(modules)},
@@ -112,9 +110,9 @@ def read_seeds(
             )
         for digest, _, trial in _trials(path):
             known = found.setdefault(digest, {})
-            key = trace_key(trial.trace)
-            if key not in known or trial.outcome.median_s < known[key].outcome.median_s:
-                known[key] = trial
+            before = known.get(trial.key)
+            if before is None or trial.outcome.median_s < before.outcome.median_s:
+                known[trial.key] = trial
     chosen = {}
     for name, digest in sorted(workloads.items()):
         ranked = sorted(

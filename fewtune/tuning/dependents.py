@@ -17,7 +17,7 @@ from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import measured_trials, teach
-from fewtune.tuning.log import Trial, best_trials, read_database, trace_json, trace_key
+from fewtune.tuning.log import Trial, best_trials, read_database, trace_key
 from fewtune.tuning.measure import Measurer, module_specs
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
@@ -105,12 +105,12 @@ def _share_one(
         if moved.schedule is None:
             reasons[moved.reason] += 1
         else:
-            key = trace_key(trace_json(moved.schedule.trace))
+            key = trace_key(moved.schedule.trace)
             offers.setdefault(key, _Offer(moved.schedule, rank))
     scorer = Scorer(space, cost_model)
     if scorer.trained:
         for schedule in _drawn(space, options.draws, [options.seed, *task.info.name.encode()]):
-            offers.setdefault(trace_key(trace_json(schedule.trace)), _Offer(schedule, None))
+            offers.setdefault(trace_key(schedule.trace), _Offer(schedule, None))
     likeliest = _likeliest(list(offers.values()), scorer, options.trials_per_task)
     default = default_schedule(task.mod, target)
     candidates = [offer.schedule for offer in likeliest]
@@ -124,7 +124,7 @@ def _share_one(
     )
     entries = []
     for schedule, outcome in zip(batch, outcomes, strict=True):
-        trial = Trial(trace_json(schedule.trace), outcome.run_s, outcome.cause)
+        trial = Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
         entries.append(trial.as_json())
     return {
         "kind": "shared",

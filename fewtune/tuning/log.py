@@ -16,11 +16,27 @@ RECORDS = "database_tuning_record.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """One measured candidate, as the journal holds it."""
+    """One measured candidate, as the journal holds it.
 
-    trace: Any
+    Attributes
+    ----------
+    key : str
+        Its trace as JSON text; two trials of the same schedule share it. As Python's lists a trace
+        takes ten times the memory, and a long run keeps thousands.
+    run_s : list of float or None
+        Seconds of one call, a sample a repeat.
+    cause : str or None
+        Why there are none.
+    """
+
+    key: str
     run_s: list[float] | None
     cause: str | None
+
+    @property
+    def trace(self) -> Any:
+        """The trace as JSON values."""
+        return json.loads(self.key)
 
     @property
     def outcome(self) -> Outcome:
@@ -37,11 +53,11 @@ class Trial:
     @staticmethod
     def from_record(record: ms.database.TuningRecord) -> Trial:
         """A measured candidate, as TVM's database holds it."""
-        return Trial(plain(record.trace.as_json()), [float(s) for s in record.run_secs], None)
+        return Trial(trace_key(record.trace), [float(s) for s in record.run_secs], None)
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
-        return Trial(entry["trace"], entry.get("run_s"), entry.get("cause"))
+        return Trial(_text(entry["trace"]), entry.get("run_s"), entry.get("cause"))
 
 
 def plain(value: Any) -> Any:
@@ -57,13 +73,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def trace_json(trace: tvm.s_tir.schedule.Trace) -> Any:
-    """A trace as JSON values; equal traces give equal values."""
-    return plain(trace.as_json())
+def trace_key(trace: tvm.s_tir.schedule.Trace | None) -> str:
+    """A trace as JSON text; equal traces give equal texts."""
+    return _text(plain(trace.as_json()) if trace is not None else None)
 
 
-def trace_key(trace: Any) -> str:
-    """A text that two trials of the same schedule share."""
+def _text(trace: Any) -> str:
     return json.dumps(trace, separators=(",", ":"))
 
 

@@ -20,7 +20,7 @@ from fewtune.tuning.allocate import next_task
 from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points, teach
-from fewtune.tuning.log import Trial, replay, trace_json, trace_key
+from fewtune.tuning.log import Trial, replay, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
@@ -141,7 +141,7 @@ class Session:
                 self._announce(state)
                 schedule = default_schedule(state.task.mod, self.target)
                 if schedule is None:
-                    self._note_default(state, Trial(None, None, "no_default_schedule"))
+                    self._note_default(state, Trial(trace_key(None), None, "no_default_schedule"))
                 else:
                     batch.append((state, schedule))
             outcomes = self.measurer.measure(
@@ -150,8 +150,8 @@ class Session:
                 [None] * len(batch),
             )
             for (state, schedule), outcome in zip(batch, outcomes, strict=True):
-                trace = trace_json(schedule.trace)
-                self._note_default(state, Trial(trace, outcome.run_s, outcome.cause))
+                key = trace_key(schedule.trace)
+                self._note_default(state, Trial(key, outcome.run_s, outcome.cause))
         if waiting:
             self._note({"kind": "phases", "phases": self._take_phases().as_json()})
             self.progress.say(
@@ -202,9 +202,8 @@ class Session:
         with _Timer(self.measurer.phases, "search_s"):
             search = self._search(state)
             proposals = search.next_batch(min(room, self.options.batch_size))
-            traces = [trace_json(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
-        keys = [trace_key(trace) for trace in traces]
+        keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         fresh = [p for p, key in enumerate(keys) if key not in state.known and key not in keys[:p]]
         bar_s = state.progress.current_s
         specs = module_specs(state.task.mod)
@@ -216,7 +215,7 @@ class Session:
         outcomes: dict[str, Outcome] = {
             keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)
         }
-        trials = [Trial(traces[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
+        trials = [Trial(keys[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
         with _Timer(self.measurer.phases, "model_update_s"):
             everything = [outcomes.get(key) or state.known[key].outcome for key in keys]
             search.learn(proposals, [outcome.median_s for outcome in everything])
@@ -272,7 +271,7 @@ class Session:
         modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]
         outcomes = self.measurer.duel(modules, module_specs(state.task.mod))
         medians_s = {
-            trace_key(trial.trace): statistics.median(outcome.run_s)
+            trial.key: statistics.median(outcome.run_s)
             for trial, outcome in zip(finalists, outcomes, strict=True)
             if outcome.run_s
         }

@@ -9,7 +9,7 @@ from typing import Any
 from fewtune.artifacts import CurvePoint, TunedTask
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.log import Trial, trace_key
+from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Phases
 
 
@@ -24,13 +24,13 @@ class TaskState:
     trials : list of Trial
         In the order they were measured.
     known : dict
-        The same by `trace_key`.
+        The same by their keys.
     times_s : list of float
         Seconds of the run after which each was known.
     default : Trial or None
         The default schedule, measured.
     finals_s : dict
-        Medians of the last, interleaved measurement, by `trace_key`.
+        Medians of the last, interleaved measurement, by their keys.
     spent_s : float
     crashed : str or None
         The signal that TVM died of while working on this task.
@@ -49,7 +49,7 @@ class TaskState:
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""
         self.trials.append(trial)
-        self.known[trace_key(trial.trace)] = trial
+        self.known[trial.key] = trial
 
     @property
     def best_s(self) -> float:
@@ -67,9 +67,9 @@ class TaskState:
             trials.append(self.default)
         rated = []
         for place, trial in enumerate(trials):
-            final_s = self.finals_s.get(trace_key(trial.trace))
+            final_s = self.finals_s.get(trial.key)
             time_s = final_s if final_s is not None else trial.outcome.median_s
-            rated.append((final_s is None, time_s, place, Trial(trial.trace, [time_s], None)))
+            rated.append((final_s is None, time_s, place, Trial(trial.key, [time_s], None)))
         return [trial for *_, trial in sorted(rated, key=lambda entry: entry[:3])]
 
     def published(self) -> list[Trial]:
@@ -95,9 +95,7 @@ class TaskState:
         best_s = min((t.outcome.median_s for t in self.ranked()[:1]), default=float("inf"))
         default_s = None
         if self.default is not None and self.default.run_s:
-            default_s = self.finals_s.get(
-                trace_key(self.default.trace), self.default.outcome.median_s
-            )
+            default_s = self.finals_s.get(self.default.key, self.default.outcome.median_s)
         if self.crashed:
             status = "crashed"
         elif self.best_s != float("inf"):
