@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def test_the_log_holds_all_tasks_the_best_first() -> None:
     for letter in "ac":
         task = tuned_tiny.convolutions()[letter]
         (best,) = best_trials(database, task.mod, 1)
-        assert float(best.run_secs[0]) * 1e3 == pytest.approx(best_ms[task.info.name], rel=0.2)
+        median_s = statistics.median(float(value) for value in best.run_secs)
+        assert median_s * 1e3 == pytest.approx(best_ms[task.info.name])
     representative = tuned_tiny.convolutions()["b"]
     ours, theirs = (
         [float(r.run_secs[0]) for r in best_trials(db, representative.mod, 100)]
