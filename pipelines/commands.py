@@ -138,7 +138,7 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
 def _models(options: argparse.Namespace, places: Places) -> list[str]:
     """Names of the given models; those given as files are registered first."""
     from fewtune.model.light import light_names
-    from fewtune.model.seeded import SEEDED_PREFIXES
+    from fewtune.model.seeded import LIGHT_PREFIX, SEEDED_PREFIXES
     from fewtune.model.source import add_model
     from fewtune.zoo.registry import zoo_names
     from stages.messages import nearest
@@ -155,7 +155,7 @@ def _models(options: argparse.Namespace, places: Places) -> list[str]:
             if text in zoo_names():
                 hint = f"; register it with `fewtune zoo {text}`"
             elif text in light_names():
-                hint = f"; register it with `fewtune add light:{text}`"
+                hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
             else:
                 hint = nearest(text, registered, "registered")
             raise InputError(f"{text!r} is no registered model and no file{hint}")

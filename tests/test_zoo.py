@@ -13,7 +13,7 @@ from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.graph import detach_weights, parameter_count, static_shape
 from fewtune.model.light import light_names
-from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs, with_logits
+from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.model.source import ModelSource, add_model, check_name, load_registered
 from fewtune.model.weights import constant_weights
 from fewtune.zoo import registry
@@ -22,6 +22,7 @@ from fewtune.zoo.count import multiply_adds
 from fewtune.zoo.registry import ZOO, count, verify, zoo_model, zoo_names
 from pipelines.cli import main
 from stages.places import Places
+from tests.seeded_outputs import assert_outputs_tell_inputs_apart
 from tests.test_cli import project, refused  # noqa: F401 (project is a fixture)
 from tests.tiny_models import make_model, random_weight
 
@@ -218,14 +219,9 @@ def test_without_values_only_small_weights_have_data():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_outputs_are_finite_and_tell_inputs_apart(name):
-    model = with_logits(zoo_model(name, 0))
+    model = zoo_model(name, 0)
     assert constant_weights(model) == []
-    specs, _ = tensor_specs(model)
-    first = run_onnxruntime(model, random_inputs(specs, 0), 2)[-1]
-    second = run_onnxruntime(model, random_inputs(specs, 1), 2)[-1]
-    assert np.isfinite(first).all()
-    assert 0.1 < first.std() < 30
-    assert np.abs(first - second).max() > 1e-3 * np.abs(first).max()
+    assert_outputs_tell_inputs_apart(model)
 
 
 # Decoding

@@ -25,8 +25,8 @@ def layout_friendly() -> Iterator[None]:
 
     ours = {
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
-        "Max": {"_impl_v1": functools.partial(_chained, relax.op.maximum)},
-        "Min": {"_impl_v1": functools.partial(_chained, relax.op.minimum)},
+        "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
+        "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
         "LeakyRelu": {"_impl_v1": _leaky_relu},
         "HardSigmoid": {"_impl_v1": _hard_sigmoid},
         "HardSwish": {"_impl_v14": _hard_swish},
@@ -35,21 +35,20 @@ def layout_friendly() -> Iterator[None]:
         for name, versions in ours.items():
             converter = getattr(onnx_frontend, name)
             for version, convert in versions.items():
-                inherited = version not in vars(converter)
-                before = getattr(converter, version)
-                theirs = functools.partial(_theirs, before, convert)
-                setattr(converter, version, staticmethod(theirs))
-                if inherited:
-                    undo.callback(delattr, converter, version)
+                theirs = getattr(converter, version)
+                if version in vars(converter):
+                    undo.callback(setattr, converter, version, vars(converter)[version])
                 else:
-                    undo.callback(setattr, converter, version, before)
+                    undo.callback(delattr, converter, version)
+                ours_first = functools.partial(_converted, convert, theirs)
+                setattr(converter, version, staticmethod(ours_first))
         yield
 
 
-def _theirs(before: Any, convert: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
+def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
     """Convert by a rule of this module; by TVM's own where that does not apply."""
-    converted = convert(bb, list(inputs), attr)
-    return converted if converted is not None else before(bb, inputs, attr, params)
+    converted = ours(bb, list(inputs), attr)
+    return converted if converted is not None else theirs(bb, inputs, attr, params)
 
 
 def _clip_by_attributes(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
@@ -83,15 +82,16 @@ def _clipped(
     return data
 
 
-def _chained(
+def _paired(
     operator: Any,
-    bb: Any,
+    bb: Any,  # noqa: ARG001
     inputs: list[Any],
     attr: dict[str, Any],  # noqa: ARG001
 ) -> relax.Expr | None:
-    if all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
+    # Of more than two, `rewrites.chain_variadic` has made pairs.
+    if len(inputs) != 2 or all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
         return None
-    return functools.reduce(lambda one, other: bb.normalize(operator(one, other)), inputs)
+    return operator(*inputs)
 
 
 def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:

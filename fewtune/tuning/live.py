@@ -82,5 +82,5 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
         str(snapshot.task_trials),
         f"{default_ms:.4g}" if default_ms is not None else "-",
         f"{best_ms:.4g}" if best_ms is not None else "-",
-        f"{default_ms / best_ms:.2f}x" if default_ms and best_ms else "-",
+        f"{snapshot.gain:.2f}x" if snapshot.gain is not None else "-",
     )

@@ -30,15 +30,19 @@ class Snapshot(BaseModel):
     left_s: float | None = None
     failures: dict[str, int] = {}
 
+    @property
+    def gain(self) -> float | None:
+        """How many times faster the task's best is than its default schedule."""
+        return self.default_ms / self.best_ms if self.default_ms and self.best_ms else None
+
     def line(self) -> str:
         """The snapshot as one line of text."""
-        parts = [f"{self.phase} {self.trials}/{self.trials_total} trials", self.task]
+        parts = [self._head(), self.task]
         if self.detail:
             parts.append(self.detail)
-        if self.best_ms is not None and self.default_ms is not None:
-            gain = self.default_ms / self.best_ms if self.best_ms else float("nan")
+        if self.gain is not None:
             parts.append(
-                f"best {self.best_ms:.4g} ms, {gain:.2f}x of default {self.default_ms:.4g}"
+                f"best {self.best_ms:.4g} ms, {self.gain:.2f}x of default {self.default_ms:.4g}"
             )
         elif self.best_ms is not None:
             parts.append(f"best {self.best_ms:.4g} ms")
@@ -46,8 +50,10 @@ class Snapshot(BaseModel):
 
     def standing(self) -> str:
         """Where the whole run stands, as one line of text."""
-        head = f"{self.phase} {self.trials}/{self.trials_total} trials"
-        return " | ".join([head, *self._whole()])
+        return " | ".join([self._head(), *self._whole()])
+
+    def _head(self) -> str:
+        return f"{self.phase} {self.trials}/{self.trials_total} trials"
 
     def _whole(self) -> list[str]:
         parts = []

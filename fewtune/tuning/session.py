@@ -202,8 +202,8 @@ class Session:
         with _Timer(self.measurer.phases, "search_s"):
             search = self._search(state)
             proposals = search.next_batch(min(room, self.options.batch_size))
+            keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
-        keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         fresh = [p for p, key in enumerate(keys) if key not in state.known and key not in keys[:p]]
         bar_s = state.progress.current_s
         specs = module_specs(state.task.mod)

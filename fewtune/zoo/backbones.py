@@ -20,6 +20,23 @@ _MOBILENET = (
 _RESNET50 = ((3, 256), (4, 512), (6, 1024), (3, 2048))
 
 
+def normalized_convolution(
+    builder: GraphBuilder,
+    value: str,
+    name: str,
+    channels: int,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+) -> str:
+    """Add a convolution and its batch normalisation."""
+    value = builder.convolution(
+        value, f"{name}_convolution", channels, kernel, stride, groups=groups, bias=bias
+    )
+    return builder.batch_normalization(value, f"{name}_normalization")
+
+
 def convolution_unit(
     builder: GraphBuilder,
     value: str,
@@ -30,10 +47,7 @@ def convolution_unit(
     groups: int = 1,
 ) -> str:
     """Add a convolution without bias, its batch normalisation and a Relu."""
-    value = builder.convolution(
-        value, f"{name}_convolution", channels, kernel, stride, groups=groups
-    )
-    value = builder.batch_normalization(value, f"{name}_normalization")
+    value = normalized_convolution(builder, value, name, channels, kernel, stride, groups)
     return builder.activation("Relu", value, f"{name}_relu")
 
 

@@ -5,7 +5,7 @@ All four as GluonCV defines them, since the RFC measured those. Each adds its la
 
 from __future__ import annotations
 
-from fewtune.zoo.backbones import convolution_unit, resnet50_features
+from fewtune.zoo.backbones import convolution_unit, normalized_convolution, resnet50_features
 from fewtune.zoo.builder import GraphBuilder
 
 _IMAGE = (1, 3, 224, 224)
@@ -45,8 +45,7 @@ def vgg19_bn(builder: GraphBuilder) -> None:
     for stage, (layers, channels) in enumerate(_VGG19, start=1):
         for layer in range(1, layers + 1):
             name = f"stage{stage}_layer{layer}"
-            value = builder.convolution(value, f"{name}_convolution", channels, 3, bias=True)
-            value = builder.batch_normalization(value, f"{name}_normalization")
+            value = normalized_convolution(builder, value, name, channels, kernel=3, bias=True)
             value = builder.activation("Relu", value, f"{name}_relu")
         value = builder.pool("MaxPool", value, f"stage{stage}_pool", kernel=2, stride=2)
     value = builder.reshape(value, "features", 1, -1, channels=512 * 7 * 7)
@@ -84,10 +83,7 @@ def _clipped_unit(
     stride: int = 1,
     groups: int = 1,
 ) -> str:
-    value = builder.convolution(
-        value, f"{name}_convolution", channels, kernel, stride, groups=groups
-    )
-    value = builder.batch_normalization(value, f"{name}_normalization")
+    value = normalized_convolution(builder, value, name, channels, kernel, stride, groups)
     return builder.relu6(value, f"{name}_relu6")
 
 

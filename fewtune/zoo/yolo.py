@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fewtune.zoo.backbones import mobilenet_features
+from fewtune.zoo.backbones import mobilenet_features, normalized_convolution
 from fewtune.zoo.builder import GraphBuilder
 
 _SIZE = 416
@@ -49,8 +49,7 @@ def yolov3_mobilenet(builder: GraphBuilder) -> None:
 
 
 def _unit(builder: GraphBuilder, value: str, name: str, channels: int, kernel: int = 1) -> str:
-    value = builder.convolution(value, f"{name}_convolution", channels, kernel)
-    value = builder.batch_normalization(value, f"{name}_normalization")
+    value = normalized_convolution(builder, value, name, channels, kernel)
     return builder.activation("LeakyRelu", value, f"{name}_relu", alpha=0.1)
 
 
