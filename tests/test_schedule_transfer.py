@@ -7,7 +7,7 @@ import pytest
 from tvm import te, topi
 
 from fewtune.schedule.search_space import Made, SearchSpace
-from fewtune.schedule.transfer import move, nearest_tile
+from fewtune.schedule.transfer import Donation, move, nearest_tile
 from fewtune.task.extract import task_module
 from fewtune.tuning.measure import module_specs
 from fewtune.tvm_runtime import tvm
@@ -76,7 +76,7 @@ def moved(donor: tvm.IRModule, dependent: tvm.IRModule, seed: int) -> Made:
     source = SearchSpace(donor, target)
     made = source.make(source.random_point(np.random.default_rng(seed)), seed)
     assert made.schedule is not None
-    return move(made.schedule.trace, SearchSpace(dependent, target))
+    return move(Donation.of(made.schedule.trace), SearchSpace(dependent, target))
 
 
 PAIRS = {

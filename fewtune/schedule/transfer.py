@@ -51,20 +51,54 @@ def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[i
 
 
 @dataclass(frozen=True)
-class _Given:
-    """One sampling instruction of a donor, and what it was decided to be."""
+class Given:
+    """One sampling instruction of a donor, and what it was decided to be.
+
+    Attributes
+    ----------
+    kind : str
+    decision : tuple of int, or int
+    candidates : int
+        Of a categorical choice: how many there were.
+    """
 
     kind: str
     decision: Decision
-    candidates: int
+    candidates: int = 0
 
 
-def move(donor: Trace, space: SearchSpace) -> Made:
-    """Move a donor's trace into the search space of another task.
+@dataclass(frozen=True)
+class Donation:
+    """All of a donor's schedule that is moved: its program's form, and its decisions.
+
+    Attributes
+    ----------
+    form : tuple of str
+        Kinds of its instructions, in order.
+    given : tuple of Given
+        Its sampling instructions, in order.
+    """
+
+    form: tuple[str, ...]
+    given: tuple[Given, ...]
+
+    @staticmethod
+    def of(trace: Trace) -> Donation:
+        """What a measured trace has to give."""
+        given = []
+        for inst in sampling(trace):
+            kind = str(inst.kind.name)
+            candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
+            given.append(Given(kind, decision_of(trace, inst), candidates))
+        return Donation(tuple(str(i.kind.name) for i in instructions(trace)), tuple(given))
+
+
+def move(donation: Donation, space: SearchSpace) -> Made:
+    """Move a donor's decisions into the search space of another task.
 
     Parameters
     ----------
-    donor : Trace
+    donation : Donation
     space : SearchSpace
         Of the task that takes it.
 
@@ -73,8 +107,7 @@ def move(donor: Trace, space: SearchSpace) -> Made:
     made : Made
         The schedule, or the reason why there is none.
     """
-    given = _given(donor)
-    kinds = [sample.kind for sample in given if sample.kind != LOCATION]
+    kinds = [sample.kind for sample in donation.given if sample.kind != LOCATION]
     fitting = [
         program
         for program in space.programs
@@ -83,25 +116,15 @@ def move(donor: Trace, space: SearchSpace) -> Made:
     nothing = Point(0, ())
     if not kinds or not fitting:
         return Made(None, nothing, "no design space of the same form")
-    form = [str(inst.kind.name) for inst in instructions(donor)]
-    program = min(fitting, key=lambda program: _difference(form, program))
+    program = min(fitting, key=lambda program: _difference(donation.form, program))
     try:
-        point = Point(program.number, _decisions(given, program))
+        point = Point(program.number, _decisions(donation.given, program))
     except _UnfitError as unfit:
         return Made(None, nothing, str(unfit))
     return space.make(point)
 
 
-def _given(donor: Trace) -> list[_Given]:
-    found = []
-    for inst in sampling(donor):
-        kind = str(inst.kind.name)
-        candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
-        found.append(_Given(kind, decision_of(donor, inst), candidates))
-    return found
-
-
-def _decisions(given: list[_Given], program: Program) -> tuple[Decision | None, ...]:
+def _decisions(given: tuple[Given, ...], program: Program) -> tuple[Decision | None, ...]:
     # Places of helper blocks are matched among themselves: one task may have more such blocks.
     places = [sample for sample in given if sample.kind == LOCATION]
     others = [sample for sample in given if sample.kind != LOCATION]
@@ -116,7 +139,7 @@ def _decisions(given: list[_Given], program: Program) -> tuple[Decision | None, 
     return tuple(decisions)
 
 
-def _fitted(theirs: _Given, choice: Choice) -> Decision:
+def _fitted(theirs: Given, choice: Choice) -> Decision:
     if choice.kind == TILE and isinstance(theirs.decision, tuple):
         assert isinstance(choice.given, tuple)
         if len(theirs.decision) != len(choice.given):
@@ -134,8 +157,9 @@ class _UnfitError(Exception):
     pass
 
 
-def _difference(form: list[str], program: Program) -> int:
+def _difference(form: tuple[str, ...], program: Program) -> int:
     """How many instructions two forms do not share, by kind."""
     other = [str(inst.kind.name) for inst in program.insts]
     kinds = {*form, *other}
-    return sum(abs(form.count(kind) - other.count(kind)) for kind in kinds) + (form != other)
+    apart = sum(abs(form.count(kind) - other.count(kind)) for kind in kinds)
+    return apart + (list(form) != other)

@@ -12,7 +12,7 @@ from fewtune.machine import has_own_device, target_from_json
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace, sampling
-from fewtune.schedule.transfer import move
+from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
@@ -101,7 +101,7 @@ def _share_one(
     reasons: Counter[str] = Counter()
     offers: dict[str, _Offer] = {}
     for rank, record in enumerate(records, start=1):
-        moved = move(record.trace, space)
+        moved = move(Donation.of(record.trace), space)
         if moved.schedule is None:
             reasons[moved.reason] += 1
         else:
