@@ -160,6 +160,13 @@ class Selection(Artifact):
     strategy: str
     method: str
     clusters: list[Cluster]
+    alone: list[str] = Field(
+        default=[],
+        description="tasks like no other and too small to be tuned: schedules drawn by rule serve",
+    )
+    second_donors: dict[str, list[str]] = Field(
+        default={}, description="further representatives by dependent, most similar first"
+    )
     set_aside: list[str] = Field(description="tasks that only get a default schedule")
     set_aside_rule: str
     note: str = Field(default="", description="what was done otherwise than asked for")
@@ -218,27 +225,27 @@ class TuneReport(Artifact):
     build_s: float
     run_s: float
     model_update_s: float
-    defaults_ms: dict[str, float | None] = Field(
-        description="latency of every selected task under its default schedule"
-    )
     stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
 
 
-ShareStatus = Literal["shared", "drawn", "tuned_itself", "default"]
+ShareStatus = Literal["shared", "drawn", "refined", "default"]
 
 
 class SharedTask(Part):
-    """How one dependent task got its schedule."""
+    """How one task that was not tuned itself got its schedule."""
 
     task: str
-    representative: str
-    donor: str | None = Field(description="task whose schedule won; null unless status is shared")
+    donors: list[str] = Field(description="donors tried first, most similar first")
+    second_donors: list[str] = Field(description="donors tried where the first served badly")
+    donor: str | None = Field(description="whose schedule won; null unless status is shared")
     donor_rank: int | None = Field(description="rank of that schedule at its donor, 1 is best")
     status: ShareStatus
-    candidates: int
+    offered: int = Field(description="schedules that the donors had to give")
     valid: int
-    trials: int = Field(description="candidates measured, a fallback's own trials included")
+    trials: int = Field(description="candidates measured, those of the refinement included")
+    refining_trials: int
     default_ms: float | None
+    shared_ms: float | None = Field(description="best after sharing, before the refinement")
     best_ms: float | None
     failures: dict[str, int]
     note: str = ""
@@ -252,6 +259,17 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
     return dict(sorted(counts.items()))
 
 
+class ShareRound(Part):
+    """What one round of sharing cost, and what it took off the model's estimated latency."""
+
+    name: Literal["first donors", "second donors", "refinement"]
+    rule: str
+    tasks: int = Field(description="tasks that it measured candidates of")
+    trials: int
+    spent_s: float
+    gained_ms: float = Field(description="sum of weight times what each task gained")
+
+
 class ShareReport(Artifact):
     """What the share_schedules stage did; the JSONDatabase of all tasks lies beside it."""
 
@@ -260,8 +278,10 @@ class ShareReport(Artifact):
     model: str
     strategy: str
     tasks: list[SharedTask]
+    rounds: list[ShareRound]
     trials: int
     sharing_s: float
+    stopped_by: Literal["trials", "converged", "nothing_to_tune"]
 
 
 class CompileReport(Artifact):
@@ -306,7 +326,7 @@ class KernelRow(Part):
     latency_ms: float | None = Field(description="best measured latency of one call")
     share: float | None = Field(description="weight * latency over the sum of all tasks")
     gflops: float | None
-    schedule: Literal["tuned", "shared", "drawn", "tuned_itself", "default", "none"]
+    schedule: Literal["tuned", "shared", "drawn", "refined", "default", "none"]
     donor: str | None
 
 

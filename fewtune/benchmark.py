@@ -156,7 +156,7 @@ def benchmark_model(
         compile_s=compiled.compile_s,
         tasks=len(tasks),
         representatives=len(selection.representatives),
-        dependents=len(selection.dependents),
+        dependents=len(shared.tasks),
         set_aside=len(selection.set_aside),
         trials=tuned.trials + shared.trials,
         max_relative_error=result.max_relative_error,

@@ -1,8 +1,9 @@
-"""Share schedules: the representative's best ones, moved to its dependents and measured."""
+"""Share schedules: what representatives, or a bank, have to give, moved and measured."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,33 @@ from fewtune.artifacts import (
     Selection,
     SharedTask,
     ShareReport,
-    TunedTask,
+    ShareRound,
     TuneReport,
 )
 from fewtune.machine import target_from_json
+from fewtune.schedule.search_space import sampling
+from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
+from fewtune.tuning import sharing
 from fewtune.tuning.archive import log_info
-from fewtune.tuning.dependents import median_s
 from fewtune.tuning.known import measured_trials
-from fewtune.tuning.log import (
-    RECORDS,
-    Trial,
-    read_database,
-    write_database,
-)
-from fewtune.tuning.options import ShareOptions, TuneOptions
-from fewtune.tuning.run import run_session
+from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
+from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.state import RunState, TaskState
 from fewtune.tuning.supervise import supervise
 from fewtune.tvm_runtime import ms
+
+# The cost model learns from so many trials of a donor: its best, and the rest evenly spread.
+_TAUGHT = 48
+_REFINEMENT = "refinement"
+_RULES = {
+    sharing.FIRST: "the most similar donors' best schedules, and some drawn by rule; the cost "
+    "model's likeliest are measured",
+    sharing.SECOND: f"tasks below {sharing.FAR:.0%} of the throughput of the best similar task ask "
+    "the next most similar donors",
+    _REFINEMENT: "small batches where the model gains most, until one promises less than "
+    f"{sharing.LEAST_GAIN:.2%} of its latency",
+}
 
 
 def share_schedules(
@@ -44,7 +54,7 @@ def share_schedules(
     directory: Path,
     progress_path: Path | None = None,
 ) -> ShareReport:
-    """Give every dependent task a schedule and write the log of all tasks into ``directory``.
+    """Give every task that was not tuned a schedule; write the log of all into ``directory``.
 
     Parameters
     ----------
@@ -67,134 +77,184 @@ def share_schedules(
     """
     by_name = {task.info.name: task for task in tasks}
     tuned = TuneReport.read(tune_directory)
-    dependents = dict(sorted(selection.dependents.items()))
-    header = {
-        "machine": fingerprint.identity(),
-        "target": fingerprint.target,
-        "workloads": {name: by_name[name].info.workload for name in dependents},
-        "dependents": dependents,
-        "log": _digest(tune_directory),
-        "options": options.model_dump(mode="json", exclude={"fallback_trials", "seed"}),
+    database = read_database(tune_directory)
+    takers = {
+        **{name: ([donor], []) for name, donor in selection.dependents.items()},
+        **{name: ([], []) for name in selection.alone},
     }
+    for name, donors in selection.second_donors.items():
+        takers[name][1].extend(donors)
+    takers = dict(sorted(takers.items()))
     events: list[dict[str, Any]] = []
-    if dependents:
+    if takers:
+        tuned_tasks = [by_name[name] for name in selection.representatives]
+        measured = measured_trials(database, tuned_tasks)
         job = {
-            "tune_directory": str(tune_directory),
-            "dependents": dependents,
+            "takers": takers,
+            "donations": {
+                task.info.name: _donations(database, task, options) for task in tuned_tasks
+            },
+            "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
+            "peers": _peers(tuned, by_name),
             "options": options.model_dump(mode="json"),
         }
-        involved = sorted({*dependents, *dependents.values()})
+        header = {
+            "machine": fingerprint.identity(),
+            "target": fingerprint.target,
+            "workloads": {name: by_name[name].info.workload for name in takers},
+            "takers": {name: list(pair) for name, pair in takers.items()},
+            "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
+            "options": options.model_dump(mode="json"),
+        }
         events = supervise(
-            "fewtune.tuning.dependents:measure_dependents",
+            "fewtune.tuning.sharing:share_session",
             job,
-            [by_name[name] for name in involved],
+            [*(by_name[name] for name in takers), *tuned_tasks],
             fingerprint,
             header,
             journal_directory,
             progress_path,
         )
-    shared, trials = _collect(events, dependents)
-    database = read_database(tune_directory)
-    unserved = [name for name, line in shared.items() if line.status == "default"]
-    elapsed_s = max((event.get("elapsed_s", 0.0) for event in events), default=0.0)
-    if unserved and options.fallback_trials:
-        print(f"tuning {len(unserved)} tasks that no shared schedule serves", flush=True)
-        donors = sorted({dependents[name] for name in unserved})
-        state = run_session(
-            [by_name[name] for name in [*unserved, *donors]],
-            unserved,
-            fingerprint,
-            TuneOptions(
-                trials_per_task=options.fallback_trials,
-                # Small batches, so that what is left goes where the model gains most.
-                batch_size=min(8, options.fallback_trials),
-                seed=options.seed,
-            ),
-            journal_directory / "fallback",
-            progress_path,
-            {
-                **measured_trials(database, [by_name[name] for name in donors]),
-                **{name: trials[name] for name in unserved},
-            },
-        )
-        elapsed_s += state.elapsed_s
-        for name in unserved:
-            shared[name] = _tuned_itself(shared[name], state.tasks[name].report())
-            trials[name] = state.tasks[name].published() or trials[name]
+    state = RunState([by_name[name] for name in takers], list(takers))
+    state.replay(events)
+    trials = {name: known.published() for name, known in state.tasks.items()}
     _write_log(directory, by_name, database, trials, fingerprint)
-    _write_curve(directory, tune_directory, events, tuned, by_name)
+    _write_curve(directory, Curve.read(tune_directory), tuned, state, events)
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[shared[name] for name in dependents],
-        trials=sum(line.trials for line in shared.values()),
-        sharing_s=round(elapsed_s, 3),
+        tasks=[_line(known, takers[name], events) for name, known in state.tasks.items()],
+        rounds=_rounds(state, events),
+        trials=state.trials,
+        sharing_s=round(state.elapsed_s, 3),
+        stopped_by=state.stopped_by or "nothing_to_tune",
     )
     report.write(directory)
     return report
 
 
-def _collect(
-    events: list[dict[str, Any]], dependents: dict[str, str]
-) -> tuple[dict[str, SharedTask], dict[str, list[Trial]]]:
-    """Read from the journal how each dependent fared, and its valid trials, fastest first."""
-    lines: dict[str, SharedTask] = {}
-    trials: dict[str, list[Trial]] = {}
-    found = {event["task"]: event for event in events if event["kind"] in ("shared", "crash")}
-    for name, representative in dependents.items():
-        event = found.get(name, {"kind": "crash", "signal": "an interruption"})
-        if event["kind"] == "crash":
-            event = {**_NOTHING, "note": f"TVM died of {event['signal']}"}
-        candidates = event["candidates"]
-        valid = [entry for entry in candidates if entry.get("run_s")]
-        best = min(valid, key=median_s, default=None)
-        default_s = median_s(event["default"])
-        served = best is not None and median_s(best) < default_s
-        failures = Counter(entry["cause"] for entry in candidates if entry.get("cause"))
-        failures.update(event["reasons"])
-        measured = [e for e in [event["default"], *candidates] if e and e.get("run_s")]
-        trials[name] = [Trial.from_json(e) for e in sorted(measured, key=median_s)]
-        best_s = min(default_s, median_s(best))
-        rank = best["rank"] if served and best is not None else None
-        lines[name] = SharedTask(
-            task=name,
-            representative=representative,
-            donor=representative if rank is not None else None,
-            donor_rank=rank,
-            status="default" if not served else "drawn" if rank is None else "shared",
-            candidates=event["offered"],
-            valid=len(valid),
-            trials=len(candidates),
-            default_ms=default_s * 1e3 if default_s != float("inf") else None,
-            best_ms=best_s * 1e3 if best_s != float("inf") else None,
-            failures=dict(sorted(failures.items())),
-            note=event.get("note", ""),
+def _donations(
+    database: ms.database.Database, task: Task, options: ShareOptions
+) -> list[dict[str, Any]]:
+    """The task's best schedules, best first; a default schedule makes no choices to give."""
+    records = [r for r in best_trials(database, task.mod, 1_000_000) if sampling(r.trace)]
+    return [Donation.of(r.trace).as_json() for r in records[: options.count(len(records))]]
+
+
+def _spread(trials: list[Trial]) -> list[Trial]:
+    """Of trials, fastest first, the faster half of a sample and the rest evenly spread."""
+    if len(trials) <= _TAUGHT:
+        return trials
+    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
+    count = _TAUGHT - len(best)
+    return best + [rest[place * len(rest) // count] for place in range(count)]
+
+
+def _peers(tuned: TuneReport, by_name: dict[str, Task]) -> list[dict[str, Any]]:
+    """What the tuned tasks reached, as `TaskProgress` takes it."""
+    peers = []
+    for line in tuned.tasks:
+        info = by_name[line.task].info
+        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
+        peers.append(
+            {
+                "name": info.name,
+                "weight": info.weight,
+                "flops": info.flops,
+                "family": info.operator,
+                "best_s": [min(known) / 1e3] if known else [],
+            }
         )
-    return lines, trials
+    return peers
 
 
-_NOTHING: dict[str, Any] = {"candidates": [], "offered": 0, "reasons": {}, "default": None}
-
-
-def _tuned_itself(line: SharedTask, tuned: TunedTask) -> SharedTask:
-    """The report line of a dependent after its own small search."""
-    default_ms = tuned.default_ms
-    won = tuned.best_ms is not None and (default_ms is None or tuned.best_ms < default_ms)
-    why = "no shared schedule was valid" if not line.valid else "none beat the default schedule"
-    return line.model_copy(
-        update={
-            "status": "tuned_itself" if won else "default",
-            "trials": line.trials + tuned.trials,
-            "default_ms": default_ms if default_ms is not None else line.default_ms,
-            "best_ms": tuned.best_ms if tuned.best_ms is not None else line.best_ms,
-            "failures": dict(sorted((Counter(line.failures) + Counter(tuned.failures)).items())),
-            "note": "; ".join(text for text in (line.note, why) if text),
-        }
+def _line(known: TaskState, taker: tuple[list[str], list[str]], events: list[dict]) -> SharedTask:
+    """How one task fared, read from the journal."""
+    name = known.task.info.name
+    rounds = [e for e in events if e.get("task") == name and e.get("round")]
+    origins: dict[str, tuple[str | None, int | None]] = {}
+    failures: Counter[str] = Counter(known.failures())
+    for event in rounds:
+        failures.update(event["reasons"])
+        for entry, donor, rank in zip(
+            event["trials"], event["donors"], event["ranks"], strict=True
+        ):
+            origins.setdefault(Trial.from_json(entry).key, (donor, rank))
+    default_s = known.default.outcome.median_s if known.default is not None else math.inf
+    ranked = known.ranked()
+    best = ranked[0] if ranked else None
+    donor, rank = None, None
+    if best is None or (known.default is not None and best.key == known.default.key):
+        status = "default"
+    elif best.key in origins:
+        donor, rank = origins[best.key]
+        status = "shared" if donor is not None else "drawn"
+    else:
+        status = "refined"
+    shared_s = min((t.outcome.median_s for t in known.trials if t.key in origins), default=math.inf)
+    return SharedTask(
+        task=name,
+        donors=taker[0],
+        second_donors=taker[1] if any(e["round"] == sharing.SECOND for e in rounds) else [],
+        donor=donor,
+        donor_rank=rank,
+        status=status,
+        offered=sum(event["offered"] for event in rounds),
+        valid=sum(1 for trial in known.trials if trial.run_s),
+        trials=len(known.trials),
+        refining_trials=len(known.trials) - sum(len(e["trials"]) for e in rounds),
+        default_ms=_ms(default_s),
+        shared_ms=_ms(min(shared_s, default_s)),
+        best_ms=_ms(best.outcome.median_s if best is not None else math.inf),
+        failures=dict(sorted(failures.items())),
+        note=f"TVM died of {known.crashed}" if known.crashed else "",
     )
 
 
-def _digest(tune_directory: Path) -> str:
-    return hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16]
+def _ms(time_s: float) -> float | None:
+    return time_s * 1e3 if time_s != math.inf else None
+
+
+def _rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
+    """What each round cost and gained, in their order."""
+    names = (sharing.FIRST, sharing.SECOND, _REFINEMENT)
+    spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
+    for name, event, before_s, after_s in _steps(state, events):
+        spent_s[name] += sum(event["phases"].values())
+        trials[name] += len(event["trials"])
+        touched[name].add(event["task"])
+        if before_s != math.inf:
+            weight = state.tasks[event["task"]].task.info.weight
+            gained_s[name] += weight * (before_s - after_s)
+    return [
+        ShareRound(
+            name=name,
+            rule=_RULES[name],
+            tasks=len(touched[name]),
+            trials=trials[name],
+            spent_s=round(spent_s[name], 3),
+            gained_ms=gained_s[name] * 1e3,
+        )
+        for name in names
+    ]
+
+
+def _steps(
+    state: RunState, events: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any], float, float]]:
+    """Every measured batch with its round, and its task's best seconds before and after."""
+    steps, best_s = [], dict[str, float]()
+    for name, known in state.tasks.items():
+        best_s[name] = known.default.outcome.median_s if known.default is not None else math.inf
+    for event in events:
+        if event["kind"] != "batch":
+            continue
+        task = event["task"]
+        found = [Trial.from_json(entry).outcome.median_s for entry in event["trials"]]
+        before_s, best_s[task] = best_s[task], min([best_s[task], *found])
+        steps.append((event.get("round", _REFINEMENT), event, before_s, best_s[task]))
+    return steps
 
 
 def _write_log(
@@ -213,28 +273,34 @@ def _write_log(
 
 
 def _write_curve(
-    directory: Path,
-    tune_directory: Path,
-    events: list[dict[str, Any]],
-    tuned: TuneReport,
-    by_name: dict[str, Task],
+    directory: Path, before: Curve, tuned: TuneReport, state: RunState, events: list[dict[str, Any]]
 ) -> None:
-    """Carry the tune stage's curve on through the shared tasks."""
-    points = list(Curve.read(tune_directory).points)
-    if points:
-        last = points[-1]
-        trials, estimate_ms = last.trials, last.estimated_latency_ms
-        for event in (event for event in events if event["kind"] == "shared"):
-            before_ms = tuned.defaults_ms.get(event["task"])
-            best_s = min((median_s(entry) for entry in event["candidates"]), default=float("inf"))
-            trials += len(event["candidates"])
-            if before_ms is not None and best_s * 1e3 < before_ms:
-                estimate_ms -= by_name[event["task"]].info.weight * (before_ms - best_s * 1e3)
-            points.append(
-                CurvePoint(
-                    elapsed_s=round(tuned.tuning_s + event["elapsed_s"], 3),
-                    trials=trials,
-                    estimated_latency_ms=estimate_ms,
-                )
+    """Carry the tune stage's curve on through the shared tasks.
+
+    Before sharing, these count with their default schedules, which were measured then.
+    """
+    defaults_s = {
+        name: known.default.outcome.median_s
+        for name, known in state.tasks.items()
+        if known.default is not None and known.default.run_s
+    }
+    rest_ms = sum(state.tasks[n].task.info.weight * s * 1e3 for n, s in defaults_s.items())
+    points = [
+        point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
+        for point in before.points
+    ]
+    trials = before.points[-1].trials if before.points else 0
+    estimate_ms = points[-1].estimated_latency_ms if points else rest_ms
+    for _, event, before_s, after_s in _steps(state, events):
+        trials += len(event["trials"])
+        if before_s != math.inf:
+            weight = state.tasks[event["task"]].task.info.weight
+            estimate_ms -= weight * (before_s - after_s) * 1e3
+        points.append(
+            CurvePoint(
+                elapsed_s=round(tuned.tuning_s + event["elapsed_s"], 3),
+                trials=trials,
+                estimated_latency_ms=estimate_ms,
             )
+        )
     Curve(points=points).write(directory)

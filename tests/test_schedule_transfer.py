@@ -76,7 +76,7 @@ def moved(donor: tvm.IRModule, dependent: tvm.IRModule, seed: int) -> Made:
     source = SearchSpace(donor, target)
     made = source.make(source.random_point(np.random.default_rng(seed)), seed)
     assert made.schedule is not None
-    return move(Donation.of(made.schedule.trace), SearchSpace(dependent, target))
+    return move([Donation.of(made.schedule.trace)], SearchSpace(dependent, target))[0]
 
 
 PAIRS = {

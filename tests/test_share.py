@@ -18,7 +18,7 @@ from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, read_database
 from fewtune.tuning.options import ShareOptions
 from tests import tuned_tiny
 
-OPTIONS = ShareOptions(top="50%", trials_per_task=2, fallback_trials=2)
+OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2)
 
 
 def share(directory: Path, journals: Path) -> ShareReport:
@@ -66,22 +66,28 @@ def test_every_dependent_is_accounted_for() -> None:
     names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
     assert [line.task for line in report.tasks] == sorted((names["a"], names["c"]))
     for line in report.tasks:
-        assert line.representative == names["b"]
-        assert line.status in ("shared", "drawn", "tuned_itself", "default")
-        assert line.candidates == 3
+        assert line.donors == [names["b"]]
+        assert line.second_donors == []
+        assert line.status in ("shared", "drawn", "refined", "default")
+        assert line.offered == 3
         assert line.best_ms is not None
         assert line.default_ms is not None
         if line.status == "shared":
             assert line.donor == names["b"]
             assert line.best_ms < line.default_ms
-            assert line.trials <= OPTIONS.trials_per_task
-        elif line.status == "drawn":
-            assert line.donor is None
-            assert line.best_ms < line.default_ms
         else:
             assert line.donor is None
-            assert "beat the default" in line.note or "was valid" in line.note
+        if line.status == "default":
+            assert line.best_ms == line.default_ms
+        else:
+            assert line.best_ms < line.default_ms
+        assert line.best_ms <= line.shared_ms <= line.default_ms
     assert report.trials == sum(line.trials for line in report.tasks)
+    assert [each.name for each in report.rounds] == ["first donors", "second donors", "refinement"]
+    assert sum(each.trials for each in report.rounds) == report.trials
+    assert report.rounds[0].tasks == 2
+    assert report.rounds[2].trials == sum(line.refining_trials for line in report.tasks)
+    assert report.rounds[2].trials <= 2 * OPTIONS.refine_trials
 
 
 def test_the_log_holds_all_tasks_the_best_first() -> None:

@@ -10,8 +10,11 @@ postprocessors, and each is one that MetaSchedule's own search could have found.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,17 @@ Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
+_MOST_THREADS = 8
+
+
+def search_threads() -> int:
+    """Threads that make candidates and extract their features."""
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(search_threads(), thread_name_prefix="search")
 
 
 def instructions(trace: Trace) -> list[Any]:
@@ -180,7 +194,8 @@ class SearchSpace:
             search_strategy="replay-trace",
             task_name="main",
             rand_state=1,
-            num_threads=1,
+            # Of the feature extraction; the spaces are the same with any number.
+            num_threads=search_threads(),
         )
         spaces = [schedule.trace for schedule in self.context.generate_design_space()]
         self.programs = [Program.read(number, trace) for number, trace in enumerate(spaces)]
@@ -250,6 +265,10 @@ class SearchSpace:
         except Exception as fault:  # noqa: BLE001 (a schedule that does not apply, whatever why)
             return Made(None, point, f"does not apply: {type(fault).__name__}")
         return Made(schedule, Point(point.program, tuple(decided)))
+
+    def make_all(self, points: Sequence[Point], seeds: Sequence[int]) -> list[Made]:
+        """`make` of several points, in their order, on all cores: TVM holds no lock meanwhile."""
+        return list(_executor().map(self.make, points, seeds))
 
     def read(self, trace: Trace) -> Point | None:
         """The point of a trace of this task; None for one of another kind, such as a default."""

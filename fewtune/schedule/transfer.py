@@ -12,7 +12,9 @@ configurations, restated for MetaSchedule traces.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fewtune.schedule.search_space import (
     CATEGORICAL,
@@ -92,36 +94,61 @@ class Donation:
             given.append(Given(kind, decision_of(trace, inst), candidates))
         return Donation(tuple(str(i.kind.name) for i in instructions(trace)), tuple(given))
 
+    def as_json(self) -> dict[str, Any]:
+        """The donation as JSON values."""
+        return {
+            "form": list(self.form),
+            "given": [[one.kind, one.decision, one.candidates] for one in self.given],
+        }
 
-def move(donation: Donation, space: SearchSpace) -> Made:
-    """Move a donor's decisions into the search space of another task.
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> Donation:
+        """Read what `as_json` gave."""
+        given = tuple(
+            Given(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
+            for kind, decision, candidates in entry["given"]
+        )
+        return Donation(tuple(entry["form"]), given)
+
+
+def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
+    """Move donors' decisions into the search space of another task.
 
     Parameters
     ----------
-    donation : Donation
+    donations : sequence of Donation
     space : SearchSpace
-        Of the task that takes it.
+        Of the task that takes them.
 
     Returns
     -------
-    made : Made
-        The schedule, or the reason why there is none.
+    made : list of Made
+        A schedule for each, or the reason why there is none.
     """
+    results: dict[int, Made] = {}
+    points: dict[int, Point] = {}
+    for place, donation in enumerate(donations):
+        try:
+            points[place] = _fit(donation, space)
+        except _UnfitError as unfit:
+            results[place] = Made(None, Point(0, ()), str(unfit))
+    made = space.make_all(list(points.values()), [1] * len(points))
+    results.update(zip(points, made, strict=True))
+    return [results[place] for place in range(len(donations))]
+
+
+def _fit(donation: Donation, space: SearchSpace) -> Point:
+    """The point of a space that is nearest to what a donor decided."""
     kinds = [sample.kind for sample in donation.given if sample.kind != LOCATION]
     fitting = [
         program
         for program in space.programs
         if [choice.kind for choice in program.choices if choice.kind != LOCATION] == kinds
     ]
-    nothing = Point(0, ())
     if not kinds or not fitting:
-        return Made(None, nothing, "no design space of the same form")
+        raise _UnfitError("no design space of the same form")
     program = min(fitting, key=lambda program: _difference(donation.form, program))
-    try:
-        point = Point(program.number, _decisions(donation.given, program))
-    except _UnfitError as unfit:
-        return Made(None, nothing, str(unfit))
-    return space.make(point)
+    return Point(program.number, _decisions(donation.given, program))
 
 
 def _decisions(given: tuple[Given, ...], program: Program) -> tuple[Decision | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fewtune.artifacts import Cluster, Selection
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fewtune.task.extract import Task
     from fewtune.tvm_runtime import tvm
 
+_MOST_SECOND_DONORS = 2
 # Families that do much arithmetic on each element, so that tiling, which is what is searched,
 # decides their time. The others move data once: a default schedule already does that at the
 # memory's speed.
@@ -50,11 +52,11 @@ class SelectOptions(BaseModel):
         "all: every task represents itself",
     )
     min_similarity: float = Field(
-        default=0.6,
+        default=0.5,
         ge=0,
         le=1,
         description="similarity rate from which two tasks (cliques) or, on average, two clusters "
-        "(agglomerative) are joined; 0.6 gave 4 to 6 clusters for five networks of 18 to 36 tasks",
+        "(agglomerative) are joined; 0.5 gave 3 to 6 clusters for networks of 18 to 32 tasks",
     )
     clusters: int | None = Field(
         default=None,
@@ -66,6 +68,13 @@ class SelectOptions(BaseModel):
         ge=0,
         lt=1,
         description="tasks below this share of the model's estimated time are set aside",
+    )
+    min_cluster_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="a cluster below this share is not worth a search of its own: its tasks take "
+        "schedules drawn by rule, and their part of the refinement",
     )
 
     @model_validator(mode="after")
@@ -155,17 +164,48 @@ def select_from_spaces(
         for leader, group in split_unrelated(groups, values, shares, names)
     ]
     clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
+    # Full tuning searches whatever it has; and with no representative at all, nobody would learn.
+    small = options.method != "all"
+    kept = [
+        cluster
+        for place, (share, cluster) in enumerate(clusters)
+        if not small or place == 0 or share >= options.min_cluster_share
+    ]
+    served = {member for cluster in kept for member in cluster.members}
     aside = [task.info.name for task in tasks if task.info.name not in set(names)]
     selection = Selection(
         model=model,
         strategy=strategy,
         method=options.method,
-        clusters=[cluster for _, cluster in clusters],
+        clusters=kept,
+        alone=[name for name in names if name not in served],
+        second_donors=_second_donors(kept, names, values),
         set_aside=aside,
         set_aside_rule=_rule(tasks, spaces, options),
         note=note,
     )
     return selection, SimilarityMatrix(tuple(names), values)
+
+
+def _second_donors(
+    clusters: Sequence[Cluster], names: Sequence[str], values: np.ndarray
+) -> dict[str, list[str]]:
+    """The representatives of other clusters that tasks have something in common with."""
+    places = {name: place for place, name in enumerate(names)}
+    own = {member: cluster.representative for cluster in clusters for member in cluster.members}
+    found = {}
+    for name in names:
+        if own.get(name) == name:
+            continue
+        others = [
+            (-float(values[places[name], places[cluster.representative]]), cluster.representative)
+            for cluster in clusters
+            if cluster.representative != own.get(name)
+        ]
+        nearest = [other for similarity, other in sorted(others) if similarity < 0]
+        if nearest:
+            found[name] = nearest[:_MOST_SECOND_DONORS]
+    return found
 
 
 def _worth_searching(task: Task, options: SelectOptions) -> bool:

@@ -2,12 +2,13 @@
 
 The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
 lately, and what it could still gain at best: in proportion to the batches spent, but no more than
-what separates it from the throughput of the best task. A task's weight is the number of times it
+what separates it from the throughput of the best similar task. A task's weight is the number of times it
 occurs in the model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,6 +27,8 @@ class TaskProgress:
     weight : int
     flops : float
         Operations of one call.
+    family : str
+        Tasks of one operator family are similar: what one of them reaches, others may.
     default_s : float or None
         Seconds of one call under the default schedule.
     best_s : list of float
@@ -38,6 +41,7 @@ class TaskProgress:
     name: str
     weight: int
     flops: float = 0.0
+    family: str = ""
     default_s: float | None = None
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
@@ -72,15 +76,43 @@ def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     return task.weight * (_TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable)
 
 
+def best_rates(tasks: Sequence[TaskProgress]) -> dict[str, float]:
+    """Most operations a second by operator family.
+
+    A family of one has nobody to be held to but the best of all families.
+    """
+    rates: dict[str, list[float]] = {}
+    for task in tasks:
+        if task.current_s not in (0.0, float("inf")):
+            rates.setdefault(task.family, []).append(task.flops / task.current_s)
+    most = max((rate for known in rates.values() for rate in known), default=0.0)
+    return {
+        family: (max(known) if len(known) > 1 else most) or float("inf")
+        for family, known in rates.items()
+    }
+
+
 def next_task(
-    tasks: list[TaskProgress], allocation: Literal["gradient", "round_robin"]
+    tasks: Sequence[TaskProgress],
+    allocation: Literal["gradient", "round_robin"],
+    rates: dict[str, float] | None = None,
 ) -> TaskProgress | None:
-    """The task for the next batch, or None when all are finished; ties go by name."""
+    """The task for the next batch, or None when all are finished; ties go by name.
+
+    Parameters
+    ----------
+    tasks : sequence of TaskProgress
+    allocation : str
+        ``gradient`` or ``round_robin``.
+    rates : dict of float, optional
+        Operations a second that tasks of a family may reach: `best_rates` of these tasks unless
+        given.
+    """
     waiting = [task for task in tasks if task.finished is None]
     if not waiting:
         return None
     if allocation == "round_robin":
         return min(waiting, key=lambda task: (len(task.best_s), task.name))
-    known = [task.flops / task.current_s for task in tasks if task.current_s != float("inf")]
-    most = max(known, default=0.0) or float("inf")
-    return min(waiting, key=lambda task: (-gradient(task, most), len(task.best_s), task.name))
+    held_to = best_rates(tasks) if rates is None else rates
+    gains = {t.name: gradient(t, held_to.get(t.family, float("inf"))) for t in waiting}
+    return min(waiting, key=lambda task: (-gains[task.name], len(task.best_s), task.name))

@@ -54,13 +54,7 @@ class ShareOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     top: str | int = Field(
-        default="10", description="the best N schedules of the representative, or the best N%"
-    )
-    trials_per_task: int = Field(
-        default=3,
-        ge=1,
-        le=100_000,
-        description="how many candidates are measured: those that the cost model rates best",
+        default="10", description="the best N schedules of each donor, or the best N%"
     )
     draws: int = Field(
         default=8,
@@ -68,8 +62,18 @@ class ShareOptions(BaseModel):
         le=100_000,
         description="schedules drawn by rule that the cost model rates beside the shared ones",
     )
-    fallback_trials: int = Field(
-        default=8, ge=0, le=100_000, description="trials for a task that no schedule serves"
+    trials_per_task: int = Field(
+        default=3,
+        ge=1,
+        le=100_000,
+        description="how many candidates are measured: those that the cost model rates best",
+    )
+    refine_trials: int = Field(
+        default=3,
+        ge=0,
+        le=100_000,
+        description="further trials, as an average over the tasks that were not tuned; they go "
+        "where the model gains most, and end where nothing visible is to be gained",
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 

@@ -50,7 +50,6 @@ def run_session(
     options: TuneOptions,
     journal_directory: Path,
     progress_path: Path | None = None,
-    earlier: dict[str, list[Trial]] | None = None,
     seeds: dict[str, list[Trial]] | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
@@ -67,8 +66,6 @@ def run_session(
         Scratch that outlives a kill.
     progress_path : Path, optional
         File that holds where the run stands.
-    earlier : dict of list of Trial, optional
-        What was measured just before, by task: searches go on from it.
     seeds : dict of list of Trial, optional
         What older logs hold, by task: measured again before anything else.
 
@@ -84,15 +81,16 @@ def run_session(
     """
     events: list[dict[str, Any]] = []
     if tasks:
-        given = {"earlier": _as_json(earlier), "seeds": _as_json(seeds)}
+        entries = {
+            name: [trial.as_json() for trial in each] for name, each in (seeds or {}).items()
+        }
         header = journal_header(fingerprint, tasks, tuned, options)
-        for name, entries in given.items():
-            if entries:
-                text = json.dumps(entries, sort_keys=True)
-                header[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if entries:
+            text = json.dumps(entries, sort_keys=True)
+            header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = supervise(
             f"{__name__}:_session",
-            {"tuned": tuned, "options": options.model_dump(mode="json"), **given},
+            {"tuned": tuned, "options": options.model_dump(mode="json"), "seeds": entries},
             tasks,
             fingerprint,
             header,
@@ -118,13 +116,10 @@ def _session(
 
     options = TuneOptions.model_validate(job["options"])
     target = target_from_json(target_json)
-    earlier, first = (
-        {
-            name: [Trial.from_json(entry) for entry in entries]
-            for name, entries in job[given].items()
-        }
-        for given in ("earlier", "seeds")
-    )
+    seeds = {
+        name: [Trial.from_json(entry) for entry in entries]
+        for name, entries in job["seeds"].items()
+    }
     Session(
         tasks,
         job["tuned"],
@@ -134,13 +129,8 @@ def _session(
         journal,
         progress,
         pool,
-        earlier=earlier,
-        seeds=first,
+        seeds=seeds,
     ).run()
-
-
-def _as_json(trials: dict[str, list[Trial]] | None) -> dict[str, list[Any]]:
-    return {name: [trial.as_json() for trial in each] for name, each in (trials or {}).items()}
 
 
 def tune(
@@ -174,9 +164,8 @@ def tune(
         As `run_session`.
     """
     tuned = selection.representatives
-    needed = {*tuned, *selection.dependents}
-    kept = [task for task in tasks if task.info.name in needed]
-    workloads = {task.info.name: task.info.workload for task in kept if task.info.name in tuned}
+    kept = [task for task in tasks if task.info.name in set(tuned)]
+    workloads = {task.info.name: task.info.workload for task in kept}
     state = run_session(
         kept,
         tuned,
@@ -198,8 +187,7 @@ def tune(
     report = TuneReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[line for line in reports if line.task in tuned],
-        defaults_ms={line.task: line.default_ms for line in reports},
+        tasks=reports,
         trials=state.trials,
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),

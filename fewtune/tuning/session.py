@@ -16,10 +16,10 @@ from fewtune.machine import has_own_device
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import next_task
+from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
 from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.known import known_points, teach
+from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, replay, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
@@ -51,9 +51,6 @@ class Session:
     journal : Journal
     progress : Progress
     pool : WorkerPool
-    earlier : dict of list of Trial, optional
-        What was measured just before this run, by task: a search goes on from it, the cost model
-        learns from it, the budget does not count it.
     seeds : dict of list of Trial, optional
         What an older log holds for a task: measured again before anything else, as trials.
     clock : callable
@@ -70,7 +67,6 @@ class Session:
         journal: Journal,
         progress: Progress,
         pool: WorkerPool,
-        earlier: dict[str, list[Trial]] | None = None,
         seeds: dict[str, list[Trial]] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -84,11 +80,13 @@ class Session:
         self.measurer = Measurer(pool, overlap=has_own_device(target))
         self.cost_model = BoostedTrees(CostModelOptions())
         self._searches: dict[str, Explorer] = {}
-        self._earlier = earlier or {}
+        self._spaces: dict[str, SearchSpace] = {}
         self._seeds = seeds or {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._longest_batch_s = 0.0
+        # Tasks that are not tuned here, but tell what similar ones reach.
+        self.peers: list[TaskProgress] = []
 
     @property
     def elapsed_s(self) -> float:
@@ -108,14 +106,20 @@ class Session:
             )
         if self._is_done():
             return self.state.stopped_by or "nothing_to_tune"
-        self._measure_defaults()
-        with _Timer(self.measurer.phases, "model_update_s"):
-            self._learn_from_others()
+        self.begin()
         stopped_by = self._loop()
+        self.conclude()
+        self.note({"kind": "finish", "stopped_by": stopped_by})
+        return stopped_by
+
+    def begin(self) -> None:
+        """What comes before the search."""
+        self._measure_defaults()
+
+    def conclude(self) -> None:
+        """What comes after it."""
         for name in self.state.tuned:
             self._final(self.state.tasks[name])
-        self._note({"kind": "finish", "stopped_by": stopped_by})
-        return stopped_by
 
     def _is_done(self) -> bool:
         """Whether the journal is of a run that had come to its end under this budget."""
@@ -129,19 +133,16 @@ class Session:
         """Measure the default schedule of every task; a searched schedule has to beat it."""
         waiting = [
             state
-            for name, state in self.state.tasks.items()
-            if state.default is None
-            and not state.crashed
-            # Tasks that are there to be learned from are not measured.
-            and (name in self.state.tuned or name not in self._earlier)
+            for state in self.state.tasks.values()
+            if state.default is None and not state.crashed
         ]
         for start in range(0, len(waiting), _DEFAULTS_A_BATCH):
             batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
             for state in waiting[start : start + _DEFAULTS_A_BATCH]:
-                self._announce(state)
+                self.announce(state)
                 schedule = default_schedule(state.task.mod, self.target)
                 if schedule is None:
-                    self._note_default(state, Trial(trace_key(None), None, "no_default_schedule"))
+                    self.note_default(state, Trial(trace_key(None), None, "no_default_schedule"))
                 else:
                     batch.append((state, schedule))
             outcomes = self.measurer.measure(
@@ -151,19 +152,12 @@ class Session:
             )
             for (state, schedule), outcome in zip(batch, outcomes, strict=True):
                 key = trace_key(schedule.trace)
-                self._note_default(state, Trial(key, outcome.run_s, outcome.cause))
+                self.note_default(state, Trial(key, outcome.run_s, outcome.cause))
         if waiting:
-            self._note({"kind": "phases", "phases": self._take_phases().as_json()})
+            self.note({"kind": "phases", "phases": self.take_phases().as_json()})
             self.progress.say(
                 f"default schedules of {len(waiting)} tasks measured in {self.elapsed_s:.0f} s"
             )
-
-    def _learn_from_others(self) -> None:
-        """Teach the cost model what was measured of tasks that are not tuned here."""
-        for name, trials in self._earlier.items():
-            if name not in self.state.tuned and name in self.state.tasks:
-                space = SearchSpace(self.state.tasks[name].task.mod, self.target)
-                teach(self.cost_model, space, trials)
 
     def _loop(self) -> str:
         if not self.state.tuned:
@@ -176,12 +170,19 @@ class Session:
             budget_s = self.options.budget_s
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"
-            chosen = next_task(tuned, self.options.allocation)
+            rates = best_rates([*tuned, *self.peers])
+            chosen = next_task(tuned, self.options.allocation, rates)
             if chosen is None or self._run_has_converged():
+                return "converged"
+            if not self.is_worth_it(gradient(chosen, rates.get(chosen.family, float("inf")))):
                 return "converged"
             began_s = self._clock()
             self._batch(self.state.tasks[chosen.name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
+
+    def is_worth_it(self, gain_s: float) -> bool:  # noqa: ARG002 (a session asks its budget only)
+        """Whether a batch that is expected to save ``gain_s`` of the model is to be measured."""
+        return True
 
     def _run_has_converged(self) -> bool:
         """Whether the model's estimated latency has stood still for the patience of a run."""
@@ -198,9 +199,9 @@ class Session:
         return [self.state.tasks[name] for name in self.state.tuned]
 
     def _batch(self, state: TaskState, room: int) -> None:
-        self._announce(state)
-        with _Timer(self.measurer.phases, "search_s"):
-            search = self._search(state)
+        self.announce(state)
+        with Timer(self.measurer.phases, "search_s"):
+            search = self.search_of(state)
             proposals = search.next_batch(min(room, self.options.batch_size))
             keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
@@ -216,27 +217,34 @@ class Session:
             keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)
         }
         trials = [Trial(keys[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
-        with _Timer(self.measurer.phases, "model_update_s"):
+        with Timer(self.measurer.phases, "model_update_s"):
             everything = [outcomes.get(key) or state.known[key].outcome for key in keys]
             search.learn(proposals, [outcome.median_s for outcome in everything])
-        self._note(
+        self.note(
             {
                 "kind": "batch",
                 "task": state.task.info.name,
-                "phases": self._take_phases().as_json(),
+                "phases": self.take_phases().as_json(),
                 "trials": [trial.as_json() for trial in trials],
             }
         )
         if not fresh:
             self._end(state, "design space exhausted")
         self._stop_early(state)
-        self._show(state)
+        self.show(state)
 
-    def _search(self, state: TaskState) -> Explorer:
+    def space_of(self, state: TaskState) -> SearchSpace:
+        """The task's search space, generated once."""
+        name = state.task.info.name
+        if name not in self._spaces:
+            self._spaces[name] = SearchSpace(state.task.mod, self.target)
+        return self._spaces[name]
+
+    def search_of(self, state: TaskState) -> Explorer:
         """The task's search; after a resumption it knows what was measured."""
         name = state.task.info.name
         if name not in self._searches:
-            space = SearchSpace(state.task.mod, self.target)
+            space = self.space_of(state)
             search = make_strategy(
                 space,
                 self.cost_model,
@@ -244,7 +252,7 @@ class Session:
                 # Another seed after a resumption, or it would draw its first batch again.
                 seed=1 + self.options.seed + 7919 * len(state.trials),
             )
-            search.remember(*known_points(space, [*self._earlier.get(name, []), *state.trials]))
+            search.remember(*known_points(space, state.trials))
             if not state.trials:
                 search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
@@ -267,7 +275,7 @@ class Session:
         finalists = [t for t in ranked if t.outcome.median_s <= bar_s][:_FINALISTS]
         if state.finals_s or state.crashed or len(finalists) < 2:
             return
-        self._announce(state)
+        self.announce(state)
         modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]
         outcomes = self.measurer.duel(modules, module_specs(state.task.mod))
         medians_s = {
@@ -275,36 +283,37 @@ class Session:
             for trial, outcome in zip(finalists, outcomes, strict=True)
             if outcome.run_s
         }
-        self._note(
+        self.note(
             {
                 "kind": "finals",
                 "task": state.task.info.name,
-                "phases": self._take_phases().as_json(),
+                "phases": self.take_phases().as_json(),
                 "medians_s": medians_s,
             }
         )
 
-    def _announce(self, state: TaskState) -> None:
+    def announce(self, state: TaskState) -> None:
         """Note what is about to run, so that a crash can be laid to it."""
         self.journal.append({"kind": "start", "task": state.task.info.name})
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def note(self, event: dict[str, Any]) -> None:
         """Journal an event, then take it in exactly as a resumed run would."""
         event = {"elapsed_s": round(self.elapsed_s, 3), **event}
         self.journal.append(event)
         self.state.take(event)
 
-    def _note_default(self, state: TaskState, trial: Trial) -> None:
-        self._note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
+    def note_default(self, state: TaskState, trial: Trial) -> None:
+        self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
     def _end(self, state: TaskState, why: str) -> None:
-        self._note({"kind": "end", "task": state.task.info.name, "why": why})
+        self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
-    def _take_phases(self) -> Phases:
+    def take_phases(self) -> Phases:
         phases, self.measurer.phases = self.measurer.phases, Phases()
         return phases
 
-    def _show(self, state: TaskState) -> None:
+    def show(self, state: TaskState, phase: str = "tune") -> None:
+        """Tell the person who watches where the run stands."""
         trials, elapsed_s = self.state.trials, self.elapsed_s
         left_s = elapsed_s / max(1, trials) * max(0, self.total_trials - trials)
         if self.options.budget_s is not None:
@@ -313,7 +322,7 @@ class Session:
         estimate_s = self.state.estimated_latency_s
         self.progress.show(
             Snapshot(
-                phase="tune",
+                phase=phase,
                 task=state.task.info.name,
                 detail=state.task.info.shapes_text,
                 trials=trials,
@@ -329,7 +338,7 @@ class Session:
         )
 
 
-class _Timer:
+class Timer:
     """Adds the seconds of a block to one phase."""
 
     def __init__(self, phases: Phases, name: str) -> None:

@@ -128,7 +128,8 @@ class RunState:
     def __init__(self, tasks: list[Task], tuned: list[str]) -> None:
         self.tasks = {
             task.info.name: TaskState(
-                task, TaskProgress(task.info.name, task.info.weight, task.info.flops)
+                task,
+                TaskProgress(task.info.name, task.info.weight, task.info.flops, task.info.operator),
             )
             for task in tasks
         }

@@ -71,7 +71,7 @@ def remade(
     space: SearchSpace, points: list[Point], times_s: list[float]
 ) -> tuple[list[Proposal], list[float]]:
     """Measured points as proposals, with their seconds; what does not apply is left out."""
-    made = [space.make(point).schedule for point in points]
+    made = [one.schedule for one in space.make_all(points, [1] * len(points))]
     usable = [place for place, schedule in enumerate(made) if schedule is not None]
     return [Proposal(made[i], points[i]) for i in usable], [times_s[i] for i in usable]
 
@@ -168,28 +168,35 @@ class Explorer:
         found: dict[Point, Proposal] = {}
         taken = set() if taken is None else taken
         digests: set[int] = set()
-        for _ in range(_MOST_DRAWS * count):
-            if len(found) >= count:
-                break
-            point = draw()
-            if point in self._rejected or point in self.times_s or point in taken:
-                continue
-            made = self.space.make(point, seed=int(self.random.integers(1, 2**30)))
-            if made.schedule is None:
-                self._rejected.add(point)
-                continue
-            # A place that was left open may be drawn as one already taken.
-            if made.point in taken:
-                continue
-            # Two points may be one program: it is built and measured once.
-            digest = tvm_ffi.structural_hash(made.schedule.mod)
-            if made.point in self.times_s or digest in self._measured or digest in digests:
-                self._rejected.add(made.point)
-                continue
-            digests.add(digest)
-            found[made.point] = Proposal(made.schedule, made.point)
+        left = _MOST_DRAWS * count
+        while left > 0 and len(found) < count:
+            # As many as are missing at a time: they are made side by side.
+            drawn: dict[Point, int] = {}
+            while left > 0 and len(drawn) < count - len(found):
+                left -= 1
+                point = draw()
+                if not (self._is_used(point) or point in taken or point in drawn):
+                    drawn[point] = int(self.random.integers(1, 2**30))
+            made_all = self.space.make_all(list(drawn), list(drawn.values()))
+            for point, made in zip(drawn, made_all, strict=True):
+                if made.schedule is None:
+                    self._rejected.add(point)
+                    continue
+                # A place that was left open may be drawn as one already taken.
+                if made.point in taken or made.point in found:
+                    continue
+                # Two points may be one program: it is built and measured once.
+                digest = tvm_ffi.structural_hash(made.schedule.mod)
+                if made.point in self.times_s or digest in self._measured or digest in digests:
+                    self._rejected.add(made.point)
+                    continue
+                digests.add(digest)
+                found[made.point] = Proposal(made.schedule, made.point)
         taken.update(found)
         return list(found.values())
+
+    def _is_used(self, point: Point) -> bool:
+        return point in self._rejected or point in self.times_s
 
     def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals with features, and their scores: equal ones until the model is trained."""
