@@ -31,6 +31,7 @@ def run(model: str, strategy: str) -> None:
     say(
         f"{model} ({strategy}): {len(selection.representatives)} to tune, "
         f"{len(selection.dependents)} take schedules from them, "
+        f"{len(selection.alone)} take schedules drawn by rule, "
         f"{len(selection.set_aside)} set aside" + (f"; {selection.note}" if selection.note else "")
     )
 

@@ -157,6 +157,35 @@ def test_selection_and_what_is_set_aside() -> None:
     assert everything.dependents == {}
 
 
+def test_a_small_cluster_is_served_without_a_representative() -> None:
+    selection, _ = select(min_cluster_share=0.2)
+    assert selection.representatives == ["wide"]
+    assert selection.alone == ["far"]
+    # Its extents share the divisor 1 with those of the others: a last resort, but one.
+    assert selection.second_donors == {"far": ["wide"]}
+    # Somebody has to be tuned, however small.
+    lone, _ = select(min_cluster_share=1.0)
+    assert lone.representatives == ["wide"]
+    everything, _ = select(method="all", min_cluster_share=1.0)
+    assert everything.representatives == ["wide", "near", "far"]
+    assert everything.alone == []
+
+
+def test_dependents_may_ask_other_representatives() -> None:
+    selection, _ = select()
+    assert selection.second_donors == {"near": ["far"]}
+    strangers, _ = select_from_spaces(
+        [*TASKS, task("other", 0.3, "dense")],
+        {**SPACES, "other": space(64, 64)},
+        SelectOptions(),
+        model="net",
+        strategy="selective",
+    )
+    # A task of another operator family has similarity 0: it is never asked.
+    assert strangers.representatives == ["wide", "other", "far"]
+    assert strangers.second_donors == {"near": ["far"]}
+
+
 def test_files_are_the_same_each_time(tmp_path: Path) -> None:
     for name in ("first", "second"):
         selection, matrix = select()

@@ -93,7 +93,7 @@ def test_the_written_log_is_tvms_own() -> None:
     )
     records = list(database.get_all_tuning_records())
     assert {tvm_ffi.structural_hash(r.workload.mod) for r in records} == {
-        tvm_ffi.structural_hash(conv(name).mod) for name in "abc"
+        tvm_ffi.structural_hash(conv("b").mod)
     }
     for record in records:
         schedule = tvm.s_tir.Schedule(record.workload.mod)

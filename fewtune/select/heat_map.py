@@ -52,11 +52,13 @@ def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: 
     selection : Selection
         Gives the order of the tasks, and the borders of the clusters in the picture.
     matrix : SimilarityMatrix
-        Similarities of all tasks of the clusters.
+        Similarities of all tasks of the clusters, and of those that were too small for one.
     directory : Path
         The folder to write into.
     """
-    ordered = matrix.ordered([name for cluster in selection.clusters for name in cluster.members])
+    clustered = [name for cluster in selection.clusters for name in cluster.members]
+    others = [name for name in matrix.names if name not in set(clustered)]
+    ordered = matrix.ordered([*clustered, *others])
     write_text(directory / CSV, similarity_csv(ordered))
     write_bytes(directory / PNG, similarity_png(selection, ordered))
 

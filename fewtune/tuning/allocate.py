@@ -2,8 +2,8 @@
 
 The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
 lately, and what it could still gain at best: in proportion to the batches spent, but no more than
-what separates it from the throughput of the best similar task. A task's weight is the number of times it
-occurs in the model.
+what separates it from the throughput of the best similar task. A task's weight is the number of
+times it occurs in the model.
 """
 
 from __future__ import annotations

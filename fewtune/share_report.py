@@ -1,0 +1,147 @@
+"""What sharing came to, read from its journal: a line a task, the rounds, the curve."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from fewtune.artifacts import Curve, CurvePoint, SharedTask, ShareRound, TuneReport
+from fewtune.tuning import sharing
+from fewtune.tuning.log import Trial
+from fewtune.tuning.state import RunState, TaskState
+
+_REFINEMENT = "refinement"
+_RULES = {
+    sharing.FIRST: "the most similar donors' best schedules, and some drawn by rule; the cost "
+    "model's likeliest are measured",
+    sharing.SECOND: f"tasks below {sharing.FAR:.0%} of the throughput of the best similar task ask "
+    "the next most similar donors",
+    _REFINEMENT: "small batches where the model gains most, until one promises less than "
+    f"{sharing.LEAST_GAIN:.2%} of its latency",
+}
+
+
+def task_line(
+    known: TaskState, taker: tuple[list[str], list[str]], events: list[dict]
+) -> SharedTask:
+    """How one task fared, read from the journal."""
+    name = known.task.info.name
+    rounds = [e for e in events if e.get("task") == name and e.get("round")]
+    origins: dict[str, tuple[str | None, int | None]] = {}
+    failures: Counter[str] = Counter(known.failures())
+    for event in rounds:
+        failures.update(event["reasons"])
+        for entry, donor, rank in zip(
+            event["trials"], event["donors"], event["ranks"], strict=True
+        ):
+            origins.setdefault(Trial.from_json(entry).key, (donor, rank))
+    default_s = known.default.outcome.median_s if known.default is not None else math.inf
+    ranked = known.ranked()
+    best = ranked[0] if ranked else None
+    donor, rank = None, None
+    if best is None or (known.default is not None and best.key == known.default.key):
+        status = "default"
+    elif best.key in origins:
+        donor, rank = origins[best.key]
+        status = "shared" if donor is not None else "drawn"
+    else:
+        status = "refined"
+    shared_s = min((t.outcome.median_s for t in known.trials if t.key in origins), default=math.inf)
+    return SharedTask(
+        task=name,
+        donors=taker[0],
+        second_donors=taker[1] if any(e["round"] == sharing.SECOND for e in rounds) else [],
+        donor=donor,
+        donor_rank=rank,
+        status=status,
+        offered=sum(event["offered"] for event in rounds),
+        valid=sum(1 for trial in known.trials if trial.run_s),
+        trials=len(known.trials),
+        refining_trials=len(known.trials) - sum(len(e["trials"]) for e in rounds),
+        default_ms=_ms(default_s),
+        shared_ms=_ms(min(shared_s, default_s)),
+        best_ms=_ms(best.outcome.median_s if best is not None else math.inf),
+        failures=dict(sorted(failures.items())),
+        note=f"TVM died of {known.crashed}" if known.crashed else "",
+    )
+
+
+def _ms(time_s: float) -> float | None:
+    return time_s * 1e3 if time_s != math.inf else None
+
+
+def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
+    """What each round cost and gained, in their order."""
+    names = (sharing.FIRST, sharing.SECOND, _REFINEMENT)
+    spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
+    for name, event, before_s, after_s in _steps(state, events):
+        spent_s[name] += sum(event["phases"].values())
+        trials[name] += len(event["trials"])
+        touched[name].add(event["task"])
+        if before_s != math.inf:
+            weight = state.tasks[event["task"]].task.info.weight
+            gained_s[name] += weight * (before_s - after_s)
+    return [
+        ShareRound(
+            name=name,
+            rule=_RULES[name],
+            tasks=len(touched[name]),
+            trials=trials[name],
+            spent_s=round(spent_s[name], 3),
+            gained_ms=gained_s[name] * 1e3,
+        )
+        for name in names
+    ]
+
+
+def _steps(
+    state: RunState, events: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any], float, float]]:
+    """Every measured batch with its round, and its task's best seconds before and after."""
+    steps, best_s = [], dict[str, float]()
+    for name, known in state.tasks.items():
+        best_s[name] = known.default.outcome.median_s if known.default is not None else math.inf
+    for event in events:
+        if event["kind"] != "batch":
+            continue
+        task = event["task"]
+        found = [Trial.from_json(entry).outcome.median_s for entry in event["trials"]]
+        before_s, best_s[task] = best_s[task], min([best_s[task], *found])
+        steps.append((event.get("round", _REFINEMENT), event, before_s, best_s[task]))
+    return steps
+
+
+def share_curve(
+    before: Curve, tuned: TuneReport, state: RunState, events: list[dict[str, Any]]
+) -> Curve:
+    """The tune stage's curve, carried on through the shared tasks.
+
+    Before sharing, these count with their default schedules, which were measured then.
+    """
+    defaults_s = {
+        name: known.default.outcome.median_s
+        for name, known in state.tasks.items()
+        if known.default is not None and known.default.run_s
+    }
+    rest_ms = sum(state.tasks[n].task.info.weight * s * 1e3 for n, s in defaults_s.items())
+    points = [
+        point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
+        for point in before.points
+    ]
+    trials = before.points[-1].trials if before.points else 0
+    estimate_ms = points[-1].estimated_latency_ms if points else rest_ms
+    for _, event, before_s, after_s in _steps(state, events):
+        trials += len(event["trials"])
+        if before_s != math.inf:
+            weight = state.tasks[event["task"]].task.info.weight
+            estimate_ms -= weight * (before_s - after_s) * 1e3
+        points.append(
+            CurvePoint(
+                elapsed_s=round(tuned.tuning_s + event["elapsed_s"], 3),
+                trials=trials,
+                estimated_latency_ms=estimate_ms,
+            )
+        )
+    return Curve(points=points)
