@@ -43,6 +43,7 @@ def share_schedules(
     journal_directory: Path,
     directory: Path,
     progress_path: Path | None = None,
+    bank_directory: Path | None = None,  # noqa: ARG001 (not looked at yet)
 ) -> ShareReport:
     """Give every dependent task a schedule and write the log of all tasks into ``directory``.
 
@@ -59,6 +60,8 @@ def share_schedules(
     directory : Path
         Gets ``share.json``, ``curve.json`` and TVM's two database files.
     progress_path : Path, optional
+    bank_directory : Path, optional
+        What stage build_bank wrote; not looked at yet.
 
     Raises
     ------
