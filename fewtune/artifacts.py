@@ -151,6 +151,19 @@ class Cluster(Part):
     similarity_sum: float = Field(description="representative's similarity to the other members")
 
 
+class BankDonor(Part):
+    """A workload of the bank that a task takes schedules from."""
+
+    workload: str = Field(description="structural hash of the donor's module, hex")
+    origin: str = Field(description="the logs that hold it, which name the models it was tuned for")
+    similarity: float = Field(description="of the two tuning spaces, 0 to 1")
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"{self.origin}:{self.workload[:8]}"
+
+
 class Selection(Artifact):
     """Which tasks are tuned, which take schedules from whom, which are set aside."""
 
@@ -169,6 +182,11 @@ class Selection(Artifact):
     )
     set_aside: list[str] = Field(description="tasks that only get a default schedule")
     set_aside_rule: str
+    banked: dict[str, list[BankDonor]] = Field(
+        default={},
+        description="tasks in no cluster, since the bank has schedules for them, with their donors "
+        "there, the most similar first",
+    )
     note: str = Field(default="", description="what was done otherwise than asked for")
 
     @property
@@ -177,7 +195,7 @@ class Selection(Artifact):
 
     @property
     def dependents(self) -> dict[str, str]:
-        """Each dependent task with its representative."""
+        """Each dependent task with its representative: members of clusters, no banked tasks."""
         return {
             member: cluster.representative
             for cluster in self.clusters

@@ -13,6 +13,8 @@ from fewtune.artifacts import (
     ShareReport,
     TuneReport,
 )
+from fewtune.bank.bank import Bank
+from fewtune.errors import InputError
 from fewtune.machine import target_from_json
 from fewtune.schedule.search_space import sampling
 from fewtune.schedule.transfer import Donation
@@ -39,6 +41,7 @@ def share_schedules(
     journal_directory: Path,
     directory: Path,
     progress_path: Path | None = None,
+    bank_directory: Path | None = None,
 ) -> ShareReport:
     """Give every task that was not tuned a schedule; write the log of all into ``directory``.
 
@@ -55,6 +58,8 @@ def share_schedules(
     directory : Path
         Gets ``share.json``, ``curve.json`` and TVM's two database files.
     progress_path : Path, optional
+    bank_directory : Path, optional
+        What `fewtune.bank` wrote: needed where the selection takes schedules from it.
 
     Raises
     ------
@@ -64,13 +69,8 @@ def share_schedules(
     by_name = {task.info.name: task for task in tasks}
     tuned = TuneReport.read(tune_directory)
     database = read_database(tune_directory)
-    takers = {
-        **{name: ([donor], []) for name, donor in selection.dependents.items()},
-        **{name: ([], []) for name in selection.alone},
-    }
-    for name, donors in selection.second_donors.items():
-        takers[name][1].extend(donors)
-    takers = dict(sorted(takers.items()))
+    bank = Bank.read(bank_directory) if bank_directory is not None else None
+    takers = _takers(selection)
     events: list[dict[str, Any]] = []
     if takers:
         tuned_tasks = [by_name[name] for name in selection.representatives]
@@ -90,6 +90,7 @@ def share_schedules(
             "workloads": {name: by_name[name].info.workload for name in takers},
             "takers": {name: list(pair) for name, pair in takers.items()},
             "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
+            "bank": bank.digest if bank is not None else None,
             "options": options.model_dump(mode="json"),
         }
         events = supervise(
@@ -117,6 +118,31 @@ def share_schedules(
     )
     report.write(directory)
     return report
+
+
+def _takers(selection: Selection) -> dict[str, tuple[list[str], list[str]]]:
+    """Every task that takes schedules, with the donors it asks first, and those it asks next."""
+    takers: dict[str, tuple[list[str], list[str]]] = {
+        **{name: ([donor], []) for name, donor in selection.dependents.items()},
+        **{name: ([], []) for name in selection.alone},
+        **{n: ([donor.name for donor in donors], []) for n, donors in selection.banked.items()},
+    }
+    for name, donors in selection.second_donors.items():
+        takers[name][1].extend(donors)
+    return dict(sorted(takers.items()))
+
+
+def _banked(selection: Selection, bank: Bank | None) -> dict[str, list[dict[str, Any]]]:
+    """What the donors in the bank have to give, by their names."""
+    donors = {d.name: d for donors in selection.banked.values() for d in donors}
+    if not donors:
+        return {}
+    if bank is None:
+        raise InputError("the selection takes schedules from a bank, and none is given")
+    return {
+        name: [donation.as_json() for donation in bank.donations(donor.workload)]
+        for name, donor in sorted(donors.items())
+    }
 
 
 def _donations(

@@ -26,6 +26,7 @@ SECTIONS = {
     "fingerprint": "fewtune.machine:FingerprintOptions",
     "import_model": "fewtune.model.relax_import:ImportOptions",
     "extract_tasks": "fewtune.task.extract:ExtractOptions",
+    "build_bank": "fewtune.bank.report:BankOptions",
     "select_tasks": "fewtune.select.select:SelectOptions",
     "tune": "fewtune.tuning.options:TuneOptions",
     "share_schedules": "fewtune.tuning.options:ShareOptions",
@@ -34,11 +35,13 @@ SECTIONS = {
     "compare": "fewtune.benchmark:BenchmarkOptions",
 }
 # Sections that hold a mapping for each strategy.
-PER_STRATEGY = {"select_tasks"}
+PER_STRATEGY = {"build_bank", "select_tasks"}
 LISTS = ("models", "strategies")
 COMPARED = ("selective", "full")
 # Folders that stand beside the strategies' own.
 RESERVED = ("import", "tasks", "compare")
+# Folders that stand beside the models' own.
+RESERVED_MODELS = ("bank", "fingerprint")
 
 
 def options_class(section: str) -> type[BaseModel]:
@@ -95,6 +98,8 @@ def load_all(path: Path | None = None) -> dict[str, Any]:
             raise InputError(f"{path}: {key} is no section{nearest(key, known)}")
     params: dict[str, Any] = {key: _names(content, key, path) for key in LISTS}
     places = Places(path.parent)
+    _refuse_reserved(params["models"], "models", RESERVED_MODELS, path)
+    _refuse_reserved(params["strategies"], "strategies", RESERVED, path)
     for model in params["models"]:
         registration = places.registration(model)
         if not registration.is_file():
@@ -102,12 +107,6 @@ def load_all(path: Path | None = None) -> dict[str, Any]:
             raise InputError(
                 f"{path}: models lists {model!r}, but {registration} is missing{hint}; "
                 "register it with `fewtune add`"
-            )
-    for strategy in params["strategies"]:
-        if strategy in RESERVED:
-            raise InputError(
-                f"{path}: strategies holds {strategy!r}: not {', '.join(RESERVED)}, which are "
-                "folders of their own"
             )
     for strategy in COMPARED:
         if strategy not in params["strategies"]:
@@ -182,6 +181,15 @@ def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
             _refuse_non_finite(inner, f"{place}.{key}", path)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{path}: {place} is {value}: give a finite number")
+
+
+def _refuse_reserved(names: list[str], key: str, reserved: tuple[str, ...], path: Path) -> None:
+    for name in names:
+        if name in reserved:
+            raise InputError(
+                f"{path}: {key} holds {name!r}: not {', '.join(reserved)}, which are "
+                "folders of their own"
+            )
 
 
 def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:

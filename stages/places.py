@@ -48,6 +48,10 @@ class Places:
         """Output of stage fingerprint."""
         return self.out / "fingerprint"
 
+    def bank(self, strategy: str) -> Path:
+        """Output of stage build_bank."""
+        return self.out / "bank" / strategy
+
     def registration(self, model: str) -> Path:
         """The file that registers ``model``."""
         return self.models / model / "model.yaml"

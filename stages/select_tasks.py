@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from fewtune.artifacts import SelectionTiming, TaskTable
+from fewtune.bank.bank import Bank
 from fewtune.files import whole_directory
 from fewtune.machine import target_from_json
 from fewtune.select.heat_map import write_similarity
@@ -22,7 +23,10 @@ def run(model: str, strategy: str) -> None:
     tasks = read_tasks(places.tasks(model))
     target = target_from_json(TaskTable.read(places.tasks(model)).target)
     start = time.perf_counter()
-    selection, matrix = select_tasks(tasks, options, target=target, model=model, strategy=strategy)
+    bank = Bank.read(places.bank(strategy))
+    selection, matrix = select_tasks(
+        tasks, options, target=target, model=model, strategy=strategy, bank=bank
+    )
     timing = SelectionTiming(selecting_s=round(time.perf_counter() - start, 3))
     with whole_directory(places.selected(model, strategy)) as directory:
         selection.write(directory)
@@ -32,7 +36,9 @@ def run(model: str, strategy: str) -> None:
         f"{model} ({strategy}): {len(selection.representatives)} to tune, "
         f"{len(selection.dependents)} take schedules from them, "
         f"{len(selection.alone)} take schedules drawn by rule, "
-        f"{len(selection.set_aside)} set aside" + (f"; {selection.note}" if selection.note else "")
+        + (f"{len(selection.banked)} from the bank, " if selection.banked else "")
+        + f"{len(selection.set_aside)} set aside"
+        + (f"; {selection.note}" if selection.note else "")
     )
 
 

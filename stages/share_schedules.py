@@ -35,6 +35,7 @@ def run(model: str, strategy: str) -> None:
             journal,
             directory,
             places.progress(model, strategy, "share_schedules"),
+            bank_directory=places.bank(strategy),
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fewtune.artifacts import Cluster, Selection
+from fewtune.artifacts import BankDonor, Cluster, Selection
 from fewtune.select.cluster import (
     Groups,
     agglomerative_groups,
@@ -21,6 +21,7 @@ from fewtune.select.similarity import similarity_matrix
 from fewtune.select.space import DesignSpace, design_space
 
 if TYPE_CHECKING:
+    from fewtune.bank.bank import Bank
     from fewtune.task.extract import Task
     from fewtune.tvm_runtime import tvm
 
@@ -39,6 +40,8 @@ SEARCHED_OPERATORS = frozenset(
         *(f"group_{family}" for family in _CONVOLUTIONS),
     }
 )
+# Donors named for a task that the bank serves: should one's schedules not fit, another's may.
+_MOST_DONORS = 3
 
 
 class SelectOptions(BaseModel):
@@ -94,6 +97,7 @@ def select_tasks(
     target: tvm.target.Target,
     model: str,
     strategy: str,
+    bank: Bank | None = None,
 ) -> tuple[Selection, SimilarityMatrix]:
     """Cluster the tasks by the similarity of their tuning spaces.
 
@@ -106,17 +110,21 @@ def select_tasks(
         What the tuning spaces are generated for.
     model, strategy : str
         Named in the selection.
+    bank : Bank, optional
+        Schedules of models tuned before. A task as similar to a workload of it as two tasks of a
+        cluster are to one another takes its schedules from there and is not clustered. Method
+        ``all`` tunes every task, whatever the bank holds.
 
     Returns
     -------
     selection : Selection
         Clusters in the order of their members' total share, largest first; members by share.
     matrix : SimilarityMatrix
-        Similarities of the tasks that were not set aside.
+        Similarities of the clustered tasks.
     """
     worth = [task for task in tasks if _worth_searching(task, options)]
     spaces = {task.info.name: design_space(task.mod, target) for task in worth}
-    return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy)
+    return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
 
 
 def select_from_spaces(
@@ -126,12 +134,13 @@ def select_from_spaces(
     *,
     model: str,
     strategy: str,
+    bank: Bank | None = None,
 ) -> tuple[Selection, SimilarityMatrix]:
     """`select_tasks`, given the design spaces by task name; needs no compiler.
 
     Tasks that have no space here, or one that samples nothing, are set aside.
     """
-    chosen = sorted(
+    searched = sorted(
         (
             task
             for task in tasks
@@ -141,6 +150,8 @@ def select_from_spaces(
         ),
         key=lambda task: (-task.info.share, task.info.name),
     )
+    banked = _banked(searched, spaces, options, bank)
+    chosen = [task for task in searched if task.info.name not in banked]
     names = [task.info.name for task in chosen]
     shares = [task.info.share for task in chosen]
     values = similarity_matrix(chosen, [spaces[name] for name in names])
@@ -164,15 +175,16 @@ def select_from_spaces(
         for leader, group in split_unrelated(groups, values, shares, names)
     ]
     clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
-    # Full tuning searches whatever it has; and with no representative at all, nobody would learn.
-    small = options.method != "all"
+    least = 0.0 if options.method == "all" else options.min_cluster_share
+    # With no representative at all, and no bank, nobody would have anything to give.
     kept = [
         cluster
         for place, (share, cluster) in enumerate(clusters)
-        if not small or place == 0 or share >= options.min_cluster_share
+        if share >= least or (place == 0 and not banked)
     ]
     served = {member for cluster in kept for member in cluster.members}
-    aside = [task.info.name for task in tasks if task.info.name not in set(names)]
+    used = {*names, *banked}
+    aside = [task.info.name for task in tasks if task.info.name not in used]
     selection = Selection(
         model=model,
         strategy=strategy,
@@ -182,6 +194,7 @@ def select_from_spaces(
         second_donors=_second_donors(kept, names, values),
         set_aside=aside,
         set_aside_rule=_rule(tasks, spaces, options),
+        banked=banked,
         note=note,
     )
     return selection, SimilarityMatrix(tuple(names), values)
@@ -206,6 +219,26 @@ def _second_donors(
         if nearest:
             found[name] = nearest[:_MOST_SECOND_DONORS]
     return found
+
+
+def _banked(
+    tasks: Sequence[Task],
+    spaces: dict[str, DesignSpace],
+    options: SelectOptions,
+    bank: Bank | None,
+) -> dict[str, list[BankDonor]]:
+    """The tasks that the bank has schedules for, with whom they take them from."""
+    if bank is None or bank.empty or options.method == "all":
+        return {}
+    banked = {}
+    for task in tasks:
+        near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)
+        if near:
+            banked[task.info.name] = [
+                BankDonor(workload=entry.workload, origin=entry.origin, similarity=rate)
+                for entry, rate in near
+            ]
+    return banked
 
 
 def _worth_searching(task: Task, options: SelectOptions) -> bool:

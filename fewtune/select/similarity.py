@@ -94,10 +94,20 @@ def similarity_rate(a: DesignSpace, b: DesignSpace) -> float:
     theirs = [trace for trace in b.traces if trace.samplings]
     if not ours or not theirs:
         return 0.0
-    table = np.array([[trace_overlap(x, y) for y in theirs] for x in ours])
-    best = np.concatenate([table.max(axis=1), table.max(axis=0)])
-    # Sorted, so that rounding cannot tell (a, b) from (b, a).
-    return float(np.sort(best).sum() / best.size)
+    return mean_of_best([[trace_overlap(x, y) for y in theirs] for x in ours])
+
+
+def mean_of_best(overlaps: Sequence[Sequence[float]]) -> float:
+    """The mean of each row's and each column's largest overlap.
+
+    Parameters
+    ----------
+    overlaps : sequence of sequence of float
+        One row a trace of the one task, one column a trace of the other; at least one of each.
+    """
+    best = [*map(max, overlaps), *map(max, zip(*overlaps, strict=True))]
+    # An exact sum, so that rounding cannot tell (a, b) from (b, a).
+    return math.fsum(best) / len(best)
 
 
 def similarity_matrix(tasks: Sequence[Task], spaces: Sequence[DesignSpace]) -> np.ndarray:

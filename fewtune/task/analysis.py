@@ -30,6 +30,8 @@ _FAMILIES = (
     ("transpose", r"transpose"),
     ("reshape", r"(reshape|flatten|squeeze|expand_dims)"),
 )
+# Blocks that TOPI writes before every transposed convolution.
+_TRANSPOSED_CONVOLUTION = frozenset({"data_dilate", "kernel_transform"})
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,15 @@ class _BlockCost:
         return float(self.points * (2 if self.reduction > 1 else 1))
 
 
-def analyse(name: str, module: tvm.IRModule) -> KernelCost:
+def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
     """Analyse a task's module.
 
     Parameters
     ----------
-    name : str
-        The kernel's name, which tells its operators (``fused_conv2d3_add2_relu2``).
+    name : str or None
+        The kernel's name, which tells its operators (``fused_conv2d3_add2_relu2``). A tuning log
+        keeps the module alone: with None the family is told by the names of its blocks, and is
+        the same for every family whose schedules are searched.
     module : IRModule
         One PrimFunc ``main``.
 
@@ -85,7 +89,7 @@ def analyse(name: str, module: tvm.IRModule) -> KernelCost:
     )
     blocks = _blocks(module)
     anchor = max(blocks, key=lambda b: (b.reduction > 1, b.points), default=None)
-    operator = _family(name)
+    operator = _family(_name_by_blocks(blocks, anchor) if name is None else name)
     return KernelCost(
         anchor=anchor.name if anchor else "none",
         operator=_variant(operator, anchor.block) if anchor else operator,
@@ -104,6 +108,23 @@ def _family(name: str) -> str:
         if re.search(rf"(^|_){pattern}(_|$)", words):
             return family
     return "elementwise"
+
+
+def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:
+    """A kernel's name as far as TOPI's names of its blocks tell it.
+
+    The anchor of a convolution or a product is named after it (``conv2d_nhwc``, ``matmul``). That
+    of a transposed convolution is not: what is done to its operands before tells it.
+    """
+    if anchor is None:
+        return ""
+    if {block.name for block in blocks} >= _TRANSPOSED_CONVOLUTION:
+        spatial = [
+            it for it in anchor.block.iter_vars if it.iter_type != tvm.tirx.IterVar.CommReduce
+        ]
+        # All output axes but those of the batch and the channels.
+        return f"conv{len(spatial) - 2}d_transpose"
+    return anchor.name
 
 
 def _variant(family: str, block: tvm.s_tir.SBlock) -> str:

@@ -8,6 +8,7 @@ Upstream merges databases without a look at the target, and served wrong records
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 
 from fewtune.artifacts import Fingerprint, LogInfo
@@ -60,25 +61,84 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
         difference = _difference(infos[0], info)
         if difference:
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
-    modules: dict[str, tvm.IRModule] = {}
-    times_s: dict[str, dict[str, list[float]]] = {}
-    for path in directories:
-        for digest, module, trial in _trials(path):
-            modules.setdefault(digest, module)
-            times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
-            times.append(trial.outcome.median_s)
-    kept: dict[str, list[Trial]] = {}
-    for digest in sorted(modules):
-        ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
-        kept[digest] = [Trial(key, [time_s], None) for time_s, key in ranked[:best]]
+    found = read_workloads(directories)
+    kept = {digest: logged.trials[:best] for digest, logged in found.items()}
     write_database(
         directory,
-        {digest: modules[digest] for digest in sorted(modules)},
+        {digest: logged.module for digest, logged in found.items()},
         kept,
         target_from_json(infos[0].target),
     )
     infos[0].write(directory)
     return {digest: len(trials) for digest, trials in kept.items()}
+
+
+@dataclass(frozen=True)
+class LoggedWorkload:
+    """One workload as some logs hold it.
+
+    Attributes
+    ----------
+    module : IRModule
+    trials : list of Trial
+        Valid ones, each schedule once with the median of its figures, fastest first.
+    logs : list of Path
+        Those that hold it, in the order read.
+    """
+
+    module: tvm.IRModule
+    trials: list[Trial]
+    logs: list[Path]
+
+
+def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
+    """All that some logs of one machine hold, by workload hash and in its order.
+
+    Raises
+    ------
+    JournalError
+        If TVM cannot read a log.
+    """
+    modules: dict[str, tvm.IRModule] = {}
+    times_s: dict[str, dict[str, list[float]]] = {}
+    logs: dict[str, dict[Path, None]] = {}
+    for path in directories:
+        for digest, module, trial in _trials(path):
+            modules.setdefault(digest, module)
+            logs.setdefault(digest, {})[path] = None
+            times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
+            times.append(trial.outcome.median_s)
+    found = {}
+    for digest in sorted(modules):
+        ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
+        trials = [Trial(key, [time_s], None) for time_s, key in ranked]
+        found[digest] = LoggedWorkload(modules[digest], trials, list(logs[digest]))
+    return found
+
+
+def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path]:
+    """Every log below a folder, sorted; there may be none, and no folder either.
+
+    Parameters
+    ----------
+    directory : Path
+    fingerprint : Fingerprint
+        Where they are to be used.
+    use : str
+        What a foreign log cannot be, such as ``started from``.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target or TVM version.
+    """
+    expected = log_info(fingerprint)
+    logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
+    for path in logs:
+        difference = _difference(expected, read_info(path))
+        if difference:
+            raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
+    return logs
 
 
 def read_seeds(
@@ -100,14 +160,8 @@ def read_seeds(
     InputError
         If a log there is of another machine, target or TVM version.
     """
-    expected = log_info(fingerprint)
     found: dict[str, dict[str, Trial]] = {}
-    for path in sorted(p.parent for p in directory.glob(f"**/{LogInfo.file_name}")):
-        difference = _difference(expected, read_info(path))
-        if difference:
-            raise InputError(
-                f"{path} cannot be started from: {difference}; move it out of {directory}"
-            )
+    for path in logs_below(directory, fingerprint, "started from"):
         for digest, _, trial in _trials(path):
             known = found.setdefault(digest, {})
             before = known.get(trial.key)

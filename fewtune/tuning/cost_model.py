@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -151,7 +152,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         self.options = options
         self.trees = TreeScores(options)
         self.extractor = ms.feature_extractor.PerStoreFeature()
-        self.groups: dict[int, _Group] = {}
+        self.groups: dict[Hashable, _Group] = {}
         self.samples = 0
         self.trained_samples = 0
         self.random = np.random.default_rng(options.seed)
@@ -176,12 +177,26 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         times_s : list of float
             Seconds, infinite for a candidate that failed.
         """
-        group = self.groups.setdefault(tvm_ffi.structural_hash(module), _Group())
-        for rows, time_s in zip(features, times_s, strict=True):
-            if len(rows):
-                group.features.append(rows)
-                group.times_s.append(time_s)
-                self.samples += 1
+        self.learn_groups({tvm_ffi.structural_hash(module): (features, times_s)})
+
+    def learn_groups(
+        self, groups: Mapping[Hashable, tuple[Sequence[np.ndarray], Sequence[float]]]
+    ) -> None:
+        """Take in measured candidates of several tasks, and train at most once.
+
+        Parameters
+        ----------
+        groups : mapping
+            Features and seconds as for `learn`, by what tells the tasks apart. Labels are relative
+            to the best time of a group: figures of one session belong together.
+        """
+        for key, (features, times_s) in groups.items():
+            group = self.groups.setdefault(key, _Group())
+            for rows, time_s in zip(features, times_s, strict=True):
+                if len(rows):
+                    group.features.append(rows)
+                    group.times_s.append(time_s)
+                    self.samples += 1
         if self.samples - self.trained_samples < self.options.retrain_growth * self.trained_samples:
             return
         self.trained_samples = self.samples

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tvm_ffi
+
 from fewtune.schedule.search_space import Point, SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
@@ -31,8 +33,11 @@ def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], 
     return points, times_s
 
 
-def teach(cost_model: BoostedTrees, space: SearchSpace, trials: list[Trial]) -> None:
-    """Let a cost model learn from the trials of one task."""
-    proposals, times_s = remade(space, *known_points(space, trials))
-    if proposals:
-        Scorer(space, cost_model).learn(proposals, times_s)
+def teach(cost_model: BoostedTrees, taught: list[tuple[SearchSpace, list[Trial]]]) -> None:
+    """Let a cost model learn from the trials of several tasks, in one training."""
+    groups = {}
+    for space, trials in taught:
+        proposals, times_s = remade(space, *known_points(space, trials))
+        features = Scorer(space, cost_model).features([p.schedule for p in proposals])
+        groups[tvm_ffi.structural_hash(space.module)] = (features, times_s)
+    cost_model.learn_groups(groups)

@@ -11,11 +11,13 @@ What is left of the budget then goes, in small batches, where the model's latenc
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
 
+from fewtune.bank.bank import Bank
 from fewtune.machine import target_from_json
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.prior import Prior
@@ -292,7 +294,11 @@ def share_session(
         pool,
     )
     with Timer(sharing.measurer.phases, "model_update_s"):
-        for name, entries in job["taught"].items():
-            space = SearchSpace(by_name[name].mod, sharing.target)
-            teach(sharing.cost_model, space, [Trial.from_json(entry) for entry in entries])
+        taught = [
+            (SearchSpace(by_name[n].mod, sharing.target), [Trial.from_json(e) for e in entries])
+            for n, entries in job["taught"].items()
+        ]
+        teach(sharing.cost_model, taught)
+        if job["bank"] is not None:
+            Bank.read(Path(job["bank"])).teach(sharing.cost_model)
     sharing.run()

@@ -1,0 +1,1 @@
+"""Schedules that were tuned for other models, kept as donors for the next one."""

@@ -1,0 +1,167 @@
+"""A bank that was built: which of its workloads is nearest to a task, and what that has to give."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from functools import cached_property
+from pathlib import Path
+
+from fewtune.artifacts import TaskInfo
+from fewtune.bank.index import SpaceIndex
+from fewtune.bank.report import BankEntry, BankReport
+from fewtune.bank.samples import read_samples
+from fewtune.errors import InputError
+from fewtune.files import canonical_json
+from fewtune.schedule.search_space import SAMPLING
+from fewtune.schedule.transfer import Donation, Given
+from fewtune.select.space import DesignSpace, SpaceTrace
+from fewtune.tuning.cost_model import BoostedTrees
+
+# Similarities that differ by rounding alone are ties, as in `fewtune.select.cluster`.
+_DIGITS = 9
+
+
+class Bank:
+    """Donors from models that were tuned before on the same machine.
+
+    Parameters
+    ----------
+    report : BankReport
+    directory : Path, optional
+        Where the cost model's samples lie; without it there is nothing to teach.
+    """
+
+    def __init__(self, report: BankReport, directory: Path | None = None) -> None:
+        self.report = report
+        self.entries = {entry.workload: entry for entry in report.entries}
+        self._directory = directory
+        self._forms = [tuple(form) for form in report.forms]
+
+    @classmethod
+    def read(cls, directory: Path) -> Bank:
+        """Read what `fewtune.bank.build.build_bank` wrote.
+
+        Raises
+        ------
+        InputError
+            If it is missing, or is not what this version writes.
+        """
+        return cls(BankReport.read(directory), directory)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no donor at all."""
+        return not self.entries
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits that differ when anything in the bank differs."""
+        text = canonical_json(self.report.model_dump(mode="json"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def space(self, entry: BankEntry) -> DesignSpace:
+        """The design space of a workload."""
+        return DesignSpace(
+            tuple(
+                SpaceTrace(
+                    self._forms[trace.form],
+                    tuple(sampling.sampling() for sampling in trace.samplings),
+                )
+                for trace in entry.space
+            )
+        )
+
+    def nearest(
+        self, task: TaskInfo, space: DesignSpace, min_similarity: float, most: int
+    ) -> list[tuple[BankEntry, float]]:
+        """The workloads that a task can take schedules from, the most similar first.
+
+        Only those of the task's operator family are compared, as in
+        `fewtune.select.similarity.similarity_matrix`; the task's own workload always comes first,
+        with similarity 1. Among equally similar ones the nearest in FLOPs comes first, then the
+        one whose workload hash sorts first.
+
+        Parameters
+        ----------
+        task : TaskInfo
+            Its workload, operator family and FLOPs are looked at.
+        space : DesignSpace
+            The task's.
+        min_similarity : float
+            What is less similar is left out; what has nothing in common always is.
+        most : int
+            How many to name at most.
+
+        Returns
+        -------
+        donors : list of (BankEntry, float)
+            With their similarities, 0 to 1.
+        """
+        entries, index = self._families.get(task.operator, ([], SpaceIndex([])))
+        rates = dict(zip((entry.workload for entry in entries), index.rates(space), strict=True))
+        own = self.entries.get(task.workload)
+        if own is not None:
+            rates[own.workload] = 1.0
+        near = [
+            (self.entries[workload], rate)
+            for workload, rate in rates.items()
+            if rate > 0 and rate >= min_similarity - 10.0**-_DIGITS
+        ]
+
+        def order(donor: tuple[BankEntry, float]) -> tuple[bool, float, float, str]:
+            entry, rate = donor
+            apart = abs(math.log2(max(entry.flops, 1.0) / max(task.flops, 1.0)))
+            return entry.workload != task.workload, -round(rate, _DIGITS), apart, entry.workload
+
+        return sorted(near, key=order)[:most]
+
+    def donations(self, workload: str) -> list[Donation]:
+        """What a workload has to give, its fastest schedule first.
+
+        Raises
+        ------
+        InputError
+            If the bank holds no such workload.
+        """
+        if workload not in self.entries:
+            raise InputError(f"the bank holds no workload {workload}: run select_tasks again")
+        found = []
+        for donation in self.entries[workload].donations:
+            form = self._forms[donation.form]
+            kinds = [kind for kind in form if kind in SAMPLING]
+            given = zip(kinds, donation.decisions, donation.candidates, strict=True)
+            found.append(Donation(form, tuple(Given(*sample) for sample in given)))
+        return found
+
+    def teach(self, cost_model: BoostedTrees) -> None:
+        """Let a cost model learn from every sample of the bank, in one training.
+
+        Each workload is a group of its own, apart from what a run measures of the same one: labels
+        are relative to a group's best time, and figures of two sessions are none of one.
+
+        Raises
+        ------
+        InputError
+            If the samples are missing or do not fit the bank.
+        """
+        if self.empty or self._directory is None:
+            return
+        samples = read_samples(self._directory, len(self.report.entries))
+        cost_model.learn_groups(
+            {
+                ("bank", entry.workload): (each.features, each.times_s)
+                for entry, each in zip(self.report.entries, samples, strict=True)
+            }
+        )
+
+    @cached_property
+    def _families(self) -> dict[str, tuple[list[BankEntry], SpaceIndex]]:
+        entries: dict[str, list[BankEntry]] = defaultdict(list)
+        for entry in self.report.entries:
+            entries[entry.operator].append(entry)
+        return {
+            family: (members, SpaceIndex([self.space(entry) for entry in members]))
+            for family, members in entries.items()
+        }

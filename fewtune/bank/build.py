@@ -1,0 +1,195 @@
+"""Build a bank of schedules out of tuning logs: distilled, merged, and the same for equal logs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from fewtune.artifacts import Fingerprint
+from fewtune.bank.report import (
+    BankDonation,
+    BankEntry,
+    BankOptions,
+    BankReport,
+    BankSampling,
+    BankSource,
+    BankTrace,
+)
+from fewtune.bank.samples import Samples, spread, write_samples
+from fewtune.errors import InputError
+from fewtune.machine import target_from_json
+from fewtune.schedule.search_space import SAMPLING, SearchSpace, Trace
+from fewtune.schedule.transfer import Donation
+from fewtune.select.space import DesignSpace, design_space
+from fewtune.task.analysis import KernelCost, analyse
+from fewtune.tuning.archive import LoggedWorkload, log_info, logs_below, read_workloads
+from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, read_trace
+from fewtune.tuning.strategies import Scorer, remade
+from fewtune.tvm_runtime import tvm
+
+
+def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) -> BankReport:
+    """Distil all logs below a folder into a bank for one machine, target and TVM version.
+
+    Nothing is measured. A bank is built once and serves every model after it, so its making is
+    not part of any model's tuning time; looking a task up in it is, as part of selecting.
+
+    Parameters
+    ----------
+    options : BankOptions
+    fingerprint : Fingerprint
+        Where the bank is to be used.
+    directory : Path
+        Gets ``bank.json``, and where there are logs ``log.json`` and ``features.npz``. Without
+        logs there is nothing of the machine in it: it is the same bytes everywhere.
+
+    Returns
+    -------
+    report : BankReport
+        Workloads that no schedule can be moved from, such as those with a default schedule only,
+        are left out.
+
+    Raises
+    ------
+    InputError
+        If the folder of logs is missing, or a log there is of another machine, target, number of
+        threads or TVM version.
+    JournalError
+        If TVM cannot read a log.
+    """
+    logs: list[Path] = []
+    root = Path(options.logs) if options.logs is not None else None
+    if root is not None:
+        if not root.is_dir():
+            raise InputError(
+                f"{root} is no folder: give a folder of tuning logs, or null for no bank"
+            )
+        logs = logs_below(root, fingerprint, "banked")
+    # Below the folder, so that where it lies is not part of the bank.
+    names = {path: _name(path, root) for path in logs if root is not None}
+    target = target_from_json(fingerprint.target)
+    kept = [
+        workload
+        for digest, logged in read_workloads(logs).items()
+        if (workload := _distil(digest, logged, options, target)) is not None
+    ]
+    forms = sorted(
+        {trace.form for workload in kept for trace in workload.space.traces}
+        | {donation.form for workload in kept for donation, _ in workload.donations}
+    )
+    places = {form: place for place, form in enumerate(forms)}
+    report = BankReport(
+        sources=[BankSource(name=name, digest=_digest(path)) for path, name in names.items()],
+        forms=[list(form) for form in forms],
+        entries=[_entry(workload, places, names) for workload in kept],
+    )
+    report.write(directory)
+    if logs:
+        log_info(fingerprint).write(directory)
+        write_samples(directory, [workload.samples for workload in kept])
+    return report
+
+
+class _Workload(NamedTuple):
+    """What is kept of one workload; each donation with its seconds."""
+
+    digest: str
+    logs: list[Path]
+    cost: KernelCost
+    space: DesignSpace
+    donations: list[tuple[Donation, float]]
+    samples: Samples
+
+
+def _distil(
+    digest: str, logged: LoggedWorkload, options: BankOptions, target: tvm.target.Target
+) -> _Workload | None:
+    movable = [trial for trial in logged.trials if _samples_something(trial)]
+    if not movable:
+        return None
+    # TVM takes 10 ms to read a trace: only those that are kept are read, and once.
+    traces: dict[str, Trace] = {}
+
+    def read(trial: Trial) -> Trace:
+        if trial.key not in traces:
+            traces[trial.key] = read_trace(logged.module, trial, target)
+        return traces[trial.key]
+
+    donations: dict[Donation, float] = {}
+    for trial in movable:
+        if len(donations) == options.best:
+            break
+        donations.setdefault(Donation.of(read(trial)), trial.outcome.median_s)
+    sampled = [movable[rank] for rank in spread(len(movable), options.samples)]
+    return _Workload(
+        digest,
+        logged.logs,
+        analyse(None, logged.module),
+        design_space(logged.module, target),
+        list(donations.items()),
+        _samples(
+            SearchSpace(logged.module, target),
+            [(read(trial), trial.outcome.median_s) for trial in sampled],
+        ),
+    )
+
+
+def _samples_something(trial: Trial) -> bool:
+    """Whether a schedule made choices: of a default schedule there is nothing to move."""
+    for instruction in trial.trace[0]:
+        if instruction[0] == "EnterPostproc":
+            return False
+        if instruction[0] in SAMPLING:
+            return True
+    return False
+
+
+def _samples(space: SearchSpace, traces: list[tuple[Trace, float]]) -> Samples:
+    """Features of measured traces: extracted here once, so that whoever learns needs no TVM."""
+    known = [(space.read(trace), time_s) for trace, time_s in traces]
+    points = [(point, time_s) for point, time_s in known if point is not None]
+    proposals, times_s = remade(space, [point for point, _ in points], [t for _, t in points])
+    scorer = Scorer(space, BoostedTrees())
+    return Samples(scorer.features([proposal.schedule for proposal in proposals]), times_s)
+
+
+def _entry(
+    workload: _Workload, places: dict[tuple[str, ...], int], names: dict[Path, str]
+) -> BankEntry:
+    donations = [
+        BankDonation(
+            form=places[donation.form],
+            decisions=[given.decision for given in donation.given],
+            candidates=[given.candidates for given in donation.given],
+            latency_ms=time_s * 1e3,
+        )
+        for donation, time_s in workload.donations
+    ]
+    return BankEntry(
+        workload=workload.digest,
+        origins=[names[path] for path in workload.logs],
+        operator=workload.cost.operator,
+        flops=workload.cost.flops,
+        shapes=workload.cost.shapes,
+        best_ms=donations[0].latency_ms,
+        space=[
+            BankTrace(
+                form=places[trace.form],
+                samplings=[BankSampling.of(sampling) for sampling in trace.samplings],
+            )
+            for trace in workload.space.traces
+        ],
+        donations=donations,
+    )
+
+
+def _name(log: Path, root: Path) -> str:
+    """A log's name below the folder of all; the folder's own where it is a log itself."""
+    return root.resolve().name if log == root else log.relative_to(root).as_posix()
+
+
+def _digest(log: Path) -> str:
+    files = (log / name for name in (WORKLOADS, RECORDS))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
