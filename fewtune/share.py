@@ -78,8 +78,10 @@ def share_schedules(
         job = {
             "takers": takers,
             "donations": {
-                task.info.name: _donations(database, task, options) for task in tuned_tasks
+                **{t.info.name: _donations(database, t, options) for t in tuned_tasks},
+                **_banked(selection, bank),
             },
+            "bank": str(bank_directory) if bank is not None else None,
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
             "peers": _peers(tuned, by_name),
             "options": options.model_dump(mode="json"),
