@@ -13,6 +13,7 @@ from tests import small_pipeline
 
 PROJECT = Path(__file__).parent.parent
 GOOD = Result("good", "selective")
+STRATEGIES = ("selective", "full")
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,31 @@ def test_a_models_name_may_look_like_a_result(tmp_path: Path) -> None:
         "search@good-selective",
         "finish@good-selective",
     ]
+
+
+GATHER = """\
+  gather:
+    matrix:
+      strategy: ${strategies}
+    cmd: mkdir -p out/${item.strategy}
+    outs: ["out/${item.strategy}"]
+"""
+
+
+def test_a_stage_of_a_strategy_serves_every_model(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path)
+    own = '"out/${item.model}/prepare.txt"'
+    reading = small_pipeline.PIPELINE.replace(
+        f"deps: [{own}]", f'deps: [{own}, "out/${{item.strategy}}"]'
+    )
+    (root / "dvc.yaml").write_text(reading + GATHER)
+    dag = read_dag(root)
+    assert dag.results == [Result(model, it) for model in ("good", "bad") for it in STRATEGIES]
+    planned = names(dag, GOOD, Result("bad", "selective"))
+    assert planned.count("gather@selective") == 1
+    assert planned.index("gather@selective") < planned.index("search@good-selective")
+    assert "gather@full" not in planned
+    assert dag.stages["gather@selective"].result is None
 
 
 def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ ALL = {
     f"import_model@{MODEL}",
     f"extract_tasks@{MODEL}",
     f"compare@{MODEL}",
+    *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
         for stage in ("select_tasks", "tune", "share_schedules", "compile", "benchmark")
@@ -117,7 +118,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     shutil.copytree(
         PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
     )
-    shutil.copytree(PROJECT / "logs", root / "logs")
+    for folder in ("bank", "logs"):
+        shutil.copytree(PROJECT / folder, root / folder)
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), root)
     add_model(str(given), root / "models", MODEL)
     for key_path, value in BUDGETS.items():
@@ -159,6 +161,7 @@ def test_every_output_lies_where_places_says(repository: Repository) -> None:
         places.imported(MODEL),
         places.tasks(MODEL),
         places.compared(MODEL),
+        *(places.bank(strategy) for strategy in STRATEGIES),
         *(
             folder(MODEL, strategy)
             for folder in (
@@ -220,6 +223,19 @@ def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -
     # Measured before under these parameters: taken from the cache, byte for byte.
     assert ran(repository.repro()) == {"fingerprint"}
     assert hashes(repository) == before
+
+
+def test_a_bank_that_is_not_used_reruns_nothing(repository: Repository) -> None:
+    before = hashes(repository)
+    log = repository.root / "bank" / "tiny"
+    shutil.copytree(repository.places.shared(MODEL, "selective"), log)
+    try:
+        built = {f"build_bank@{strategy}" for strategy in STRATEGIES}
+        assert ran(repository.repro()) == {"fingerprint"} | built
+        assert hashes(repository) == before
+    finally:
+        shutil.rmtree(log)
+        repository.repro()
 
 
 def test_a_removed_result_is_restored_without_tuning(repository: Repository) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fewtune.artifacts import TaskInfo
+from fewtune.artifacts import Selection
 from fewtune.errors import InputError
 from fewtune.select.cluster import (
     agglomerative_groups,
@@ -19,7 +19,8 @@ from fewtune.select.cluster import (
 )
 from fewtune.select.heat_map import read_similarity, write_similarity
 from fewtune.select.select import SelectOptions, select_from_spaces
-from fewtune.select.space import DesignSpace, SpaceTrace, TileSampling
+from tests.made_banks import entry, made_bank, task_info
+from tests.made_banks import tiles as space
 
 NAMES = list("abcdefghij")
 
@@ -32,16 +33,8 @@ def symmetric(count: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
 
 
 def task(name: str, share: float, operator: str = "conv2d") -> SimpleNamespace:
-    info = TaskInfo(
-        name=name, workload=name, weight=1, anchor=operator, operator=operator,
-        shapes=[[1]], dtype="float32", flops=1.0, bytes=4, share=share,
-    )  # fmt: skip
+    info = task_info(name, workload=name, operator=operator, share=share)
     return SimpleNamespace(info=info, mod=None)
-
-
-def space(*extents: int) -> DesignSpace:
-    tiles = tuple(TileSampling(extent, 4, 64) for extent in extents)
-    return DesignSpace((SpaceTrace(("tiled",), tiles),))
 
 
 # Two cliques, a b c and c d, that share c; e is alone.
@@ -184,6 +177,46 @@ def test_dependents_may_ask_other_representatives() -> None:
     # A task of another operator family has similarity 0: it is never asked.
     assert strangers.representatives == ["wide", "other", "far"]
     assert strangers.second_donors == {"near": ["far"]}
+
+
+def test_what_the_bank_serves_is_not_clustered(tmp_path: Path) -> None:
+    bank = made_bank(
+        entry("thin", space(64, 16)),
+        entry("wider", space(64, 128)),
+        entry("widest", space(64, 256)),
+        entry("product", space(13, 11), operator="dense"),
+    )
+    options = SelectOptions(min_similarity=0.9)
+    selection, matrix = select_from_spaces(
+        TASKS, SPACES, options, model="net", strategy="selective", bank=bank
+    )
+    # 64 and 128 have 7 of 8 divisors in common: (1 * 7/8) ** 0.5 is 0.94; 64 and 256 7 of 9: 0.88;
+    # 32 and 16 5 of 6: 0.91; 32 and 128 6 of 8: 0.87. The extents of far are another family's.
+    assert {name: [it.workload for it in found] for name, found in selection.banked.items()} == {
+        "wide": ["wider"],
+        "near": ["thin"],
+    }
+    assert selection.banked["wide"][0].origin == "donor"
+    assert selection.banked["near"][0].similarity == pytest.approx((5 / 6) ** 0.5)
+    assert (selection.representatives, selection.dependents) == (["far"], {})
+    assert selection.set_aside == ["pool", "tiny", "rigid"]
+    assert matrix.names == ("far",)
+    selection.write(tmp_path)
+    assert Selection.read(tmp_path) == selection
+    write_similarity(selection, matrix, tmp_path)
+    everything, _ = select_from_spaces(
+        TASKS, SPACES, SelectOptions(method="all"), model="net", strategy="full", bank=bank
+    )
+    assert everything.banked == {}
+    assert everything.representatives == ["wide", "near", "far"]
+
+
+def test_an_empty_bank_changes_nothing() -> None:
+    with_bank, matrix = select_from_spaces(
+        TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=made_bank()
+    )
+    assert with_bank == select()[0]
+    assert matrix.names == select()[1].names
 
 
 def test_files_are_the_same_each_time(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fewtune.errors import InputError
 from fewtune.model import prepare
 from fewtune.model.relax_import import lower
 from fewtune.select.select import SEARCHED_OPERATORS, SelectOptions, select_tasks
+from fewtune.task.analysis import analyse
 from fewtune.task.extract import (
     MODULES,
     Task,
@@ -117,6 +118,38 @@ def test_family_and_cost_of_a_product(left: list[int], right: list[int], operato
     assert task.info.flops == 2 * np.prod(left) * right[-1]
     assert task.info.bytes == 4 * (np.prod(left) + np.prod(right) + np.prod(output))
     assert task.info.shapes == [left, right, output]
+
+
+def convolution(operator: str, inputs: list[int], weight: list[int], groups: int = 1) -> ModelProto:
+    weights = {"weight": random_weight(np.random.default_rng(0), *weight)}
+    node = helper.make_node(operator, ["input", "weight"], ["output"], group=groups)
+    return make_model([node], {"input": inputs}, {"output": None}, weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        (softmax_model(), "conv2d"),
+        (conv(16, 16, 3, groups=16), "depthwise_conv2d"),
+        (conv(16, 16, 3, groups=4), "group_conv2d"),
+        (product([4, 16], [16, 8]), "dense"),
+        (product([4, 8, 16], [4, 16, 8]), "batch_matmul"),
+        (convolution("Conv", [1, 8, 20], [16, 8, 3]), "conv1d"),
+        (convolution("Conv", [1, 8, 20], [16, 2, 3], groups=4), "group_conv1d"),
+        (convolution("Conv", [1, 4, 6, 6, 6], [8, 4, 3, 3, 3]), "conv3d"),
+        (convolution("ConvTranspose", [1, 8, 6, 6], [8, 4, 3, 3]), "conv2d_transpose"),
+    ],
+)
+def test_a_logs_workload_has_its_tasks_family(model: ModelProto, family: str) -> None:
+    """A log keeps no kernel's name; the module tells the family of all that is searched."""
+    tasks = extract_tasks(lowered(model), TARGET)
+    assert family in {task.info.operator for task in searched(tasks)}
+    for task in tasks:
+        told = analyse(None, task.mod).operator
+        if task in searched(tasks):
+            assert told == task.info.operator
+        else:
+            assert told not in SEARCHED_OPERATORS
 
 
 def test_cost_of_a_convolution() -> None:

@@ -188,7 +188,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         ----------
         groups : mapping
             Features and seconds as for `learn`, by what tells the tasks apart. Labels are relative
-            to the best time of a group: figures of one session belong together.
+            to the best time of a group, so that figures of one session belong together.
         """
         for key, (features, times_s) in groups.items():
             group = self.groups.setdefault(key, _Group())

@@ -1,0 +1,253 @@
+"""A bank built of real tuning logs: what is kept, what is refused, what is nearest."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from fewtune.artifacts import LogInfo, TaskInfo
+from fewtune.bank.bank import Bank
+from fewtune.bank.build import build_bank
+from fewtune.bank.report import BankOptions, BankReport
+from fewtune.bank.samples import FEATURES, read_samples, spread
+from fewtune.errors import InputError
+from fewtune.schedule.search_space import SearchSpace, sampling
+from fewtune.schedule.transfer import Donation, move
+from fewtune.select.select import SelectOptions, select_tasks
+from fewtune.select.similarity import similarity_rate
+from fewtune.select.space import design_space
+from fewtune.tuning.archive import merge
+from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions, TreeScores
+from fewtune.tuning.log import best_trials, read_database
+from pipelines.cli import main
+from stages import build_bank as stage
+from stages import command
+from tests import tuned_tiny
+from tests.made_banks import entry, made_bank, task_info, tiles
+
+
+def made(logs: Path, directory: Path, **options: int) -> BankReport:
+    directory.mkdir()
+    return build_bank(BankOptions(logs=str(logs), **options), tuned_tiny.fingerprint(), directory)
+
+
+def two_logs(root: Path, names: tuple[str, str]) -> Path:
+    """The tuned log and its best two, in folders that are made in the order of the names."""
+    for name in names:
+        (root / name).mkdir(parents=True)
+        merge([tuned_tiny.tuned()], root / name, best=2 if name == "some/best" else None)
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[BankReport, Path]:
+    """A bank of both logs."""
+    root = tmp_path_factory.mktemp("bank")
+    report = made(two_logs(root / "logs", ("all", "some/best")), root / "built")
+    return report, root / "built"
+
+
+def ranked() -> list[tuple[Donation, float]]:
+    """What the log of the one tuned task has to give, fastest first."""
+    module = tuned_tiny.convolutions()["b"].mod
+    records = best_trials(read_database(tuned_tiny.tuned()), module, 1000)
+    return [
+        (Donation.of(record.trace), float(np.median([float(s) for s in record.run_secs])))
+        for record in records
+        if sampling(record.trace)
+    ]
+
+
+def test_equal_logs_give_equal_bytes(built: tuple[BankReport, Path], tmp_path: Path) -> None:
+    again = two_logs(tmp_path / "elsewhere", ("some/best", "all"))
+    made(again, tmp_path / "again")
+    names = sorted(path.name for path in built[1].iterdir())
+    assert names == [BankReport.file_name, FEATURES, LogInfo.file_name]
+    for name in names:
+        assert (built[1] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_a_bank_holds_what_was_searched(built: tuple[BankReport, Path]) -> None:
+    report, directory = built
+    # Of the dependents, only their default schedules were measured: nothing to move.
+    (only,) = report.entries
+    task = tuned_tiny.convolutions()["b"]
+    assert [source.name for source in report.sources] == ["all", "some/best"]
+    assert (only.workload, only.operator) == (task.info.workload, task.info.operator)
+    assert (only.flops, only.shapes) == (task.info.flops, task.info.shapes)
+    assert only.origins == ["all", "some/best"]
+    bank = Bank.read(directory)
+    assert not bank.empty
+    assert bank.space(only) == design_space(task.mod, tuned_tiny.target())
+    assert bank.donations(only.workload) == list(dict(ranked()))
+    assert only.best_ms == only.donations[0].latency_ms == pytest.approx(ranked()[0][1] * 1e3)
+
+
+def test_distilling_keeps_the_best_and_a_spread(tmp_path: Path) -> None:
+    logs = two_logs(tmp_path / "logs", ("all", "some/best"))
+    (only,) = made(logs, tmp_path / "few", best=2, samples=3).entries
+    assert Bank.read(tmp_path / "few").donations(only.workload) == list(dict(ranked()))[:2]
+    (samples,) = read_samples(tmp_path / "few", 1)
+    times_s = [time_s for _, time_s in ranked()]
+    assert samples.times_s == pytest.approx([times_s[rank] for rank in spread(len(times_s), 3)])
+    assert all(rows.shape[1] == 164 and len(rows) for rows in samples.features)
+    assert spread(10, 4) == [0, 3, 6, 9]
+    assert (spread(3, 4), spread(9, 1), spread(9, 0)) == ([0, 1, 2], [0], [])
+
+
+def test_a_donation_of_the_bank_fits_another_task(built: tuple[BankReport, Path]) -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["a"].mod, tuned_tiny.target())
+    donations = Bank.read(built[1]).donations(built[0].entries[0].workload)
+    assert move(donations[0], space).schedule is not None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("machine", "a toaster"), ("target", '{"kind": "c"}'), ("threads", 64), ("tvm", "0.1")],
+)
+def test_a_foreign_log_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    field: str,
+    value: object,
+) -> None:
+    foreign = tmp_path / "bank" / "foreign"
+    shutil.copytree(tuned_tiny.tuned(), foreign)
+    LogInfo.read(foreign).model_copy(update={field: value}).write(foreign)
+    tuned_tiny.fingerprint().write(tmp_path / "out" / "fingerprint")
+    (tmp_path / "params.yaml").write_text("build_bank: {selective: {logs: bank}}\n")
+    monkeypatch.chdir(tmp_path)
+    with (
+        mock.patch.object(command, "end_with_starter"),
+        mock.patch.object(command.signal, "signal"),
+        pytest.raises(SystemExit) as ended,
+    ):
+        command.main("build_bank", stage.run, ["--strategy", "selective"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        f"fewtune: build_bank: bank/foreign cannot be banked: its {field} is {value}, not "
+    )
+    assert not (tmp_path / "out" / "bank" / "selective").exists()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"missing is no folder: give a folder of tuning logs"):
+        made(tmp_path / "missing", tmp_path / "bank")
+
+
+def test_the_log_command_fills_the_bank(tmp_path: Path) -> None:
+    output = tmp_path / "bank" / "tiny"
+    assert main(["log", str(tuned_tiny.tuned()), "--output", str(output)]) == 0
+    assert made(tmp_path / "bank", tmp_path / "built").entries[0].origins == ["tiny"]
+
+
+def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path: Path) -> None:
+    other = tuned_tiny.fingerprint().model_copy(update={"device": "a toaster", "threads": 64})
+    for name, fingerprint in (("here", tuned_tiny.fingerprint()), ("there", other)):
+        (tmp_path / name).mkdir()
+        build_bank(BankOptions(), fingerprint, tmp_path / name)
+    (here,), (there,) = ((tmp_path / name).iterdir() for name in ("here", "there"))
+    assert (here.name, here.read_bytes()) == (there.name, there.read_bytes())
+    bank = Bank.read(tmp_path / "here")
+    assert bank.empty
+    cost_model = BoostedTrees()
+    bank.teach(cost_model)
+    assert cost_model.samples == 0
+    tasks, options = tuned_tiny.tasks(), SelectOptions(min_share=0)
+    given = {"target": tuned_tiny.target(), "model": "tiny", "strategy": "selective"}
+    without, _ = select_tasks(tasks, options, **given)
+    assert select_tasks(tasks, options, **given, bank=bank)[0] == without
+
+
+def test_a_tuned_task_is_its_own_donor(built: tuple[BankReport, Path]) -> None:
+    selection, matrix = select_tasks(
+        tuned_tiny.tasks(),
+        SelectOptions(min_share=0, min_similarity=1.0),
+        target=tuned_tiny.target(),
+        model="tiny",
+        strategy="selective",
+        bank=Bank.read(built[1]),
+    )
+    task = tuned_tiny.convolutions()["b"]
+    (donor,) = selection.banked[task.info.name]
+    assert (donor.workload, donor.origin) == (task.info.workload, "all, some/best")
+    assert donor.similarity == 1.0
+    assert list(selection.banked) == [task.info.name]
+    named = {*selection.representatives, *selection.dependents, *selection.set_aside}
+    assert task.info.name not in named
+    assert task.info.name not in matrix.names
+
+
+def test_the_nearest_come_in_a_stated_order() -> None:
+    bank = made_bank(
+        entry("far", tiles(13, 11)),
+        entry("near", tiles(64, 32), flops=2e6),
+        entry("twice", tiles(64, 64), flops=2e6),
+        entry("same_b", tiles(64, 64), flops=1e6),
+        entry("same_a", tiles(64, 64), flops=1e6),
+        entry("other", tiles(64, 64), operator="dense"),
+        entry("own", tiles(64, 32), flops=9e6),
+    )
+
+    def nearest(task: TaskInfo, min_similarity: float = 0.6, most: int = 9) -> list[str]:
+        found = bank.nearest(task, tiles(64, 64), min_similarity, most)
+        return [it.workload for it, _ in found]
+
+    task = task_info("task", workload="new", flops=1e6)
+    assert nearest(task) == ["same_a", "same_b", "twice", "near", "own"]
+    assert nearest(task, most=2) == ["same_a", "same_b"]
+    assert nearest(task, min_similarity=1.0) == ["same_a", "same_b", "twice"]
+    own = task_info("task", workload="own", flops=1e6)
+    assert nearest(own, most=2) == ["own", "same_a"]
+    assert nearest(own, min_similarity=1.0)[0] == "own"
+    assert nearest(task_info("task", workload="new", operator="pool")) == []
+    # 7 divisors of 64, 6 of them of 32: (1 * 6/7) ** 0.5.
+    rates = {it.workload: rate for it, rate in bank.nearest(task, tiles(64, 64), 0.6, 9)}
+    assert rates["near"] == pytest.approx((6 / 7) ** 0.5)
+
+
+def test_similarities_are_those_of_the_selection() -> None:
+    spaces = [tiles(a, b, choice=c) for a in (1, 12, 64) for b in (7, 64) for c in ((), (0, 16))]
+    spaces.append(tiles())
+    bank = made_bank(*(entry(f"{place:02}", space) for place, space in enumerate(spaces)))
+    asked = [*spaces, tiles(12, 96), tiles(64, 7, 7), tiles(12, 64, choice=(16, 64))]
+    for space in asked:
+        found = bank.nearest(task_info("task", workload="new"), space, 0.0, 99)
+        expected = {f"{place:02}": similarity_rate(space, it) for place, it in enumerate(spaces)}
+        assert {it.workload: rate for it, rate in found} == {
+            name: rate for name, rate in expected.items() if rate > 0
+        }
+
+
+def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, Path]) -> None:
+    cost_model = BoostedTrees(CostModelOptions(warm_up_samples=2, rounds=2))
+    bank = Bank.read(built[1])
+    (samples,) = read_samples(built[1], 1)
+    with mock.patch.object(TreeScores, "fit", autospec=True) as fit:
+        bank.teach(cost_model)
+        cost_model.learn_groups({1: samples, 2: samples})
+    assert cost_model.samples == 3 * len(samples.times_s)
+    assert [len(call.args[1]) for call in fit.call_args_list] == [
+        len(samples.times_s),
+        cost_model.samples,
+    ]
+
+
+def test_a_damaged_bank_is_named(built: tuple[BankReport, Path], tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(built[1], damaged)
+    bank = Bank.read(damaged)
+    (damaged / FEATURES).write_bytes(b"PK")
+    with pytest.raises(InputError, match="does not hold the samples of the bank"):
+        bank.teach(BoostedTrees())
+    with pytest.raises(InputError, match="the bank holds no workload 0: run select_tasks again"):
+        bank.donations("0")
+    (damaged / BankReport.file_name).write_text("{}")
+    with pytest.raises(InputError, match="sources: Field required; run its stage again"):
+        Bank.read(damaged)
