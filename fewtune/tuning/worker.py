@@ -12,14 +12,14 @@ the worker ends when the socket closes, so it never outlives its parent.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
+
+from fewtune.affinity import apart_from_the_pool
 
 
 class Race(NamedTuple):
@@ -87,7 +87,7 @@ class Worker:
             Seconds the measuring took.
         """
         started = time.perf_counter()
-        with _apart_from_the_pool():
+        with apart_from_the_pool():
             run_s = self._raced(self._built[number], self._arguments(number, specs), race)
         return run_s, time.perf_counter() - started
 
@@ -109,7 +109,7 @@ class Worker:
         self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
     ) -> list[list[float]]:
         """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
-        with _apart_from_the_pool():
+        with apart_from_the_pool():
             return self._duelled(numbers, specs, rounds, round_s)
 
     def _duelled(
@@ -157,29 +157,6 @@ class Worker:
         for buffer, shape in zip(self._buffers[key], self._shapes[number], strict=True):
             views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
         return views
-
-
-@contextlib.contextmanager
-def _apart_from_the_pool() -> Iterator[None]:
-    """Keep this thread off the cores that TVM's pool is bound to, while it measures.
-
-    TVM binds each thread of its pool to a core and lets the caller, which computes beside them,
-    roam. Where the caller shares a core with one of them, a kernel takes twice its time, and the
-    scheduler may leave it so for a whole measurement.
-    """
-    allowed = os.sched_getaffinity(0)
-    bound: set[int] = set()
-    for thread in os.scandir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):
-            cores = os.sched_getaffinity(int(thread.name))
-            bound |= cores if len(cores) == 1 else set()
-    free = allowed - bound
-    if bound and free:
-        os.sched_setaffinity(0, free)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _argument_shapes(function: Any) -> list[tuple[int, ...]]:
