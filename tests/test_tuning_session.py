@@ -37,6 +37,7 @@ class CountingMeasurer:
     def __init__(self) -> None:
         self.phases = Phases()
         self.failures: Counter[str] = Counter()
+        self.repeats = 0
         self.now_s = 0.0
 
     def measure(

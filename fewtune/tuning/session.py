@@ -153,7 +153,8 @@ class Session:
                 key = trace_key(schedule.trace)
                 self._note_default(state, Trial(key, outcome.run_s, outcome.cause))
         if waiting:
-            self._note({"kind": "phases", "phases": self._take_phases().as_json()})
+            taken = {"phases": self._take_phases().as_json(), "repeats": self._take_repeats()}
+            self._note({"kind": "phases", **taken})
             self.progress.say(
                 f"default schedules of {len(waiting)} tasks measured in {self.elapsed_s:.0f} s"
             )
@@ -224,6 +225,7 @@ class Session:
                 "kind": "batch",
                 "task": state.task.info.name,
                 "phases": self._take_phases().as_json(),
+                "repeats": self._take_repeats(),
                 "trials": [trial.as_json() for trial in trials],
             }
         )
@@ -303,6 +305,10 @@ class Session:
     def _take_phases(self) -> Phases:
         phases, self.measurer.phases = self.measurer.phases, Phases()
         return phases
+
+    def _take_repeats(self) -> int:
+        repeats, self.measurer.repeats = self.measurer.repeats, 0
+        return repeats
 
     def _show(self, state: TaskState) -> None:
         trials, elapsed_s = self.state.trials, self.elapsed_s

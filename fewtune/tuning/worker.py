@@ -20,6 +20,10 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from fewtune.affinity import apart_from_the_pool
+from fewtune.tuning.calibration import Attempt, Calibration, Measured
+
+# The faster of two calls counts: a single one may wait for a thread that was asleep.
+_CALIBRATION_CALLS = 2
 
 
 class Race(NamedTuple):
@@ -46,12 +50,15 @@ class Worker:
             # A candidate that asks for absurd memory gets an allocation error, not the machine.
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
-        from fewtune.machine import device_of, target_from_json
+        from fewtune.machine import device_of, has_own_device, target_from_json
         from fewtune.tvm_runtime import tvm
 
         self._tvm = tvm
         self._target = target_from_json(target_json)
         self._device = device_of(self._target)
+        self._threads = threads
+        self._calibrates = not has_own_device(self._target)
+        self._calibration: Calibration | None = None
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._built: dict[int, Any] = {}
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
@@ -74,36 +81,38 @@ class Worker:
         self._shapes[number] = _argument_shapes(module["main"])
         return time.perf_counter() - started
 
-    def measure(
-        self, number: int, specs: list[tuple[list[int], str]], race: Race
-    ) -> tuple[list[float], float]:
-        """Race candidate ``number``.
-
-        Returns
-        -------
-        run_s : list of float
-            Seconds of one call, a sample a repeat, from the longest measurement it reached.
-        spent_s : float
-            Seconds the measuring took.
-        """
-        started = time.perf_counter()
+    def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+        """Race candidate ``number``; on a CPU, again while the machine is slow."""
+        built, arguments = self._built[number], self._arguments(number, specs)
         with apart_from_the_pool():
-            run_s = self._raced(self._built[number], self._arguments(number, specs), race)
-        return run_s, time.perf_counter() - started
+            if self._calibrates:
+                calibration = self._calibration = self._calibration or self._calibrated()
+                return calibration.measure(lambda: self._raced(built, arguments, race))
+            started = time.perf_counter()
+            run_s, _ = self._raced(built, arguments, race)
+            return Measured(run_s, time.perf_counter() - started)
 
-    def _raced(self, built: Any, arguments: list[Any], race: Race) -> list[float]:
+    def _calibrated(self) -> Calibration:
+        """Build the calibration kernel: once a worker, when it first measures."""
+        from fewtune.peak import MultiplyAdd
+
+        kernel = MultiplyAdd(self._target, self._threads)
+        return Calibration(lambda: kernel.fastest_s(_CALIBRATION_CALLS))
+
+    def _raced(self, built: Any, arguments: list[Any], race: Race) -> Attempt:
         first = self._evaluate(built, arguments, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
-            return first
+            return Attempt(first, dropped=True)
         estimate = first[0]
         calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
         short = self._evaluate(built, arguments, calls, race.short_repeats)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
-            return short
+            return Attempt(short, dropped=False)
         calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
-        return self._evaluate(built, arguments, calls, race.full_repeats)
+        full = self._evaluate(built, arguments, calls, race.full_repeats)
+        return Attempt(full, dropped=False)
 
     def duel(
         self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
