@@ -25,6 +25,7 @@ def test_multiply_adds_are_counted_and_computed() -> None:
     # x -> x / 2 + 1 tends to 2, wherever it begins.
     np.testing.assert_array_equal(kernel.run(), 2.0)
     assert kernel.fastest_s(2) > 0
+    assert kernel.once_s() > 0
 
 
 def test_accumulators_stay_in_registers() -> None:

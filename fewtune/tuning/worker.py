@@ -97,7 +97,7 @@ class Worker:
         from fewtune.peak import MultiplyAdd
 
         kernel = MultiplyAdd(self._target, self._threads)
-        return Calibration(lambda: kernel.fastest_s(_CALIBRATION_CALLS))
+        return Calibration(lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)))
 
     def _raced(self, built: Any, arguments: list[Any], race: Race) -> Attempt:
         first = self._evaluate(built, arguments, 1, 1)
