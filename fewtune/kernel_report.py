@@ -80,7 +80,7 @@ def _peak_text(report: BenchmarkReport) -> str:
     if report.memory_gb_s is not None:
         lines.append(
             f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
-            "into the caches may move faster."
+            "into the caches, or is only read, may move faster."
         )
     if report.kernels_ms and report.outside_tuned_pct is not None:
         whole_ms = report.variants["tuned"].median_ms
