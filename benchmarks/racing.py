@@ -42,10 +42,10 @@ def measured_in_full(pool: WorkerPool, modules: list[tvm.IRModule], specs: Specs
             outcomes.append(Outcome(None, result.cause))
             continue
         try:
-            run_s, _ = pool.handles[result.worker].call(
+            measured = pool.handles[result.worker].call(
                 "measure", result.number, specs, _FULL, timeout_s=60
             )
-            outcomes.append(Outcome(run_s))
+            outcomes.append(Outcome(measured.run_s))
         except (WorkerLostError, RequestFailedError) as fault:
             outcomes.append(Outcome(None, "runtime_error", str(fault)))
     pool.tidy()

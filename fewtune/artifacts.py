@@ -243,6 +243,9 @@ class TuneReport(Artifact):
     build_s: float
     run_s: float
     model_update_s: float
+    repeated_measurements: int = Field(
+        default=0, description="made again, since the machine ran slow around the first"
+    )
     stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
 
 
@@ -344,8 +347,19 @@ class KernelRow(Part):
     latency_ms: float | None = Field(description="best measured latency of one call")
     share: float | None = Field(description="weight * latency over the sum of all tasks")
     gflops: float | None
+    gb_s: float | None = Field(
+        default=None, description="10^9 bytes of its inputs and outputs a second"
+    )
+    peak_pct: float | None = Field(
+        default=None, description="its gflops over the machine's measured peak; searched ones only"
+    )
     schedule: Literal["tuned", "shared", "drawn", "refined", "default", "none"]
     donor: str | None
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its schedule came of tuning or sharing."""
+        return self.schedule not in ("default", "none")
 
 
 class Conditions(Part):
@@ -371,9 +385,33 @@ class BenchmarkReport(Artifact):
     max_relative_error: float
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
+    kernels_ms: float | None = Field(
+        default=None, description="sum of weight * latency over the kernels measured alone"
+    )
+    model_gflops: float | None = Field(
+        default=None, description="operations of all tasks over the tuned latency, 10^9 a second"
+    )
+    peak_gflops: float | None = Field(
+        default=None, description="most the machine did in float32 multiply-adds; null for a GPU"
+    )
+    memory_gb_s: float | None = Field(
+        default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
+    )
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
     remarks: list[str] = Field(default=[], description="tasks that went another way than planned")
     conditions: Conditions
+
+    @property
+    def peak_pct(self) -> float | None:
+        """Per cent of the machine's measured peak that the whole model reaches."""
+        if self.model_gflops is None or self.peak_gflops is None:
+            return None
+        return 100 * self.model_gflops / self.peak_gflops
+
+    @property
+    def outside_tuned_pct(self) -> float | None:
+        """Per cent of the kernels' time in kernels that were not searched."""
+        return None if self.tuned_share is None else 100 * (1 - self.tuned_share)
 
 
 class Metrics(Artifact):
@@ -397,6 +435,20 @@ class Metrics(Artifact):
     set_aside: int
     trials: int
     max_relative_error: float
+    model_gflops: float | None = None
+    peak_gflops: float | None = None
+    peak_pct: float | None = Field(default=None, description="of the peak, over the whole model")
+    outside_tuned_pct: float | None = Field(
+        default=None, description="of the kernels' time, in kernels that were not searched"
+    )
+
+    def figures(self) -> dict[str, float]:
+        """Those that were measured, by name; DVC and MLflow take numbers only."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def write(self, directory: Path) -> None:
+        """Write the figures that were measured."""
+        write_text(directory / self.file_name, canonical_json(self.figures()))
 
 
 class Comparison(Artifact):
@@ -415,6 +467,10 @@ class Comparison(Artifact):
     achieved_perf_pct: float = Field(description="full over selective latency, median of rounds")
     achieved_perf_p10_pct: float
     achieved_perf_p90_pct: float
+    speedup_over_onnxruntime: float | None = Field(
+        default=None, description="onnxruntime over selective latency, median of rounds"
+    )
+    full_speedup_over_onnxruntime: float | None = None
     tasks: int
     representatives: int
     full_trials: int

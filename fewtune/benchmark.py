@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewtune import interleave, report
+from fewtune import interleave, kernel_report
 from fewtune.artifacts import (
     BenchmarkReport,
     CompileReport,
     Conditions,
     Fingerprint,
     ImportReport,
-    KernelRow,
     Metrics,
     Selection,
     ShareReport,
@@ -27,13 +24,12 @@ from fewtune.artifacts import (
 )
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
+from fewtune.kernels import kernel_rows, kernels_csv
 from fewtune.machine import target_from_json
 from fewtune.model import reference
 from fewtune.model.relax_import import REFERENCE, read_lowered
-from fewtune.schedule.default import default_schedule
+from fewtune.peak import Peak, PeakMeter, peak_meter
 from fewtune.task.extract import Task
-from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tuning.pool import WorkerPool
 from fewtune.tvm_runtime import set_threads
 
 
@@ -125,11 +121,13 @@ def benchmark_model(
         import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options.seed
     )
     error = variants.relative_error("tuned")
-    samples = variants.measured(options.rounds)
-    del variants
-    rows = _kernel_rows(tasks, selection, tuned, shared, fingerprint)
-    searched = [row.share for row in rows if row.schedule not in ("default", "none")]
+    meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
+    samples, peak = _measured(variants, options.rounds, meter)
+    del variants, meter
+    rows = kernel_rows(tasks, selection, tuned, shared, fingerprint, peak)
+    shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
+    flops = sum(task.info.flops * task.info.weight for task in tasks)
     result = BenchmarkReport(
         model=selection.model,
         strategy=selection.strategy,
@@ -138,7 +136,11 @@ def benchmark_model(
         speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
         max_relative_error=max(error, compiled.max_relative_error),
         kernels=rows,
-        tuned_share=sum(share for share in searched if share is not None),
+        tuned_share=sum(shares),
+        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),
+        model_gflops=flops / stats["tuned"].median_ms / 1e6,
+        peak_gflops=peak.gflops if peak else None,
+        memory_gb_s=peak.memory_gb_s if peak else None,
         failures=failures_by_cause([*tuned.tasks, *shared.tasks]),
         remarks=_remarks(tuned, shared),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
@@ -160,12 +162,27 @@ def benchmark_model(
         set_aside=len(selection.set_aside),
         trials=tuned.trials + shared.trials,
         max_relative_error=result.max_relative_error,
+        model_gflops=result.model_gflops,
+        peak_gflops=result.peak_gflops,
+        peak_pct=result.peak_pct,
+        outside_tuned_pct=result.outside_tuned_pct,
     )
     result.write(directory)
     metrics.write(directory)
-    write_text(directory / "kernels.csv", _kernels_csv(rows))
-    write_text(directory / "report.md", report.benchmark_markdown(result))
+    write_text(directory / "kernels.csv", kernels_csv(rows))
+    write_text(directory / "report.md", kernel_report.benchmark_markdown(result))
     return result
+
+
+def _measured(
+    variants: Variants, rounds: int, meter: PeakMeter | None
+) -> tuple[dict[str, list[float]], Peak | None]:
+    """The interleaved rounds, and the machine's peak before or after them, the larger."""
+    if meter is None:
+        return variants.measured(rounds), None
+    before = meter.measure()
+    samples = variants.measured(rounds)
+    return samples, before.larger(meter.measure())
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
@@ -191,75 +208,3 @@ def conditions_of(
         rounds=options.rounds,
         seed=options.seed,
     )
-
-
-def _kernel_rows(
-    tasks: list[Task],
-    selection: Selection,
-    tuned: TuneReport,
-    shared: ShareReport,
-    fingerprint: Fingerprint,
-) -> list[KernelRow]:
-    """Every task with its measured latency; those set aside are measured here."""
-    latency_ms: dict[str, float | None] = {}
-    schedules: dict[str, str] = {}
-    donors: dict[str, str | None] = {}
-    for line in tuned.tasks:
-        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
-        latency_ms[line.task] = min(known, default=None)
-        won = line.best_ms is not None and line.best_ms == min(known) != line.default_ms
-        schedules[line.task] = "tuned" if won else "default"
-    for line in shared.tasks:
-        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
-        latency_ms[line.task] = min(known, default=None)
-        schedules[line.task] = line.status
-        donors[line.task] = line.donor
-    aside = [task for task in tasks if task.info.name in set(selection.set_aside)]
-    for name, measured_ms in _measure_defaults(aside, fingerprint).items():
-        latency_ms[name] = measured_ms
-        schedules[name] = "default" if measured_ms is not None else "none"
-    whole_ms = sum((latency_ms.get(t.info.name) or 0.0) * t.info.weight for t in tasks)
-    rows = []
-    for task in tasks:
-        name, call_ms = task.info.name, latency_ms.get(task.info.name)
-        rows.append(
-            KernelRow(
-                task=name,
-                weight=task.info.weight,
-                latency_ms=call_ms,
-                share=call_ms * task.info.weight / whole_ms if call_ms and whole_ms else None,
-                gflops=task.info.flops / call_ms / 1e6 if call_ms else None,
-                schedule=schedules.get(name, "none"),
-                donor=donors.get(name),
-            )
-        )
-    return rows
-
-
-def _measure_defaults(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, float | None]:
-    """Milliseconds of one call of each task under its default schedule."""
-    target = target_from_json(fingerprint.target)
-    found: dict[str, float | None] = {task.info.name: None for task in tasks}
-    pairs = [(task, default_schedule(task.mod, target)) for task in tasks]
-    ready = [(task, schedule) for task, schedule in pairs if schedule is not None]
-    if ready:
-        with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-            outcomes = Measurer(pool).measure(
-                [schedule.mod for _, schedule in ready],
-                [module_specs(task.mod) for task, _ in ready],
-                [None] * len(ready),
-            )
-        for (task, _), outcome in zip(ready, outcomes, strict=True):
-            found[task.info.name] = outcome.median_s * 1e3 if outcome.run_s else None
-    return found
-
-
-def _kernels_csv(rows: list[KernelRow]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["task", "weight", "latency_ms", "share", "gflops", "schedule", "donor"])
-    for row in sorted(rows, key=lambda row: (-(row.share or 0.0), row.task)):
-        figures = [row.latency_ms, row.share, row.gflops]
-        texts = ["" if value is None else f"{value:.6g}" for value in figures]
-        writer.writerow([row.task, row.weight, *texts, row.schedule, row.donor or ""])
-    return stream.getvalue()

@@ -40,6 +40,10 @@ def compare_strategies(
     samples = variants.measured(options.rounds)
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     achieved = interleave.ratio_stats(samples["full"], samples["selective"])
+    over_reference = {
+        name: interleave.ratio_stats(samples["onnxruntime"], samples[name]).median
+        for name in ("selective", "full")
+    }
     selective, full = metrics["selective"], metrics["full"]
     comparison = Comparison(
         model=reports["selective"].model,
@@ -53,6 +57,8 @@ def compare_strategies(
         achieved_perf_pct=100 * achieved.median,
         achieved_perf_p10_pct=100 * achieved.p10,
         achieved_perf_p90_pct=100 * achieved.p90,
+        speedup_over_onnxruntime=over_reference["selective"],
+        full_speedup_over_onnxruntime=over_reference["full"],
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,

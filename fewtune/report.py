@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
@@ -61,6 +61,7 @@ def results_table(results: Sequence[Result]) -> Table:
         "untuned ms",
         "onnxruntime ms",
         "x over onnxruntime",
+        "% of peak",
         "used time %",
         "achieved %",
         "tuned/tasks",
@@ -82,6 +83,7 @@ def _result_row(result: Result) -> list[str]:
         number(metrics.untuned_latency_ms),
         number(metrics.onnxruntime_latency_ms),
         f"{metrics.speedup_over_onnxruntime:.2f}",
+        percent(metrics.peak_pct),
         percent(comparison.used_time_pct if comparison else None),
         percent(comparison.achieved_perf_pct if comparison else None),
         f"{metrics.representatives}/{metrics.tasks}",
@@ -110,6 +112,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         "used time %",
         "achieved perf %",
         "onnxruntime ms",
+        "x over onnxruntime",
         "untuned ms",
     ]
     rows = [
@@ -122,6 +125,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             percent(each.used_time_pct),
             percent(each.achieved_perf_pct),
             number(each.onnxruntime_latency_ms),
+            _ratio(each.speedup_over_onnxruntime),
             number(each.untuned_latency_ms),
         ]
         for each in comparisons
@@ -129,45 +133,34 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     if len(comparisons) > 1:
         used = [each.used_time_pct for each in comparisons]
         achieved = [each.achieved_perf_pct for each in comparisons]
-        gap = [MISSING] * 4
-        for label, figures in (
-            ("arithmetic mean", (sum(used) / len(used), sum(achieved) / len(achieved))),
-            ("geometric mean", (_geometric_mean(used), _geometric_mean(achieved))),
-            ("worst (most time, least perf)", (max(used), min(achieved))),
-        ):
-            rows.append([label, *gap, *map(percent, figures), MISSING, MISSING])
+        known = [each.speedup_over_onnxruntime for each in comparisons]
+        over = [ratio for ratio in known if ratio is not None]
+        # Of some models only, a mean would be of other models than its neighbours'.
+        over_means = mean_texts(over, _ratio, min) if len(over) == len(known) else [MISSING] * 3
+        used_means = mean_texts(used, percent, max)
+        achieved_means = mean_texts(achieved, percent, min)
+        for place, label in enumerate(MEAN_LABELS):
+            figures = [used_means[place], achieved_means[place], MISSING, over_means[place]]
+            rows.append([label, *[MISSING] * 4, *figures, MISSING])
     return Table(headings, rows)
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
+MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst (most time, least perf)")
 
 
-def kernel_table(report: BenchmarkReport) -> Table:
-    """The model's kernels, the one that takes most time first."""
-    headings = [
-        "task",
-        "calls",
-        "latency ms",
-        "share %",
-        "GFLOPS",
-        "schedule",
-        "donor",
-    ]
-    ordered = sorted(report.kernels, key=lambda row: (-(row.share or 0.0), row.task))
-    rows = [
-        [
-            row.task,
-            str(row.weight),
-            number(row.latency_ms),
-            percent(None if row.share is None else 100 * row.share),
-            number(row.gflops),
-            row.schedule,
-            row.donor or MISSING,
-        ]
-        for row in ordered
-    ]
-    return Table(headings, rows, frozenset({0, 5, 6}))
+def mean_texts(
+    values: Sequence[float],
+    text: Callable[[float], str],
+    worst: Callable[[Sequence[float]], float],
+) -> list[str]:
+    """Arithmetic mean, geometric mean and worst of ``values``, as `MEAN_LABELS` name them."""
+    logs = [math.log(value) for value in values]
+    arithmetic, geometric = sum(values) / len(values), math.exp(sum(logs) / len(logs))
+    return [text(figure) for figure in (arithmetic, geometric, worst(values))]
+
+
+def _ratio(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def target_name(target: str) -> str:
@@ -240,37 +233,3 @@ def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:
     """The comparisons that results carry, each once, by model."""
     found = {result.model: result.comparison for result in results if result.comparison}
     return [found[model] for model in sorted(found)]
-
-
-def benchmark_markdown(report: BenchmarkReport) -> str:
-    """One result's latencies and kernels, with their conditions."""
-    latencies = Table(
-        ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"],
-        [
-            [
-                name,
-                *map(number, (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)),
-                str(stats.rounds),
-            ]
-            for name, stats in report.variants.items()
-        ],
-    )
-    over_untuned, over_reference = report.speedup_over_untuned, report.speedup_over_onnxruntime
-    return (
-        f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
-        f"{over_untuned.median:.2f} times as fast as untuned "
-        f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}], "
-        f"{over_reference.median:.2f} times as fast as onnxruntime "
-        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
-        f"largest relative error {report.max_relative_error:.1e}.\n\n"
-        f"### Kernels\n\n{kernel_table(report).markdown()}\n"
-        f"{_search_text(report)}"
-        f"Measured on {conditions_text(report.conditions)}.\n"
-    )
-
-
-def _search_text(report: BenchmarkReport) -> str:
-    """Failed candidates by cause, and what was done where the plan did not hold."""
-    counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
-    remarks = "".join(f"- {remark}\n" for remark in report.remarks)
-    return f"Failed candidates: {counts or 'none'}.\n\n" + (f"{remarks}\n" if remarks else "")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fewtune import report
 from fewtune.artifacts import Comparison
 from fewtune.files import canonical_json, write_text
+from fewtune.stock import FOLDER, StockResult, read_stock, stock_markdown
 
 JSON, MARKDOWN = "rfc_table.json", "rfc_table.md"
 _FIGURES = (
@@ -23,6 +24,8 @@ _FIGURES = (
     "achieved_perf_pct",
     "achieved_perf_p10_pct",
     "achieved_perf_p90_pct",
+    "speedup_over_onnxruntime",
+    "full_speedup_over_onnxruntime",
     "full_trials",
     "selective_trials",
     "max_relative_error",
@@ -31,30 +34,67 @@ _FIGURES = (
 )
 
 
-def rfc_rows(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def rfc_rows(
+    comparisons: Sequence[Comparison], stock: Mapping[str, StockResult] | None = None
+) -> list[dict[str, Any]]:
     """One object a model, by name.
 
     The figures are those of one comparison, in which all variants of a model were measured in
-    turns. Stock MetaSchedule is not part of a run: its two figures are None.
+    turns.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+    stock : mapping of StockResult, optional
+        By model. Stock MetaSchedule is not part of a run: without it, its figures are None.
     """
     rows = []
     for each in sorted(comparisons, key=lambda comparison: comparison.model):
         told = each.model_dump(mode="json")
+        found = (stock or {}).get(each.model)
         rows.append(
             {
                 **{name: told[name] for name in _FIGURES},
-                "stock_tuning_s": None,
-                "stock_latency_ms": None,
+                "stock_tuning_s": found.stock_tuning_s if found else None,
+                "stock_latency_ms": found.stock_latency_ms if found else None,
+                "used_time_of_stock_pct": found.used_time_pct if found else None,
+                "achieved_over_stock_pct": found.achieved_perf_pct if found else None,
                 "conditions": told["conditions"],
             }
         )
     return rows
 
 
-def write_rfc_table(comparisons: Sequence[Comparison], directory: Path) -> None:
-    """Write the table as JSON and, with its means and its worst model, as markdown."""
+def write_rfc_table(
+    comparisons: Sequence[Comparison], directory: Path, stock_directory: Path | None = None
+) -> list[str]:
+    """Write the table as JSON and, with its means and its worst model, as markdown.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+    directory : Path
+        Gets both files.
+    stock_directory : Path, optional
+        With the results of stock MetaSchedule; ``stock`` in ``directory`` unless given.
+
+    Returns
+    -------
+    lines : list of str
+        What of stock's results was left out, and why.
+
+    Raises
+    ------
+    InputError
+        As `fewtune.stock.read_stock`.
+    """
+    stock, lines = read_stock(stock_directory or directory / FOLDER, comparisons)
     directory.mkdir(parents=True, exist_ok=True)
-    write_text(directory / JSON, canonical_json(rfc_rows(comparisons)))
+    write_text(directory / JSON, canonical_json(rfc_rows(comparisons, stock)))
     ordered = sorted(comparisons, key=lambda comparison: comparison.model)
-    heading = "# Selective against full tuning\n\n"
-    write_text(directory / MARKDOWN, heading + report.comparisons_markdown(ordered))
+    text = "# Selective against full tuning\n\n" + report.comparisons_markdown(ordered)
+    if stock:
+        by_model = [stock[model] for model in sorted(stock)]
+        text += "\n# Selective against stock MetaSchedule\n\n" + stock_markdown(by_model)
+    write_text(directory / MARKDOWN, text)
+    return lines

@@ -179,7 +179,8 @@ def _report(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--rfc-table",
         metavar="DIR",
-        help="write selective against full tuning of these models to DIR, as JSON and markdown",
+        help="write selective against full tuning of these models to DIR, as JSON and markdown; "
+        "results of stock MetaSchedule are taken from DIR/stock",
     )
 
 

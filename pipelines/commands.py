@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fewtune import kernel_report
 from fewtune import report as tables
 from fewtune.errors import InputError, MachineError
 from pipelines.arguments import check_port, parse_dimensions, parse_shapes
@@ -228,13 +229,13 @@ def report(options: argparse.Namespace) -> int:
         print(tables.results_markdown(found), end="")
         if options.kernels:
             for result in found:
-                print(f"\n{tables.benchmark_markdown(result.benchmark)}", end="")
+                print(f"\n{kernel_report.benchmark_markdown(result.benchmark)}", end="")
         return 0
     _show_results(root, options.models or None)
     if options.kernels:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
-            tables.kernel_table(result.benchmark).print()
+            kernel_report.kernel_table(result.benchmark).print()
     return 0
 
 
@@ -245,7 +246,8 @@ def _write_rfc_table(comparisons: list[Comparison], directory: Path) -> int:
         raise InputError(
             "no model was tuned both selectively and in full: make it with `fewtune run --all`"
         )
-    write_rfc_table(comparisons, directory)
+    for line in write_rfc_table(comparisons, directory):
+        print(line)
     print(f"{directory / JSON}, {directory / MARKDOWN}: {len(comparisons)} models")
     return 0
 

@@ -15,7 +15,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from fewtune import report
+from fewtune import kernel_report, report
 from pipelines.dag import Result
 from stages.places import Places
 
@@ -29,7 +29,7 @@ def publish_result(result: report.Result) -> None:
     """Show one result's latencies and kernels as markdown."""
     name = f"{result.model}-{result.strategy}"
     create_markdown_artifact(
-        report.benchmark_markdown(result.benchmark),
+        kernel_report.benchmark_markdown(result.benchmark),
         key=artifact_key(f"result-{name}"),
         description=f"Latencies and kernels of {name}",
     )

@@ -84,7 +84,7 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
         ended_ms = _milliseconds(found.benchmark.conditions.date)
         metrics = [
             Metric(name, float(value), ended_ms, 0)
-            for name, value in found.metrics.model_dump().items()
+            for name, value in found.metrics.figures().items()
         ]
         metrics += _curve(root, result, ended_ms - int(1000 * found.metrics.tuning_s))
         for start in range(0, len(metrics), _METRICS):

@@ -30,7 +30,7 @@ def run(model: str) -> None:
             directory,
         )
         # Flat, so that `dvc metrics show` has figures only.
-        figures = comparison.model_dump(exclude={"model", "conditions"})
+        figures = comparison.model_dump(exclude={"model", "conditions"}, exclude_none=True)
         write_text(directory / "metrics.json", canonical_json(figures))
     say(
         f"{model}: {comparison.achieved_perf_pct:.1f} % of the performance in "

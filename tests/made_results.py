@@ -16,6 +16,7 @@ from fewtune.artifacts import (
     Metrics,
     RatioStats,
 )
+from fewtune.stock import StockResult
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 
@@ -73,6 +74,7 @@ def benchmark(
                 latency_ms=0.5,
                 share=0.01,
                 gflops=None,
+                gb_s=4.0,
                 schedule="default",
                 donor=None,
             ),
@@ -82,11 +84,17 @@ def benchmark(
                 latency_ms=1.25,
                 share=0.99,
                 gflops=180.0,
+                gb_s=12.0,
+                peak_pct=80.0,
                 schedule="shared",
                 donor="conv2d",
             ),
         ],
         tuned_share=0.99,
+        kernels_ms=5.5,
+        model_gflops=150.0,
+        peak_gflops=225.0,
+        memory_gb_s=20.0,
         conditions=conditions(device),
     )
 
@@ -109,6 +117,10 @@ def metrics(latency_ms: float = 50.0, tuning_s: float = 250.0) -> Metrics:
         set_aside=5,
         trials=320,
         max_relative_error=2.5e-6,
+        model_gflops=150.0,
+        peak_gflops=225.0,
+        peak_pct=100 * 150 / 225,
+        outside_tuned_pct=1.0,
     )
 
 
@@ -127,12 +139,34 @@ def comparison(
         achieved_perf_pct=achieved,
         achieved_perf_p10_pct=achieved - 2,
         achieved_perf_p90_pct=achieved + 2,
+        speedup_over_onnxruntime=45.0 / FULL_LATENCY_MS * achieved / 100,
+        full_speedup_over_onnxruntime=45.0 / FULL_LATENCY_MS,
         tasks=30,
         representatives=5,
         full_trials=1600,
         selective_trials=320,
         max_relative_error=2.5e-6,
         conditions=conditions(),
+    )
+
+
+def stock(model: str, selective_tuning_s: float = 250.0, achieved: float = 110.0) -> StockResult:
+    return StockResult(
+        model=model,
+        stock_tuning_s=5000.0,
+        stock_trials=1920,
+        stock_trials_per_task=64,
+        stock_tasks=30,
+        stock_latency_ms=44.0,
+        selective_tuning_s=selective_tuning_s,
+        selective_latency_ms=44.0 / achieved * 100,
+        achieved_perf_pct=achieved,
+        achieved_perf_p10_pct=achieved - 3,
+        achieved_perf_p90_pct=achieved + 3,
+        used_time_pct=100 * selective_tuning_s / 5000,
+        max_relative_error=2.5e-6,
+        conditions=conditions(),
+        note="2 of stock's trials failed",
     )
 
 

@@ -28,8 +28,8 @@ told = {}
 with WorkerPool(given["target"], 2, 2, nursery=nursery) as pool:
     first, second = pool.build([given["module"]] * 2)
     handle = pool.handles[first.worker]
-    run_s, _ = handle.call("measure", first.number, given["specs"], Race(None), timeout_s=20)
-    told["run_s"] = run_s
+    measured = handle.call("measure", first.number, given["specs"], Race(None), timeout_s=20)
+    told["run_s"] = measured.run_s
     before = handle.pid
     os.kill(before, signal.SIGKILL)
     (lost,) = pool.build([given["module"]], only=first.worker)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
-from fewtune.artifacts import Conditions
+from fewtune.artifacts import Conditions, Metrics
+from fewtune.kernel_report import benchmark_markdown, kernel_table
 from fewtune.report import (
     Result,
     belongs,
-    benchmark_markdown,
     comparison_table,
     conditions_lines,
     distinct_comparisons,
-    kernel_table,
     results_markdown,
     results_table,
     target_name,
@@ -37,6 +37,7 @@ def test_the_results_table_has_a_row_per_result() -> None:
     assert selective["tuning s"] == "250"
     assert selective["latency ms [p10 - p90]"] == "50.0 [45.0 - 55.0]"
     assert selective["x over onnxruntime"] == "0.90"
+    assert selective["% of peak"] == "66.7"
     assert (selective["used time %"], selective["achieved %"]) == ("25.0", "80.0")
     assert (full["used time %"], full["achieved %"]) == ("-", "-")
     assert selective["tuned/tasks"] == "5/30"
@@ -57,6 +58,16 @@ def test_the_comparison_table_ends_in_means() -> None:
     assert means["geometric mean"]["achieved perf %"] == "120.0"
     assert means["worst"]["used time %"] == "80.0"
     assert means["worst"]["achieved perf %"] == "90.0"
+    # 45 ms over 40 ms, times 0.9 and 1.6.
+    assert [row["x over onnxruntime"] for row in rows[:2]] == ["1.01", "1.80"]
+    assert means["geometric mean"]["x over onnxruntime"] == "1.35"
+    assert means["worst"]["x over onnxruntime"] == "1.01"
+
+
+def test_a_ratio_that_some_model_lacks_has_no_mean() -> None:
+    older = made.comparison("b").model_copy(update={"speedup_over_onnxruntime": None})
+    rows = comparison_table([made.comparison("a"), older]).records()
+    assert [row["x over onnxruntime"] for row in rows] == ["0.90", "-", "-", "-", "-"]
 
 
 def test_one_model_has_no_means() -> None:
@@ -68,6 +79,38 @@ def test_kernels_are_ordered_by_their_share() -> None:
     assert [row["task"] for row in rows] == ["conv2d_1", "pool"]
     assert rows[0]["donor"] == "conv2d"
     assert rows[1]["GFLOPS"] == "-"
+    assert [row["% of peak"] for row in rows] == ["80.0", "-"]
+    assert [row["GB/s"] for row in rows] == ["12.0", "4.00"]
+
+
+def test_a_model_is_held_to_the_measured_peak() -> None:
+    measured = made.benchmark("net", "selective", latency_ms=6.0)
+    text = benchmark_markdown(measured)
+    assert "150 GFLOPS, 66.7 % of the machine's measured peak of 225." in text
+    assert "Memory moves 20.0 GB/s at most" in text
+    assert "5.50 ms, of which 1.0 % lie outside tuned tasks" in text
+    assert "end to end 6.00 ms, 0.500 ms more than that sum." in text
+    assert "end to end 5.00 ms, 0.500 ms less" in benchmark_markdown(
+        made.benchmark("net", "selective", latency_ms=5.0)
+    )
+
+
+def test_a_gpu_has_no_measured_peak() -> None:
+    without = made.benchmark("net", "selective").model_copy(
+        update={"peak_gflops": None, "memory_gb_s": None}
+    )
+    assert without.peak_pct is None
+    text = benchmark_markdown(without)
+    assert "The whole model runs at 150 GFLOPS.\n" in text
+    assert "Memory moves" not in text
+
+
+def test_metrics_without_a_figure_are_read_back(tmp_path: Path) -> None:
+    metrics = made.metrics().model_copy(update={"peak_gflops": None, "peak_pct": None})
+    metrics.write(tmp_path)
+    assert "null" not in (tmp_path / Metrics.file_name).read_text()
+    assert Metrics.read(tmp_path) == metrics
+    assert "peak_pct" not in metrics.figures()
 
 
 def test_markdown_is_deterministic_and_names_the_conditions() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from fewtune.errors import InputError
 from fewtune.rfc_table import JSON, MARKDOWN, rfc_rows, write_rfc_table
 from tests import made_results as made
 
@@ -34,3 +37,43 @@ def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
     write_rfc_table(comparisons[::-1], tmp_path / "b")
     for name in (JSON, MARKDOWN):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_stock_results_are_merged(tmp_path: Path) -> None:
+    comparisons = [made.comparison("first"), made.comparison("second"), made.comparison("third")]
+    stock = tmp_path / "stock"
+    stock.mkdir()
+    for result in (made.stock("first", achieved=110.0), made.stock("second", achieved=90.0)):
+        (stock / f"{result.model}.json").write_text(result.model_dump_json())
+    assert write_rfc_table(comparisons, tmp_path) == []
+    first, _, third = json.loads((tmp_path / JSON).read_text())
+    assert (first["stock_tuning_s"], first["stock_latency_ms"]) == (5000.0, 44.0)
+    assert (first["used_time_of_stock_pct"], first["achieved_over_stock_pct"]) == (5.0, 110.0)
+    assert first["speedup_over_onnxruntime"] == pytest.approx(0.9)
+    assert third["stock_tuning_s"] is None
+    assert third["achieved_over_stock_pct"] is None
+    text = (tmp_path / MARKDOWN).read_text().split("# Selective against stock MetaSchedule")[1]
+    assert "| first | 5000 | 44.0 | 1920 | 250 | 40.0 | 5.0 | 110.0 [107.0 - 113.0] |" in text
+    assert "| arithmetic mean | - | - | - | - | - | 5.0 | 100.0 |" in text
+    assert "| geometric mean | - | - | - | - | - | 5.0 | 99.5 |" in text
+    assert "| worst (most time, least perf) | - | - | - | - | - | 5.0 | 90.0 |" in text
+    assert "first: 2 of stock's trials failed." in text
+
+
+def test_stock_results_of_another_run_are_left_out(tmp_path: Path) -> None:
+    stock = tmp_path / "elsewhere"
+    stock.mkdir()
+    for result in (made.stock("net", selective_tuning_s=251.0), made.stock("other")):
+        (stock / f"{result.model}.json").write_text(result.model_dump_json())
+    stale, unknown = write_rfc_table([made.comparison("net")], tmp_path, stock)
+    assert "net.json left out: it is of another selective run (251 s of tuning, now 250 s)" in stale
+    assert "other.json left out: other has no comparison here" in unknown
+    assert json.loads((tmp_path / JSON).read_text())[0]["stock_tuning_s"] is None
+    assert "stock MetaSchedule" not in (tmp_path / MARKDOWN).read_text()
+
+
+def test_a_broken_stock_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stock").mkdir()
+    (tmp_path / "stock" / "net.json").write_text('{"model": "net"}')
+    with pytest.raises(InputError, match=r"net\.json: stock_tuning_s: Field required"):
+        write_rfc_table([made.comparison("net")], tmp_path)

@@ -32,11 +32,15 @@ BATCH_S = 10.0
 
 
 class CountingMeasurer:
-    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch."""
+    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch.
+
+    It says of each batch that one of its measurements was repeated.
+    """
 
     def __init__(self) -> None:
         self.phases = Phases()
         self.failures: Counter[str] = Counter()
+        self.repeats = 0
         self.now_s = 0.0
 
     def measure(
@@ -44,6 +48,7 @@ class CountingMeasurer:
     ) -> list[Outcome]:
         assert len(modules) == len(specs) == len(best_s)
         self.now_s += BATCH_S
+        self.repeats += 1
         return [Outcome([1e-3]) for _ in modules]
 
     def duel(self, modules: list[tvm.IRModule], specs: Specs) -> list[Outcome]:
@@ -101,6 +106,15 @@ def test_the_written_log_is_tvms_own() -> None:
         assert not tvm_ffi.structural_equal(schedule.mod, record.workload.mod)
     (best,) = best_trials(database, conv("b").mod, 1)
     assert sum(map(float, best.run_secs)) * 1e3 == pytest.approx(line.best_ms)
+
+
+def test_repeated_measurements_are_journalled(tmp_path: Path) -> None:
+    tuned = session(tmp_path / "journal.jsonl", "c")
+    tuned.run()
+    tuned.journal.close()
+    journalled = [event.get("repeats", 0) for event in events_of(tmp_path / "journal.jsonl")]
+    # One batch of default schedules, two of trials.
+    assert tuned.state.repeats == sum(journalled) == 1 + len(batches(tmp_path / "journal.jsonl"))
 
 
 def events_of(path: Path) -> list[dict]:

@@ -73,12 +73,18 @@ class Measurer:
     pool : WorkerPool
     overlap : bool
         Measure a candidate as soon as it is built, while others build: for a device of its own.
+
+    Attributes
+    ----------
+    repeats : int
+        Measurements made again, since the machine ran slow around them.
     """
 
     pool: WorkerPool
     overlap: bool = False
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
+    repeats: int = 0
 
     def measure(
         self, modules: list[tvm.IRModule], specs: list[Specs], best_s: list[float | None]
@@ -188,14 +194,15 @@ class Measurer:
             result, handle = rebuilt, self.pool.handles[rebuilt.worker]
         started = time.perf_counter()
         try:
-            run_s, _ = handle.call(
+            measured = handle.call(
                 "measure",
                 result.number,
                 specs,
                 Race(bar),
                 timeout_s=self.pool.options.run_timeout_s,
             )
-            return Outcome(run_s)
+            self.repeats += measured.repeats
+            return Outcome(measured.run_s)
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.failed(Failure.of(fault, running=True))
         finally:

@@ -127,7 +127,7 @@ class Overlap:
             if job.measures:
                 self.device_s += time.monotonic() - self._measure_began_s
         if job.measures:
-            self.done(job.place, reply[0])
+            self.done(job.place, reply.run_s)
         else:
             self._waiting.append((job.place, self.pool.built(index, job.number, reply)))
 

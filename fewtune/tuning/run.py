@@ -195,6 +195,7 @@ def tune(
         build_s=round(state.phases.build_s, 3),
         run_s=round(state.phases.run_s, 3),
         model_update_s=round(state.phases.model_update_s, 3),
+        repeated_measurements=state.repeats,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
     report.write(directory)

@@ -154,7 +154,7 @@ class Session:
                 key = trace_key(schedule.trace)
                 self.note_default(state, Trial(key, outcome.run_s, outcome.cause))
         if waiting:
-            self.note({"kind": "phases", "phases": self.take_phases().as_json()})
+            self.note({"kind": "phases", **self.spent()})
             self.progress.say(
                 f"default schedules of {len(waiting)} tasks measured in {self.elapsed_s:.0f} s"
             )
@@ -224,7 +224,7 @@ class Session:
             {
                 "kind": "batch",
                 "task": state.task.info.name,
-                "phases": self.take_phases().as_json(),
+                **self.spent(),
                 "trials": [trial.as_json() for trial in trials],
             }
         )
@@ -287,7 +287,7 @@ class Session:
             {
                 "kind": "finals",
                 "task": state.task.info.name,
-                "phases": self.take_phases().as_json(),
+                **self.spent(),
                 "medians_s": medians_s,
             }
         )
@@ -308,9 +308,11 @@ class Session:
     def _end(self, state: TaskState, why: str) -> None:
         self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
-    def take_phases(self) -> Phases:
+    def spent(self) -> dict[str, Any]:
+        """What a batch took, for its event: seconds by phase, and measurements made again."""
         phases, self.measurer.phases = self.measurer.phases, Phases()
-        return phases
+        repeats, self.measurer.repeats = self.measurer.repeats, 0
+        return {"phases": phases.as_json(), "repeats": repeats}
 
     def show(self, state: TaskState, phase: str = "tune") -> None:
         """Tell the person who watches where the run stands."""

@@ -28,7 +28,7 @@ from fewtune.tuning.allocate import TaskProgress, best_rates
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial, trace_key
-from fewtune.tuning.measure import Outcome, module_specs
+from fewtune.tuning.measure import Outcome, Phases, module_specs
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
@@ -228,7 +228,7 @@ class Sharing(Session):
             best_s = opening.state.progress.current_s
             bars += [best_s if best_s != float("inf") else None] * len(schedules)
         outcomes = iter(self.measurer.measure(modules, specs, bars))
-        phases = self.take_phases()
+        spent = self.spent()
         for opening in batch:
             task = opening.state.task.info.name
             if opening.default is not None:
@@ -252,11 +252,12 @@ class Sharing(Session):
                     "ranks": [offer.rank for offer in opening.offers],
                     "offered": opening.offered,
                     "reasons": opening.reasons,
-                    "phases": phases.as_json(),
+                    **spent,
                     "trials": [trial.as_json() for trial in trials],
                 }
             )
-            phases = type(phases)()
+            # What the batch took is noted once.
+            spent = {"phases": Phases().as_json()}
             search = self.search_of(opening.state)
             search.learn(
                 [offer.proposal for offer in opening.offers],

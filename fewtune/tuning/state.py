@@ -136,6 +136,7 @@ class RunState:
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
+        self.repeats = 0
         self.elapsed_s = 0.0
         self.resumed_trials = 0
         self.stopped_by: str | None = None
@@ -152,6 +153,7 @@ class RunState:
         self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
         if "phases" in event:
             self.phases.add(Phases(**event["phases"]))
+        self.repeats += event.get("repeats", 0)
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
         state = self.tasks.get(event.get("task", ""))

@@ -12,14 +12,18 @@ the worker ends when the socket closes, so it never outlives its parent.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
+
+from fewtune.affinity import apart_from_the_pool
+from fewtune.tuning.calibration import Attempt, Calibration, Measured
+
+# The faster of two calls counts: a single one may wait for a thread that was asleep.
+_CALIBRATION_CALLS = 2
 
 
 class Race(NamedTuple):
@@ -46,12 +50,15 @@ class Worker:
             # A candidate that asks for absurd memory gets an allocation error, not the machine.
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
-        from fewtune.machine import device_of, target_from_json
+        from fewtune.machine import device_of, has_own_device, target_from_json
         from fewtune.tvm_runtime import tvm
 
         self._tvm = tvm
         self._target = target_from_json(target_json)
         self._device = device_of(self._target)
+        self._threads = threads
+        self._calibrates = not has_own_device(self._target)
+        self._calibration: Calibration | None = None
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._built: dict[int, Any] = {}
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
@@ -74,42 +81,44 @@ class Worker:
         self._shapes[number] = _argument_shapes(module["main"])
         return time.perf_counter() - started
 
-    def measure(
-        self, number: int, specs: list[tuple[list[int], str]], race: Race
-    ) -> tuple[list[float], float]:
-        """Race candidate ``number``.
+    def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+        """Race candidate ``number``; on a CPU, again while the machine is slow."""
+        built, arguments = self._built[number], self._arguments(number, specs)
+        with apart_from_the_pool():
+            if self._calibrates:
+                calibration = self._calibration = self._calibration or self._calibrated()
+                return calibration.measure(lambda: self._raced(built, arguments, race))
+            started = time.perf_counter()
+            run_s, _ = self._raced(built, arguments, race)
+            return Measured(run_s, time.perf_counter() - started)
 
-        Returns
-        -------
-        run_s : list of float
-            Seconds of one call, a sample a repeat, from the longest measurement it reached.
-        spent_s : float
-            Seconds the measuring took.
-        """
-        started = time.perf_counter()
-        with _apart_from_the_pool():
-            run_s = self._raced(self._built[number], self._arguments(number, specs), race)
-        return run_s, time.perf_counter() - started
+    def _calibrated(self) -> Calibration:
+        """Build the calibration kernel: once a worker, when it first measures."""
+        from fewtune.peak import MultiplyAdd
 
-    def _raced(self, built: Any, arguments: list[Any], race: Race) -> list[float]:
+        kernel = MultiplyAdd(self._target, self._threads)
+        return Calibration(lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)))
+
+    def _raced(self, built: Any, arguments: list[Any], race: Race) -> Attempt:
         first = self._evaluate(built, arguments, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
-            return first
+            return Attempt(first, dropped=True)
         estimate = first[0]
         calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
         short = self._evaluate(built, arguments, calls, race.short_repeats)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
-            return short
+            return Attempt(short, dropped=False)
         calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
-        return self._evaluate(built, arguments, calls, race.full_repeats)
+        full = self._evaluate(built, arguments, calls, race.full_repeats)
+        return Attempt(full, dropped=False)
 
     def duel(
         self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
     ) -> list[list[float]]:
         """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
-        with _apart_from_the_pool():
+        with apart_from_the_pool():
             return self._duelled(numbers, specs, rounds, round_s)
 
     def _duelled(
@@ -157,29 +166,6 @@ class Worker:
         for buffer, shape in zip(self._buffers[key], self._shapes[number], strict=True):
             views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
         return views
-
-
-@contextlib.contextmanager
-def _apart_from_the_pool() -> Iterator[None]:
-    """Keep this thread off the cores that TVM's pool is bound to, while it measures.
-
-    TVM binds each thread of its pool to a core and lets the caller, which computes beside them,
-    roam. Where the caller shares a core with one of them, a kernel takes twice its time, and the
-    scheduler may leave it so for a whole measurement.
-    """
-    allowed = os.sched_getaffinity(0)
-    bound: set[int] = set()
-    for thread in os.scandir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):
-            cores = os.sched_getaffinity(int(thread.name))
-            bound |= cores if len(cores) == 1 else set()
-    free = allowed - bound
-    if bound and free:
-        os.sched_setaffinity(0, free)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def _argument_shapes(function: Any) -> list[tuple[int, ...]]:

@@ -1,0 +1,103 @@
+"""One result in detail: its latencies, its kernels, and how near they are to the machine's peak."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import BenchmarkReport
+from fewtune.report import conditions_text
+from fewtune.table import MISSING, Table, number, percent
+
+
+def kernel_table(report: BenchmarkReport) -> Table:
+    """The model's kernels, the one that takes most time first."""
+    headings = [
+        "task",
+        "calls",
+        "latency ms",
+        "share %",
+        "GFLOPS",
+        "% of peak",
+        "GB/s",
+        "schedule",
+        "donor",
+    ]
+    ordered = sorted(report.kernels, key=lambda row: (-(row.share or 0.0), row.task))
+    rows = [
+        [
+            row.task,
+            str(row.weight),
+            number(row.latency_ms),
+            percent(None if row.share is None else 100 * row.share),
+            number(row.gflops),
+            percent(row.peak_pct),
+            number(row.gb_s),
+            row.schedule,
+            row.donor or MISSING,
+        ]
+        for row in ordered
+    ]
+    return Table(headings, rows, frozenset({0, 7, 8}))
+
+
+def benchmark_markdown(report: BenchmarkReport) -> str:
+    """One result's latencies and kernels, with their conditions."""
+    latencies = Table(
+        ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"],
+        [
+            [
+                name,
+                *map(number, (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)),
+                str(stats.rounds),
+            ]
+            for name, stats in report.variants.items()
+        ],
+    )
+    over_untuned, over_reference = report.speedup_over_untuned, report.speedup_over_onnxruntime
+    return (
+        f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
+        f"{over_untuned.median:.2f} times as fast as untuned "
+        f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}], "
+        f"{over_reference.median:.2f} times as fast as onnxruntime "
+        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
+        f"largest relative error {report.max_relative_error:.1e}.\n\n"
+        f"{_peak_text(report)}"
+        f"### Kernels\n\n{kernel_table(report).markdown()}\n"
+        f"{_search_text(report)}"
+        f"Measured on {conditions_text(report.conditions)}.\n"
+    )
+
+
+def _peak_text(report: BenchmarkReport) -> str:
+    """How near the model is to the machine's peak, and where the rest of its time goes."""
+    lines = []
+    if report.model_gflops is not None:
+        line = f"The whole model runs at {number(report.model_gflops)} GFLOPS"
+        if report.peak_gflops is not None:
+            line += (
+                f", {percent(report.peak_pct)} % of the machine's measured peak of "
+                f"{number(report.peak_gflops)}"
+            )
+        lines.append(f"{line}.")
+    if report.memory_gb_s is not None:
+        lines.append(
+            f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
+            "into the caches, or is only read, may move faster."
+        )
+    if report.kernels_ms and report.outside_tuned_pct is not None:
+        whole_ms = report.variants["tuned"].median_ms
+        rest_ms = whole_ms - report.kernels_ms
+        unmeasured = sum(row.latency_ms is None for row in report.kernels)
+        lines.append(
+            f"Sum of kernels measured alone {number(report.kernels_ms)} ms, of which "
+            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks; end to end "
+            f"{number(whole_ms)} ms, {number(abs(rest_ms))} ms "
+            f"{'more' if rest_ms >= 0 else 'less'} than that sum"
+            + (f"; {unmeasured} kernels could not be measured." if unmeasured else ".")
+        )
+    return "".join(f"{line}\n" for line in lines) + ("\n" if lines else "")
+
+
+def _search_text(report: BenchmarkReport) -> str:
+    """Failed candidates by cause, and what was done where the plan did not hold."""
+    counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
+    remarks = "".join(f"- {remark}\n" for remark in report.remarks)
+    return f"Failed candidates: {counts or 'none'}.\n\n" + (f"{remarks}\n" if remarks else "")

@@ -1,0 +1,118 @@
+"""Is the machine slow just now? A kernel whose time is known, timed around every measurement.
+
+On a shared host everything may run up to twice slower, for seconds or minutes. A candidate that
+is measured then looks slow, or its competitor fast. The same few multiply-adds, timed before and
+after, tell such times apart from slow candidates, and the measurement is made again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+_SLOW_RATIO = 1.25
+_MOST_REPEATS = 2
+_MOST_EXTRA_S = 0.2
+_FIRST_SAMPLES = 10
+
+
+class Attempt(NamedTuple):
+    """One measurement of a candidate.
+
+    Attributes
+    ----------
+    run_s : list of float
+        Seconds of one call, a sample a repeat.
+    dropped : bool
+        Whether it ended after its first single run: too slow for any pace to excuse.
+    """
+
+    run_s: list[float]
+    dropped: bool
+
+
+class Measured(NamedTuple):
+    """What a worker tells of a candidate's measurement.
+
+    Attributes
+    ----------
+    run_s : list of float
+        Seconds of one call, a sample a repeat, from the longest measurement it reached; of
+        several attempts, the fastest.
+    spent_s : float
+        Seconds that all attempts took.
+    pace_s : float or None
+        Seconds of the calibration kernel around that attempt, the slower of before and after;
+        None on a device of its own, where nothing is calibrated.
+    repeats : int
+        Attempts beyond the first.
+    """
+
+    run_s: list[float]
+    spent_s: float
+    pace_s: float | None = None
+    repeats: int = 0
+
+
+class Calibration:
+    """Repeats measurements around which a fixed kernel ran slow.
+
+    Parameters
+    ----------
+    kernel : callable
+        Runs the calibration kernel and returns its seconds.
+    clock : callable
+        Monotonic seconds; tests give a fake one.
+
+    Attributes
+    ----------
+    floor_s : float
+        The kernel's fastest time so far.
+    """
+
+    def __init__(
+        self, kernel: Callable[[], float], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._kernel = kernel
+        self._clock = clock
+        self.floor_s = float("inf")
+        # The first time would be its own floor, however slow the machine was.
+        for _ in range(_FIRST_SAMPLES):
+            self._timed_s()
+
+    def measure(self, attempt: Callable[[], Attempt]) -> Measured:
+        """Measure a candidate, again while the machine is slow, and keep the fastest attempt.
+
+        Parameters
+        ----------
+        attempt : callable
+            Measures the candidate once.
+        """
+        began_s = self._clock()
+        before_s = self._timed_s()
+        best_s, kept, kept_pace_s = float("inf"), [], 0.0
+        repeats, first_end_s = 0, None
+        while True:
+            attempt_began_s = self._clock()
+            run_s, dropped = attempt()
+            after_s = self._timed_s()
+            now_s = self._clock()
+            first_end_s = now_s if first_end_s is None else first_end_s
+            pace_s = max(before_s, after_s)
+            median_s = statistics.median(run_s)
+            if median_s < best_s:
+                best_s, kept, kept_pace_s = median_s, run_s, pace_s
+            steady = pace_s <= _SLOW_RATIO * self.floor_s
+            # As long again as this attempt took is what another one will take.
+            extra_s = now_s - first_end_s + now_s - attempt_began_s
+            if dropped or steady or repeats == _MOST_REPEATS or extra_s > _MOST_EXTRA_S:
+                return Measured(kept, now_s - began_s, kept_pace_s, repeats)
+            repeats += 1
+            before_s = after_s
+
+    def _timed_s(self) -> float:
+        taken_s = self._kernel()
+        self.floor_s = min(self.floor_s, taken_s)
+        return taken_s

@@ -1,0 +1,99 @@
+"""The tiny model benchmarked for real, and compared with itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fewtune.artifacts import BenchmarkReport, Metrics, ShareReport, TuneReport
+from fewtune.benchmark import BenchmarkOptions, benchmark_model
+from fewtune.compare import compare_strategies
+from fewtune.compile import CompileOptions, compile_model
+from tests import tuned_tiny
+
+OPTIONS = BenchmarkOptions(rounds=3)
+
+
+@cache
+def compiled() -> Path:
+    directory = tuned_tiny.scratch() / "benchmark-compile"
+    directory.mkdir()
+    compile_model(
+        tuned_tiny.lowered(),
+        tuned_tiny.tasks(),
+        tuned_tiny.tuned(),
+        tuned_tiny.imported(),
+        tuned_tiny.fingerprint(),
+        CompileOptions(),
+        directory,
+        model=tuned_tiny.NAME,
+        strategy="selective",
+    )
+    return directory
+
+
+@cache
+def benchmarked() -> tuple[BenchmarkReport, Path]:
+    directory = tuned_tiny.scratch() / "benchmark"
+    directory.mkdir()
+    report = benchmark_model(
+        tuned_tiny.imported(),
+        tuned_tiny.tasks(),
+        tuned_tiny.selection(),
+        1.5,
+        TuneReport.read(tuned_tiny.tuned()),
+        ShareReport(model=tuned_tiny.NAME, strategy="selective", tasks=[], trials=0, sharing_s=0.0),
+        compiled(),
+        tuned_tiny.fingerprint(),
+        OPTIONS,
+        directory,
+    )
+    return report, directory
+
+
+def test_figures_follow_from_what_was_measured() -> None:
+    report, directory = benchmarked()
+    assert BenchmarkReport.read(directory) == report
+    flops = sum(task.info.flops * task.info.weight for task in tuned_tiny.tasks())
+    tuned_s = report.variants["tuned"].median_ms / 1e3
+    assert report.model_gflops == pytest.approx(flops / tuned_s / 1e9)
+    assert report.peak_gflops is not None
+    assert report.memory_gb_s is not None
+    # A model of such small kernels is far from what the machine can do.
+    assert 0 < report.model_gflops < report.peak_gflops
+    assert report.peak_pct == pytest.approx(100 * report.model_gflops / report.peak_gflops)
+    known = [row for row in report.kernels if row.latency_ms is not None]
+    assert report.kernels_ms == pytest.approx(sum(row.latency_ms * row.weight for row in known))
+    by_name = {task.info.name: task.info for task in tuned_tiny.tasks()}
+    for row in known:
+        moved_bytes = by_name[row.task].bytes
+        assert row.gb_s == pytest.approx(moved_bytes / row.latency_ms / 1e6)
+        assert (row.peak_pct is not None) == row.is_searched
+
+
+def test_metrics_hold_the_same_figures() -> None:
+    report, directory = benchmarked()
+    metrics = Metrics.read(directory)
+    assert metrics.peak_pct == report.peak_pct
+    assert metrics.outside_tuned_pct == pytest.approx(100 * (1 - report.tuned_share))
+    assert "gb_s,peak_pct" in (directory / "kernels.csv").read_text().splitlines()[0]
+    assert "of the machine's measured peak" in (directory / "report.md").read_text()
+
+
+def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
+    report, directory = benchmarked()
+    metrics = Metrics.read(directory)
+    comparison = compare_strategies(
+        tuned_tiny.imported(),
+        {"selective": compiled(), "full": compiled()},
+        {"selective": metrics, "full": metrics},
+        {"selective": report, "full": report},
+        tuned_tiny.fingerprint(),
+        OPTIONS,
+        tmp_path,
+    )
+    assert comparison.used_time_pct == 100.0
+    assert comparison.speedup_over_onnxruntime > 0
+    assert comparison.full_speedup_over_onnxruntime > 0

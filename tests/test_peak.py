@@ -1,0 +1,67 @@
+"""The kernels that measure the machine: what they compute, and what code they become."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fewtune.peak import (
+    MultiplyAdd,
+    Peak,
+    multiply_add_flops,
+    multiply_add_kernel,
+    peak_meter,
+    triad_kernel,
+)
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+
+
+def test_multiply_adds_are_counted_and_computed() -> None:
+    assert multiply_add_flops(2, 3, 4, 5) == 2 * 2 * 3 * 4 * 5
+    kernel = MultiplyAdd(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
+    # x -> x / 2 + 1 tends to 2, wherever it begins.
+    np.testing.assert_array_equal(kernel.run(), 2.0)
+    assert kernel.fastest_s(2) > 0
+    assert kernel.once_s() > 0
+
+
+def test_accumulators_stay_in_registers() -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
+    traits = CpuTraits.of(target)
+    kernel = multiply_add_kernel(2, traits.registers - 2, traits.lanes("float32"), 1000)
+    assembly = tvm.driver.build(kernel, target=target).inspect_source("s").splitlines()
+    adds = [place for place, line in enumerate(assembly) if "vfmadd" in line]
+    assert len(adds) >= traits.registers - 2
+    # Neither its operands nor anything between the first and the last goes through memory.
+    loop = "\n".join(assembly[adds[0] : adds[-1] + 1])
+    assert not re.search(r"\(%r", loop)
+
+
+def test_the_triad_reads_two_buffers_and_writes_the_third() -> None:
+    built = tvm.driver.build(triad_kernel(2, 8, 5), target=tuned_tiny.target())
+    built = getattr(built, "jit", lambda: built)()
+    first, second, written = (
+        tvm.runtime.tensor(np.full((2, 40), value, "float32")) for value in (1.0, 2.0, 0.0)
+    )
+    built["main"](first, second, written)
+    np.testing.assert_array_equal(written.numpy(), 7.0)
+
+
+def test_the_larger_of_two_measurements_counts() -> None:
+    assert Peak(200.0, 20.0).larger(Peak(230.0, 10.0)) == Peak(230.0, 20.0)
+
+
+def test_a_device_of_its_own_has_no_meter() -> None:
+    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    assert peak_meter(cuda, 2) is None
+
+
+def test_a_machine_is_measured() -> None:
+    meter = peak_meter(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
+    assert meter is not None
+    found = meter.measure()
+    assert found.gflops > 0
+    assert found.memory_gb_s > 0
