@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tvm import te, topi
 
-from benchmarks import ablation, selections
+from benchmarks import ablation, ablation_variants, selections
 from benchmarks.ablation_table import write_results
 from benchmarks.selections import Candidates
 from fewtune.artifacts import Selection, TaskInfo, TuneReport
@@ -107,20 +107,23 @@ def test_a_selection_has_every_task_once_and_the_largest_cluster_first() -> None
 
 
 def test_the_variants_are_distinct_and_default_options_come_first() -> None:
-    names = [variant.name for variant in ablation.VARIANTS]
+    names = [variant.name for variant in ablation_variants.VARIANTS]
     assert len(set(names)) == len(names)
-    assert (ablation.VARIANTS[0].share, ablation.VARIANTS[0].choose) == ({}, selections.cliques)
+    assert (ablation_variants.VARIANTS[0].share, ablation_variants.VARIANTS[0].choose) == (
+        {},
+        selections.cliques,
+    )
 
 
 def test_a_variant_of_an_option_that_is_not_there_is_left_out() -> None:
-    assert ablation.Variant("a", share={"draws": 0}).possible
-    assert not ablation.Variant("b", share={"magic": 0}).possible
-    assert not ablation.Variant("c", arguments={"magic": None}).possible
+    assert ablation_variants.Variant("a", share={"draws": 0}).possible
+    assert not ablation_variants.Variant("b", share={"magic": 0}).possible
+    assert not ablation_variants.Variant("c", arguments={"magic": None}).possible
 
 
 def test_a_variant_takes_its_representatives_records_and_seconds(tmp_path: Path) -> None:
     selection, tuned = tuned_tiny.selection(), tuned_tiny.tuned()
-    report = ablation.write_tuned(
+    report = ablation_variants.write_tuned(
         tuned, tuned_tiny.tasks(), selection, tuned_tiny.fingerprint(), tmp_path / "tune"
     )
     full = TuneReport.read(tuned)
@@ -145,7 +148,7 @@ def test_a_representative_that_full_tuning_left_out_is_refused(tmp_path: Path) -
     )
     selection = tuned_tiny.selection().model_copy(update={"clusters": [cluster]})
     with pytest.raises(InputError, match=f"did not tune {other}"):
-        ablation.write_tuned(
+        ablation_variants.write_tuned(
             tuned_tiny.tuned(), tuned_tiny.tasks(), selection, tuned_tiny.fingerprint(),
             tmp_path / "tune",
         )  # fmt: skip
