@@ -23,7 +23,8 @@ from fewtune.table import Table, number, percent
 _NOTE = (
     "Representatives' records come from the full run's log; their seconds are those that the full "
     "run spent on these tasks, its start and default schedules left out. Sharing was measured "
-    "anew for every variant. Performance is full's latency over the variant's, round by round."
+    "anew for every variant. Used time is selecting, these seconds and sharing, over the full "
+    "run's tuning seconds; performance is full's latency over the variant's, round by round."
 )
 
 
