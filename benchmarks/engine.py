@@ -14,13 +14,15 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+try:
+    from benchmarks.stock_process import StockProcess, job_tasks
+except ImportError:
+    from stock_process import StockProcess, job_tasks
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
@@ -74,45 +76,22 @@ def tune_ours(task: Task, fingerprint: Fingerprint, options: TuneOptions) -> Run
     return Run(state.elapsed_s, len(known.trials), phases, points, best)
 
 
-class Stock:
-    """A process that tunes tasks with stock MetaSchedule; its imports are done once."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("stock.py"))]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
-
-    def tune(self, task: Task, fingerprint: Fingerprint, trials: int, seed: int) -> Run:
-        """Tune one task."""
-        with tempfile.TemporaryDirectory() as scratch:
-            file, result = Path(scratch) / "job.json", Path(scratch) / "result.json"
-            job = {
-                "module": tvm.ir.save_json(task.mod),
-                "target": fingerprint.target,
-                "trials": trials,
-                "seed": seed,
-                "result": str(result),
-            }
-            file.write_text(json.dumps(job))
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write(f"{file}\n")
-            self._process.stdin.flush()
-            if self._process.stdout.readline().strip() != "done":
-                self._log.seek(0)
-                raise SystemExit(f"stock tuning failed: {self._log.read().strip()[-500:]}")
-            told = json.loads(result.read_text())
-        best = tvm.ir.load_json(told["best_module"]) if told["best_module"] else None
-        curve = [(at, time_s) for at, time_s in told["curve"] if time_s]
-        phases = {phase: told[phase] for phase in _PHASES}
-        return Run(told["elapsed_s"], told["trials"], phases, curve, best)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
+def tune_stock(
+    process: StockProcess, task: Task, fingerprint: Fingerprint, trials: int, seed: int
+) -> Run:
+    """Tune one task with stock MetaSchedule."""
+    told = process.run(
+        {
+            "tasks": job_tasks([task]),
+            "target": fingerprint.target,
+            "trials": trials,
+            "seed": seed,
+        }
+    )
+    best = tvm.ir.load_json(told["best_module"]) if told["best_module"] else None
+    curve = [(at, time_s) for at, time_s in told["curve"] if time_s]
+    phases = {phase: told[phase] for phase in _PHASES}
+    return Run(told["elapsed_s"], told["trials"], phases, curve, best)
 
 
 def model_tasks(name: str, fingerprint: Fingerprint, count: int) -> list[Task]:
@@ -191,11 +170,11 @@ def main() -> None:
         ]
         trials, seeds = arguments.trials, arguments.seeds
     rows, pairs = [], []
-    stock_process = Stock()
+    stock_process = StockProcess(fingerprint.threads)
     for seed in range(1, seeds + 1):
         for task in tasks:
             options = TuneOptions(trials_per_task=trials, strategy=arguments.strategy, seed=seed)
-            stock = stock_process.tune(task, fingerprint, trials, seed)
+            stock = tune_stock(stock_process, task, fingerprint, trials, seed)
             ours = tune_ours(task, fingerprint, options)
             with WorkerPool(fingerprint.target, fingerprint.threads, 1) as pool:
                 quality = compare(stock, ours, task, pool)

@@ -1,0 +1,258 @@
+"""Stock MetaSchedule on a whole model: ``python benchmarks/stock_model.py MODEL [--trials 32]``.
+
+To be run in a checkout where ``fewtune run MODEL --all`` was done. Stock ``tune_tasks`` gets the
+same tasks, weights, target and threads as full tuning, and its own defaults for all else
+(``LocalBuilder``, ``LocalRunner``, gradient scheduler), in a process of its own. Its clock starts
+after its imports. Log and database stay under ``.fewtune/stock/MODEL``. Kernels for which stock
+found nothing are built unscheduled, as stock does. Then stock's, the selective and the full
+library, untuned TVM and onnxruntime are measured in turns in one process, and
+``results/stock/MODEL.json`` is written. ``--measure-only`` takes what stock found in the last run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    from benchmarks.stock_process import StockProcess, job_tasks
+except ImportError:
+    from stock_process import StockProcess, job_tasks
+from fewtune import interleave
+from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
+from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.compile import LIBRARY, CompileOptions, apply_log, verify
+from fewtune.device_lock import device_lock, device_name
+from fewtune.errors import FewtuneError, InputError, VerificationError
+from fewtune.executable import build_executable
+from fewtune.files import canonical_json, write_text
+from fewtune.machine import require_compiler, target_from_json
+from fewtune.model import layout_free
+from fewtune.model.relax_import import read_lowered
+from fewtune.task.extract import Task, read_tasks
+from fewtune.tuning.log import read_database
+from fewtune.tvm_runtime import tvm
+from stages.places import Places
+
+_TUNED = "result.json"
+_LOG = "stock.log"
+
+
+def tune_with_stock(
+    tasks: list[Task], fingerprint: Fingerprint, trials: int, seed: int, work: Path
+) -> dict[str, Any]:
+    """Tune all tasks with stock MetaSchedule into ``work``, which is emptied first.
+
+    Returns
+    -------
+    tuned : dict
+        ``elapsed_s``, ``trials`` and how many ``failed``, ``trials_by_task``, ``trials_per_task``,
+        ``tasks``; also ``workloads`` and the machine's ``identity``, which `read_tuned` checks.
+    """
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    began_s = time.perf_counter()
+    process = StockProcess(fingerprint.threads, work / _LOG)
+    try:
+        told = process.run(
+            {
+                "tasks": job_tasks(tasks),
+                "target": fingerprint.target,
+                "trials": trials,
+                "seed": seed,
+                "work_dir": str(work.resolve()),
+            },
+            lambda: print(
+                f"stock: {measured_so_far(work / _LOG)}/{trials * len(tasks)} trials, "
+                f"{time.perf_counter() - began_s:.0f} s with imports",
+                flush=True,
+            ),
+        )
+    finally:
+        process.close()
+    tuned = {**told, **_belongs_to(tasks, fingerprint)}
+    write_text(work / _TUNED, canonical_json(tuned))
+    return tuned
+
+
+def measured_so_far(log: Path) -> int:
+    """Candidates sent to stock's runner, by its log.
+
+    Neither its callbacks nor its database tell in time: they hear of a task's trials when the
+    scheduler picks that task again.
+    """
+    return sum(map(int, re.findall(r"Sending (\d+) valid sample", log.read_text())))
+
+
+def read_tuned(
+    tasks: list[Task], fingerprint: Fingerprint, trials: int, work: Path
+) -> dict[str, Any]:
+    """What `tune_with_stock` returned last.
+
+    Raises
+    ------
+    InputError
+        If it did not end well, or was of other tasks, another machine or other trials.
+    """
+    try:
+        tuned = json.loads((work / _TUNED).read_text())
+    except FileNotFoundError:
+        raise InputError(f"{work} holds no finished run: leave --measure-only out") from None
+    expected = {**_belongs_to(tasks, fingerprint), "trials_per_task": trials}
+    for key, value in expected.items():
+        if tuned.get(key) != value:
+            raise InputError(f"{work / _TUNED} is of other {key}: leave --measure-only out")
+    return tuned
+
+
+def build_stock(
+    lowered: tvm.IRModule, tasks: list[Task], database: Path, target: tvm.target.Target, to: Path
+) -> list[str]:
+    """Apply a stock database, build and export the library ``to``.
+
+    Returns
+    -------
+    rest : list of str
+        Kernels that the database has no schedule for. They are built as they are.
+    """
+    scheduled, _, rest = apply_log(lowered, tasks, read_database(database))
+    build_executable(layout_free.fold(scheduled), target).export_library(str(to))
+    return rest
+
+
+def result_of(
+    model: str,
+    tuned: dict[str, Any],
+    rest: list[str],
+    selective: Metrics,
+    samples_s: dict[str, list[float]],
+    max_relative_error: float,
+    conditions: Conditions,
+) -> dict[str, Any]:
+    """The figures of ``results/stock/MODEL.json``.
+
+    Parameters
+    ----------
+    model : str
+    tuned : dict
+        From `tune_with_stock`.
+    rest : list of str
+        Kernels without a schedule.
+    selective : Metrics
+        Of the selective run.
+    samples_s : dict of list of float
+        Seconds by variant: stock, selective, full, untuned, onnxruntime.
+    max_relative_error : float
+        Of stock's, the selective and the full library against onnxruntime.
+    conditions : Conditions
+    """
+    achieved = interleave.ratio_stats(samples_s["stock"], samples_s["selective"])
+    latencies = {
+        f"{name}_latency_ms": interleave.latency_stats(taken).median_ms
+        for name, taken in samples_s.items()
+    }
+    notes = []
+    if tuned["failed"]:
+        notes.append(f"{tuned['failed']} of stock's trials failed")
+    if rest:
+        notes.append(
+            f"stock found no schedule for {len(rest)} kernels, which run unscheduled: "
+            + ", ".join(rest)
+        )
+    return {
+        "model": model,
+        "stock_tuning_s": round(tuned["elapsed_s"], 3),
+        "stock_trials": tuned["trials"],
+        "stock_trials_per_task": tuned["trials_per_task"],
+        "stock_tasks": tuned["tasks"],
+        **latencies,
+        "achieved_perf_pct": 100 * achieved.median,
+        "achieved_perf_p10_pct": 100 * achieved.p10,
+        "achieved_perf_p90_pct": 100 * achieved.p90,
+        "used_time_pct": 100 * selective.tuning_s / tuned["elapsed_s"],
+        "selective_tuning_s": selective.tuning_s,
+        "max_relative_error": max_relative_error,
+        "conditions": conditions.model_dump(mode="json"),
+        "note": "; ".join(notes),
+    }
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tune, build, verify, measure."""
+    require_compiler()
+    places, model = Places(), arguments.model
+    fingerprint = Fingerprint.read(places.fingerprint)
+    target = target_from_json(fingerprint.target)
+    tasks = read_tasks(places.tasks(model))
+    # Read before hours of tuning, so that what is missing is said now.
+    selective = Metrics.read(places.benchmarked(model, "selective"))
+    libraries = {
+        name: places.compiled(model, name)
+        / CompileReport.read(places.compiled(model, name)).library
+        for name in ("selective", "full")
+    }
+    work = places.scratch / "stock" / model
+    options = BenchmarkOptions(rounds=arguments.rounds)
+    with device_lock(device_name(fingerprint), f"stock {model}"):
+        if arguments.measure_only:
+            tuned = read_tuned(tasks, fingerprint, arguments.trials, work)
+        else:
+            print(f"stock: {len(tasks)} tasks, log in {work}", flush=True)
+            tuned = tune_with_stock(tasks, fingerprint, arguments.trials, arguments.seed, work)
+        print(f"stock: {tuned['trials']} trials in {tuned['elapsed_s']:.0f} s", flush=True)
+        library, imported = work / LIBRARY, places.imported(model)
+        rest = build_stock(read_lowered(imported), tasks, work, target, library)
+        bound = CompileOptions().error_bound
+        error = verify(library, imported, target, fingerprint.threads, options.seed)
+        if not error <= bound:
+            raise VerificationError(
+                f"{model}: outputs of stock's library are {error:.1e} away from onnxruntime's, "
+                f"above {bound:.1e}"
+            )
+        libraries = {"stock": library, **libraries}
+        variants = Variants(imported, libraries, fingerprint, options.seed)
+        error = max(error, *(variants.relative_error(name) for name in libraries))
+        samples_s = variants.measured(options.rounds)
+    conditions = conditions_of(fingerprint, options, arguments.trials)
+    return result_of(model, tuned, rest, selective, samples_s, error, conditions)
+
+
+def _belongs_to(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, Any]:
+    return {
+        "workloads": sorted(task.info.workload for task in tasks),
+        "machine": fingerprint.identity(),
+    }
+
+
+def main() -> None:
+    """Run the benchmark and write its JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="a model that `fewtune run MODEL --all` was done with")
+    parser.add_argument("--trials", type=int, default=32, help="trials a task")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
+    parser.add_argument("--seed", type=int, default=1, help="of stock's search, from 1 on")
+    parser.add_argument("--output", type=Path, default=Path("results/stock"))
+    parser.add_argument("--measure-only", action="store_true", help="take stock's last run")
+    arguments = parser.parse_args()
+    try:
+        result = run(arguments)
+    except FewtuneError as error:
+        print(f"stock_model: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    path = arguments.output / f"{arguments.model}.json"
+    write_text(path, canonical_json(result))
+    print(
+        f"{arguments.model}: stock {result['stock_latency_ms']:.3f} ms after "
+        f"{result['stock_tuning_s']:.0f} s; selective {result['achieved_perf_pct']:.1f} % of the "
+        f"performance in {result['used_time_pct']:.1f} % of the time; {path}"
+    )
+
+
+if __name__ == "__main__":
+    main()
