@@ -84,10 +84,12 @@ class Worker:
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; on a CPU, again while the machine is slow."""
         built, arguments = self._built[number], self._arguments(number, specs)
+        if self._calibrates and self._calibration is None:
+            # Its first calls start TVM's pool, which has to be there to keep apart from.
+            self._calibration = self._calibrated()
         with apart_from_the_pool():
-            if self._calibrates:
-                calibration = self._calibration = self._calibration or self._calibrated()
-                return calibration.measure(lambda: self._raced(built, arguments, race))
+            if self._calibration is not None:
+                return self._calibration.measure(lambda: self._raced(built, arguments, race))
             started = time.perf_counter()
             run_s, _ = self._raced(built, arguments, race)
             return Measured(run_s, time.perf_counter() - started)
