@@ -108,10 +108,12 @@ def run(arguments: argparse.Namespace) -> None:
             clusters = variant.choose(found)
             selecting_s = time.perf_counter() - began_s + similarity_s * variant.by_similarity
             method = getattr(variant.choose, "func", variant.choose).__name__
-            selection = selections.as_selection(base, found, clusters, variant.name, method)
+            selection = selections.as_selection(
+                base, found, clusters, variant.name, method, options.min_cluster_share
+            )
             print(
                 f"{variant.name}: {len(selection.representatives)} representatives, "
-                f"{len(selection.dependents)} dependents",
+                f"{len(selection.dependents)} dependents, {len(selection.alone)} alone",
                 flush=True,
             )
             ready[variant.name] = make(

@@ -132,12 +132,10 @@ def write_tuned(
     write_database(directory, modules, trials, target_from_json(fingerprint.target))
     log_info(fingerprint).write(directory)
     Curve(points=[]).write(directory)
-    needed = {*chosen, *selection.dependents}
     report = full.model_copy(
         update={
             "strategy": selection.strategy,
             "tasks": [lines[name] for name in chosen],
-            "defaults_ms": {n: ms for n, ms in full.defaults_ms.items() if n in needed},
             "trials": sum(lines[name].trials for name in chosen),
             "tuning_s": round(sum(lines[name].tuning_s for name in chosen), 3),
             **dict.fromkeys(("search_s", "build_s", "run_s", "model_update_s"), 0.0),

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewtune.artifacts import Cluster, Selection, TaskInfo
+from fewtune.artifacts import Selection, TaskInfo
 from fewtune.select.cluster import (
     agglomerative_groups,
     clique_groups,
     representative,
-    similarity_sum,
     split_unrelated,
 )
+from fewtune.select.select import kept_clusters, second_donors
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import ms
 
@@ -134,25 +134,27 @@ def equal_anchors(found: Candidates) -> Clusters:
 
 
 def as_selection(
-    base: Selection, found: Candidates, clusters: Clusters, name: str, method: str
+    base: Selection,
+    found: Candidates,
+    clusters: Clusters,
+    name: str,
+    method: str,
+    min_cluster_share: float = 0.0,
 ) -> Selection:
-    """Clusters as the selection that sharing takes; set aside is what ``base`` sets aside."""
-    ordered = sorted(
-        clusters,
-        key=lambda pair: (-sum(found.shares[i] for i in pair[1]), found.names[pair[0]]),
-    )
+    """Clusters as the selection that sharing takes; set aside is what ``base`` sets aside.
+
+    Clusters below ``min_cluster_share`` of the estimated time have no representative, as in the
+    default way.
+    """
+    kept = kept_clusters(clusters, found.matrix, found.shares, found.names, min_cluster_share)
+    served = {member for cluster in kept for member in cluster.members}
     return Selection(
         model=base.model,
         strategy=name,
         method=method,
-        clusters=[
-            Cluster(
-                representative=found.names[leader],
-                members=[found.names[index] for index in sorted(group)],
-                similarity_sum=similarity_sum(leader, group, found.matrix),
-            )
-            for leader, group in ordered
-        ],
+        clusters=kept,
+        alone=[task for task in found.names if task not in served],
+        second_donors=second_donors(kept, found.names, found.matrix),
         set_aside=base.set_aside,
         set_aside_rule=base.set_aside_rule,
     )

@@ -163,25 +163,15 @@ def select_from_spaces(
         groups = agglomerative_groups(values, options.min_similarity, options.clusters)
     else:
         groups = [[index] for index in range(len(chosen))]
-    clusters = [
-        (
-            sum(shares[index] for index in group),
-            Cluster(
-                representative=names[leader],
-                members=[names[index] for index in sorted(group)],
-                similarity_sum=similarity_sum(leader, group, values),
-            ),
-        )
-        for leader, group in split_unrelated(groups, values, shares, names)
-    ]
-    clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
-    least = 0.0 if options.method == "all" else options.min_cluster_share
-    # With no representative at all, and no bank, nobody would have anything to give.
-    kept = [
-        cluster
-        for place, (share, cluster) in enumerate(clusters)
-        if share >= least or (place == 0 and not banked)
-    ]
+    kept = kept_clusters(
+        split_unrelated(groups, values, shares, names),
+        values,
+        shares,
+        names,
+        0.0 if options.method == "all" else options.min_cluster_share,
+        # With no representative at all, and no bank, nobody would have anything to give.
+        needs_one=not banked,
+    )
     served = {member for cluster in kept for member in cluster.members}
     used = {*names, *banked}
     aside = [task.info.name for task in tasks if task.info.name not in used]
@@ -191,7 +181,7 @@ def select_from_spaces(
         method=options.method,
         clusters=kept,
         alone=[name for name in names if name not in served],
-        second_donors=_second_donors(kept, names, values),
+        second_donors=second_donors(kept, names, values),
         set_aside=aside,
         set_aside_rule=_rule(tasks, spaces, options),
         banked=banked,
@@ -200,7 +190,50 @@ def select_from_spaces(
     return selection, SimilarityMatrix(tuple(names), values)
 
 
-def _second_donors(
+def kept_clusters(
+    groups: Sequence[tuple[int, list[int]]],
+    values: np.ndarray,
+    shares: Sequence[float],
+    names: Sequence[str],
+    min_share: float,
+    *,
+    needs_one: bool = True,
+) -> list[Cluster]:
+    """The clusters that are worth a search of their own, the largest share first.
+
+    Parameters
+    ----------
+    groups : sequence of (int, list of int)
+        Representative and members, as places in ``names``.
+    values : numpy.ndarray
+        Similarities, shape (tasks, tasks).
+    shares, names : sequence
+        By place: share of the model's estimated time, and name.
+    min_share : float
+        Clusters below this share are left out.
+    needs_one : bool
+        Keep the largest one, however small.
+    """
+    clusters = [
+        (
+            sum(shares[index] for index in group),
+            Cluster(
+                representative=names[leader],
+                members=[names[index] for index in sorted(group)],
+                similarity_sum=similarity_sum(leader, group, values),
+            ),
+        )
+        for leader, group in groups
+    ]
+    clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
+    return [
+        cluster
+        for place, (share, cluster) in enumerate(clusters)
+        if share >= min_share or (place == 0 and needs_one)
+    ]
+
+
+def second_donors(
     clusters: Sequence[Cluster], names: Sequence[str], values: np.ndarray
 ) -> dict[str, list[str]]:
     """The representatives of other clusters that tasks have something in common with."""
