@@ -8,6 +8,7 @@ has any thread or device, and forks workers from then on. It is for a process th
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -81,6 +82,9 @@ class ForkedWorker:
 def _serve(control: socket.socket) -> None:
     """Fork and reap until the tuning process closes its end; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
+    importlib.import_module("fewtune.tuning.worker")
+    importlib.import_module("fewtune.peak")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
         if not message:
