@@ -65,12 +65,14 @@ class _Counts(ms.measure_callback.PyMeasureCallback):
         super().__init__()
         self.names = names
         self.trials: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.failed = self.build_timeouts = 0
 
     def apply(self, task_scheduler, task_id, candidates, built, ran) -> None:  # noqa: ANN001, ARG002
         name = self.names[int(task_id)]
         self.trials[name] += len(candidates)
-        self.failed[name] += sum(not result.run_secs for result in ran)
+        self.failed += sum(not result.run_secs for result in ran)
+        # Its build workers import for 15 s on an idle machine, of the 30 s that a build may take.
+        self.build_timeouts += sum("Timeout" in str(each.error_msg or "") for each in built)
 
 
 def tune(job: dict[str, Any], work_dir: Path, callback: object) -> float:
@@ -138,7 +140,8 @@ def tune_model(job: dict[str, Any]) -> dict[str, Any]:
     return {
         "elapsed_s": elapsed_s,
         "trials": counts.trials.total(),
-        "failed": counts.failed.total(),
+        "failed": counts.failed,
+        "build_timeouts": counts.build_timeouts,
         "trials_by_task": dict(counts.trials),
         "tasks": len(names),
         "trials_per_task": job["trials"],

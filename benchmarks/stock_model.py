@@ -29,7 +29,7 @@ from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
 from fewtune.compile import LIBRARY, CompileOptions, apply_log, verify
 from fewtune.device_lock import device_lock, device_name
-from fewtune.errors import FewtuneError, InputError, VerificationError
+from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
 from fewtune.executable import build_executable
 from fewtune.files import canonical_json, write_text
 from fewtune.machine import require_compiler, target_from_json
@@ -42,6 +42,9 @@ from stages.places import Places
 
 _TUNED = "result.json"
 _LOG = "stock.log"
+# Of the trials, in per cent. Idle, builds take seconds; on a busy machine the 15 s of imports in
+# each of stock's build workers pass its 30 s, and what then is measured is not stock.
+_MOST_BUILD_TIMEOUTS_PCT = 10
 
 
 def tune_with_stock(
@@ -52,8 +55,9 @@ def tune_with_stock(
     Returns
     -------
     tuned : dict
-        ``elapsed_s``, ``trials`` and how many ``failed``, ``trials_by_task``, ``trials_per_task``,
-        ``tasks``; also ``workloads`` and the machine's ``identity``, which `read_tuned` checks.
+        ``elapsed_s``, ``trials`` and how many ``failed``, ``build_timeouts`` among them,
+        ``trials_by_task``, ``trials_per_task``, ``tasks``; also ``workloads`` and ``machine``,
+        which `read_tuned` checks.
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -111,6 +115,22 @@ def read_tuned(
     return tuned
 
 
+def check_builds(tuned: dict[str, Any], work: Path) -> None:
+    """Refuse a run whose builds did not get the time they need.
+
+    Raises
+    ------
+    MachineError
+        If more than a tenth of stock's trials ran into its builder's timeout.
+    """
+    timeouts, trials = tuned["build_timeouts"], tuned["trials"]
+    if timeouts * 100 > trials * _MOST_BUILD_TIMEOUTS_PCT:
+        raise MachineError(
+            f"{timeouts} of stock's {trials} trials ran into its builder's timeout of 30 s: the "
+            f"machine was busy; run again when nothing else runs here (log in {work})"
+        )
+
+
 def build_stock(
     lowered: tvm.IRModule, tasks: list[Task], database: Path, target: tvm.target.Target, to: Path
 ) -> list[str]:
@@ -159,7 +179,10 @@ def result_of(
     }
     notes = []
     if tuned["failed"]:
-        notes.append(f"{tuned['failed']} of stock's trials failed")
+        notes.append(
+            f"{tuned['failed']} of stock's trials failed ({tuned['build_timeouts']} builds ran "
+            "into its timeout)"
+        )
     if rest:
         notes.append(
             f"stock found no schedule for {len(rest)} kernels, which run unscheduled: "
@@ -206,6 +229,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             print(f"stock: {len(tasks)} tasks, log in {work}", flush=True)
             tuned = tune_with_stock(tasks, fingerprint, arguments.trials, arguments.seed, work)
         print(f"stock: {tuned['trials']} trials in {tuned['elapsed_s']:.0f} s", flush=True)
+        check_builds(tuned, work)
         library, imported = work / LIBRARY, places.imported(model)
         rest = build_stock(read_lowered(imported), tasks, work, target, library)
         bound = CompileOptions().error_bound

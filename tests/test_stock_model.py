@@ -11,12 +11,19 @@ import pytest
 from benchmarks import stock_model
 from fewtune.artifacts import Comparison
 from fewtune.compile import LIBRARY, verify
-from fewtune.errors import InputError
+from fewtune.errors import InputError, MachineError
 from fewtune.task.extract import kernels
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from tests import made_results, tuned_tiny
 
-TUNED = {"elapsed_s": 500.0, "trials": 40, "failed": 0, "tasks": 5, "trials_per_task": 8}
+TUNED = {
+    "elapsed_s": 500.0,
+    "trials": 40,
+    "failed": 0,
+    "build_timeouts": 0,
+    "tasks": 5,
+    "trials_per_task": 8,
+}
 SAMPLES_S = {
     "stock": [0.04, 0.06, 0.05],
     "selective": [0.05, 0.05, 0.05],
@@ -83,9 +90,15 @@ def test_performance_is_stocks_latency_over_selective_round_by_round() -> None:
 def test_the_note_names_what_stock_did_not_find() -> None:
     note = result({**TUNED, "failed": 3}, ["mean", "transpose"])["note"]
     assert note == (
-        "3 of stock's trials failed; stock found no schedule for 2 kernels, which run "
-        "unscheduled: mean, transpose"
+        "3 of stock's trials failed (0 builds ran into its timeout); stock found no schedule for "
+        "2 kernels, which run unscheduled: mean, transpose"
     )
+
+
+def test_a_run_on_a_busy_machine_is_refused(tmp_path: Path) -> None:
+    stock_model.check_builds({**TUNED, "failed": 9, "build_timeouts": 4}, tmp_path)
+    with pytest.raises(MachineError, match="5 of stock's 40 trials"):
+        stock_model.check_builds({**TUNED, "build_timeouts": 5}, tmp_path)
 
 
 def test_the_log_tells_how_far_stock_is(tmp_path: Path) -> None:
