@@ -54,22 +54,22 @@ class ShareOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     top: str | int = Field(
-        default="10", description="the best N schedules of each donor, or the best N%"
+        default="6", description="the best N schedules of each donor, or the best N%"
     )
     draws: int = Field(
-        default=8,
+        default=4,
         ge=0,
         le=100_000,
         description="schedules drawn by rule that the cost model rates beside the shared ones",
     )
     trials_per_task: int = Field(
-        default=3,
+        default=2,
         ge=1,
         le=100_000,
         description="how many candidates are measured: those that the cost model rates best",
     )
     refine_trials: int = Field(
-        default=3,
+        default=2,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "

@@ -41,7 +41,7 @@ FIRST, SECOND = "first donors", "second donors"
 # Below this part of the throughput of the best similar task, further donors are asked.
 FAR = 0.85
 # A batch that is expected to take less than this part off the model is not worth its time.
-LEAST_GAIN = 5e-4
+LEAST_GAIN = 3e-3
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 # Small batches, so that what is left goes where the model gains most.
