@@ -243,6 +243,9 @@ class TuneReport(Artifact):
     build_s: float
     run_s: float
     model_update_s: float
+    cold_weights: bool = Field(
+        default=False, description="whether kernels were measured with their weights in memory"
+    )
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
     )

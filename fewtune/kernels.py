@@ -56,7 +56,9 @@ def kernel_rows(
         schedules[line.task] = line.status
         donors[line.task] = line.donor
     aside = [task for task in tasks if task.info.name in set(selection.set_aside)]
-    for name, measured_ms in _measure_defaults(aside, fingerprint).items():
+    for name, measured_ms in _measure_defaults(
+        aside, fingerprint, cold_weights=tuned.cold_weights
+    ).items():
         latency_ms[name] = measured_ms
         schedules[name] = "default" if measured_ms is not None else "none"
     whole_ms = sum((latency_ms.get(t.info.name) or 0.0) * t.info.weight for t in tasks)
@@ -88,7 +90,9 @@ def _row(
     return row.model_copy(update={"peak_pct": 100 * row.gflops / peak.gflops})
 
 
-def _measure_defaults(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, float | None]:
+def _measure_defaults(
+    tasks: list[Task], fingerprint: Fingerprint, *, cold_weights: bool
+) -> dict[str, float | None]:
     """Milliseconds of one call of each task under its default schedule."""
     target = target_from_json(fingerprint.target)
     found: dict[str, float | None] = {task.info.name: None for task in tasks}
@@ -96,7 +100,7 @@ def _measure_defaults(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, 
     ready = [(task, schedule) for task, schedule in pairs if schedule is not None]
     if ready:
         with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-            outcomes = Measurer(pool).measure(
+            outcomes = Measurer(pool, cold_weights=cold_weights).measure(
                 [schedule.mod for _, schedule in ready],
                 [module_specs(task.mod) for task, _ in ready],
                 [None] * len(ready),

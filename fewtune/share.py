@@ -83,6 +83,7 @@ def share_schedules(
             },
             "bank": str(bank_directory) if bank is not None else None,
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
+            "cold_weights": tuned.cold_weights,
             "peers": _peers(tuned, by_name),
             "options": options.model_dump(mode="json"),
         }
@@ -93,6 +94,7 @@ def share_schedules(
             "takers": {name: list(pair) for name, pair in takers.items()},
             "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
             "bank": bank.digest if bank is not None else None,
+            "cold_weights": tuned.cold_weights,
             "options": options.model_dump(mode="json"),
         }
         events = supervise(

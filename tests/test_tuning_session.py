@@ -127,7 +127,7 @@ def test_a_killed_session_goes_on_where_it_was(tmp_path: Path, moment: str) -> N
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
     arguments = ([task], [task.info.name], fingerprint, options, tmp_path)
-    header = journal_header(fingerprint, [task], [task.info.name], options)
+    header = journal_header(fingerprint, [task], [task.info.name], options, False)
     path = journal_path(tmp_path, header)
 
     def run_in_own_group() -> None:
@@ -163,7 +163,7 @@ def test_a_killed_session_goes_on_where_it_was(tmp_path: Path, moment: str) -> N
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path) -> None:
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
-    header = journal_header(fingerprint, [task], [task.info.name], options)
+    header = journal_header(fingerprint, [task], [task.info.name], options, False)
     path = journal_path(tmp_path, header)
 
     def run_in_own_group() -> None:

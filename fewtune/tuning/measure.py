@@ -73,6 +73,9 @@ class Measurer:
     pool : WorkerPool
     overlap : bool
         Measure a candidate as soon as it is built, while others build: for a device of its own.
+    cold_weights : bool
+        Every measured call finds its weights in memory, as in a model whose weights outgrow the
+        cache (`fewtune.tuning.cold`).
 
     Attributes
     ----------
@@ -82,6 +85,7 @@ class Measurer:
 
     pool: WorkerPool
     overlap: bool = False
+    cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
     repeats: int = 0
@@ -136,7 +140,7 @@ class Measurer:
 
         def request(place: int) -> tuple:
             bar = _lower(bars.get(repr(specs[place])), best_s[place])
-            return specs[place], Race(bar)
+            return specs[place], Race(bar, cold_weights=self.cold_weights)
 
         def done(place: int, told: Failure | list[float]) -> None:
             if isinstance(told, Failure):
@@ -167,7 +171,13 @@ class Measurer:
         numbers = [built[place].number for place in alive]  # type: ignore[union-attr]
         try:
             samples = self.pool.handles[0].call(
-                "duel", numbers, specs, rounds, round_s, timeout_s=60 + 2 * rounds
+                "duel",
+                numbers,
+                specs,
+                rounds,
+                round_s,
+                self.cold_weights,
+                timeout_s=60 + 2 * rounds,
             )
         except (WorkerLostError, RequestFailedError) as fault:
             samples = []
@@ -198,7 +208,7 @@ class Measurer:
                 "measure",
                 result.number,
                 specs,
-                Race(bar),
+                Race(bar, cold_weights=self.cold_weights),
                 timeout_s=self.pool.options.run_timeout_s,
             )
             self.repeats += measured.repeats

@@ -11,6 +11,7 @@ from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.machine import target_from_json
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, read_seeds
+from fewtune.tuning.cold import weights_outgrow_cache
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, write_database
 from fewtune.tuning.options import TuneOptions
@@ -30,7 +31,11 @@ _BUDGET = {
 
 
 def journal_header(
-    fingerprint: Fingerprint, tasks: list[Task], tuned: list[str], options: TuneOptions
+    fingerprint: Fingerprint,
+    tasks: list[Task],
+    tuned: list[str],
+    options: TuneOptions,
+    cold_weights: bool,
 ) -> dict[str, Any]:
     """What the trials of a journal depend on."""
     return {
@@ -39,6 +44,7 @@ def journal_header(
         "tvm": fingerprint.versions.get("apache-tvm", ""),
         "workloads": {task.info.name: task.info.workload for task in tasks},
         "tuned": sorted(tuned),
+        "cold_weights": cold_weights,
         "search": options.model_dump(mode="json", exclude=_BUDGET),
     }
 
@@ -51,6 +57,7 @@ def run_session(
     journal_directory: Path,
     progress_path: Path | None = None,
     seeds: dict[str, list[Trial]] | None = None,
+    cold_weights: bool = False,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -68,6 +75,8 @@ def run_session(
         File that holds where the run stands.
     seeds : dict of list of Trial, optional
         What older logs hold, by task: measured again before anything else.
+    cold_weights : bool
+        Whether measured calls find their weights in memory (`fewtune.tuning.cold`).
 
     Returns
     -------
@@ -84,13 +93,18 @@ def run_session(
         entries = {
             name: [trial.as_json() for trial in each] for name, each in (seeds or {}).items()
         }
-        header = journal_header(fingerprint, tasks, tuned, options)
+        header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
         if entries:
             text = json.dumps(entries, sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = supervise(
             f"{__name__}:_session",
-            {"tuned": tuned, "options": options.model_dump(mode="json"), "seeds": entries},
+            {
+                "tuned": tuned,
+                "options": options.model_dump(mode="json"),
+                "seeds": entries,
+                "cold_weights": cold_weights,
+            },
             tasks,
             fingerprint,
             header,
@@ -130,6 +144,7 @@ def _session(
         progress,
         pool,
         seeds=seeds,
+        cold_weights=job["cold_weights"],
     ).run()
 
 
@@ -166,6 +181,7 @@ def tune(
     tuned = selection.representatives
     kept = [task for task in tasks if task.info.name in set(tuned)]
     workloads = {task.info.name: task.info.workload for task in kept}
+    cold_weights = weights_outgrow_cache(tasks)
     state = run_session(
         kept,
         tuned,
@@ -174,6 +190,7 @@ def tune(
         journal_directory,
         progress_path,
         seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
+        cold_weights=cold_weights,
     )
     log_info(fingerprint).write(directory)
     write_database(
@@ -196,6 +213,7 @@ def tune(
         run_s=round(state.phases.run_s, 3),
         model_update_s=round(state.phases.model_update_s, 3),
         repeated_measurements=state.repeats,
+        cold_weights=cold_weights,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
     report.write(directory)

@@ -53,6 +53,8 @@ class Session:
     pool : WorkerPool
     seeds : dict of list of Trial, optional
         What an older log holds for a task: measured again before anything else, as trials.
+    cold_weights : bool
+        Whether measured calls find their weights in memory.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -68,6 +70,7 @@ class Session:
         progress: Progress,
         pool: WorkerPool,
         seeds: dict[str, list[Trial]] | None = None,
+        cold_weights: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned)
@@ -77,7 +80,7 @@ class Session:
         self.options = options
         self.journal = journal
         self.progress = progress
-        self.measurer = Measurer(pool, overlap=has_own_device(target))
+        self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
         self.cost_model = BoostedTrees(CostModelOptions())
         self._searches: dict[str, Explorer] = {}
         self._spaces: dict[str, SearchSpace] = {}

@@ -101,13 +101,24 @@ class Sharing(Session):
         journal: Journal,
         progress: Progress,
         pool: WorkerPool,
+        cold_weights: bool = False,
     ) -> None:
         options = TuneOptions(
             trials_per_task=max(1, sharing.refine_trials),
             batch_size=_REFINING_BATCH,
             seed=sharing.seed,
         )
-        super().__init__(tasks, list(takers), target, threads, options, journal, progress, pool)
+        super().__init__(
+            tasks,
+            list(takers),
+            target,
+            threads,
+            options,
+            journal,
+            progress,
+            pool,
+            cold_weights=cold_weights,
+        )
         self.takers = takers
         self.donations = donations
         self.peers = peers
@@ -293,6 +304,7 @@ def share_session(
         journal,
         progress,
         pool,
+        cold_weights=job["cold_weights"],
     )
     with Timer(sharing.measurer.phases, "model_update_s"):
         taught = [

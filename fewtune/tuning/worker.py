@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import resource
+import statistics
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -21,7 +22,10 @@ from typing import Any, NamedTuple
 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
+from fewtune.tuning.cold import WeightFlusher, weight_places
 
+# Single calls that make up one sample where weights are flushed between them.
+_MOST_COLD_CALLS = 8
 # The faster of two calls counts: a single one may wait for a thread that was asleep.
 _CALIBRATION_CALLS = 2
 
@@ -30,7 +34,8 @@ class Race(NamedTuple):
     """How long a candidate is measured, given the best so far.
 
     A candidate is run once; it goes on to the short measurement only if it can still win, and to
-    the full one only if the short one says so. Times are seconds.
+    the full one only if the short one says so. Times are seconds. With ``cold_weights`` every call
+    finds its weights in memory (`fewtune.tuning.cold`).
     """
 
     best_s: float | None
@@ -40,6 +45,15 @@ class Race(NamedTuple):
     short_repeats: int = 3
     full_s: float = 0.006
     full_repeats: int = 5
+    cold_weights: bool = False
+
+
+class _Kernel(NamedTuple):
+    """A built candidate, its arguments, and the weights that no call is to find in the cache."""
+
+    built: Any
+    arguments: list[Any]
+    weights: list[Any]
 
 
 class Worker:
@@ -62,6 +76,8 @@ class Worker:
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._built: dict[int, Any] = {}
         self._shapes: dict[int, list[tuple[int, ...]]] = {}
+        self._weight_places: dict[int, list[int]] = {}
+        self._flusher: WeightFlusher | None = None
         self._buffers: dict[str, list[Any]] = {}
 
     def build(self, number: int, module_json: str) -> float:
@@ -79,19 +95,20 @@ class Worker:
         built["main"]
         self._built[number] = built
         self._shapes[number] = _argument_shapes(module["main"])
+        self._weight_places[number] = weight_places(module)
         return time.perf_counter() - started
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; on a CPU, again while the machine is slow."""
-        built, arguments = self._built[number], self._arguments(number, specs)
+        kernel = self._kernel(number, specs, cold=race.cold_weights)
         if self._calibrates and self._calibration is None:
             # Its first calls start TVM's pool, which has to be there to keep apart from.
             self._calibration = self._calibrated()
         with apart_from_the_pool():
             if self._calibration is not None:
-                return self._calibration.measure(lambda: self._raced(built, arguments, race))
+                return self._calibration.measure(lambda: self._raced(kernel, race))
             started = time.perf_counter()
-            run_s, _ = self._raced(built, arguments, race)
+            run_s, _ = self._raced(kernel, race)
             return Measured(run_s, time.perf_counter() - started)
 
     def _calibrated(self) -> Calibration:
@@ -101,47 +118,50 @@ class Worker:
         kernel = MultiplyAdd(self._target, self._threads)
         return Calibration(lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)))
 
-    def _raced(self, built: Any, arguments: list[Any], race: Race) -> Attempt:
-        first = self._evaluate(built, arguments, 1, 1)
+    def _raced(self, kernel: _Kernel, race: Race) -> Attempt:
+        first = self._evaluate(kernel, 1, 1)
         best = race.best_s
         if best is not None and first[0] > best * race.drop_first_ratio:
             return Attempt(first, dropped=True)
         estimate = first[0]
         calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
-        short = self._evaluate(built, arguments, calls, race.short_repeats)
+        short = self._evaluate(kernel, calls, race.short_repeats)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
             return Attempt(short, dropped=False)
         calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
-        full = self._evaluate(built, arguments, calls, race.full_repeats)
+        full = self._evaluate(kernel, calls, race.full_repeats)
         return Attempt(full, dropped=False)
 
     def duel(
-        self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
+        self,
+        numbers: list[int],
+        specs: list[tuple[list[int], str]],
+        rounds: int,
+        round_s: float,
+        cold_weights: bool = False,
     ) -> list[list[float]]:
         """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
+        kernels = [self._kernel(number, specs, cold=cold_weights) for number in numbers]
         with apart_from_the_pool():
-            return self._duelled(numbers, specs, rounds, round_s)
+            return self._duelled(kernels, rounds, round_s)
 
-    def _duelled(
-        self, numbers: list[int], specs: list[tuple[list[int], str]], rounds: int, round_s: float
-    ) -> list[list[float]]:
-        arguments = [self._arguments(number, specs) for number in numbers]
-        samples: list[list[float]] = [[] for _ in numbers]
+    def _duelled(self, kernels: list[_Kernel], rounds: int, round_s: float) -> list[list[float]]:
+        samples: list[list[float]] = [[] for _ in kernels]
         calls = []
-        for place, number in enumerate(numbers):
-            once = self._evaluate(self._built[number], arguments[place], 1, 2)[-1]
+        for kernel in kernels:
+            once = self._evaluate(kernel, 1, 2)[-1]
             calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
         for _ in range(rounds):
-            for place, number in enumerate(numbers):
-                sample = self._evaluate(self._built[number], arguments[place], calls[place], 1)
-                samples[place].extend(sample)
+            for place, kernel in enumerate(kernels):
+                samples[place].extend(self._evaluate(kernel, calls[place], 1))
         return samples
 
     def forget(self) -> None:
         """Drop every built candidate and buffer."""
         self._built.clear()
         self._shapes.clear()
+        self._weight_places.clear()
         self._buffers.clear()
 
     def resident_bytes(self) -> int:
@@ -149,9 +169,23 @@ class Worker:
         with open("/proc/self/statm") as stream:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def _evaluate(self, built: Any, arguments: list[Any], number: int, repeat: int) -> list[float]:
-        evaluator = built.time_evaluator("main", self._device, number=number, repeat=repeat)
-        return [float(value) for value in evaluator(*arguments).results]
+    def _kernel(self, number: int, specs: list[tuple[list[int], str]], *, cold: bool) -> _Kernel:
+        """Candidate ``number`` with its arguments, and those that are flushed before a call."""
+        arguments = self._arguments(number, specs)
+        weights = [arguments[place] for place in self._weight_places[number]] if cold else []
+        return _Kernel(self._built[number], arguments, weights)
+
+    def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
+        """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
+        if kernel.weights:
+            self._flusher = self._flusher or WeightFlusher()
+            calls = min(number, _MOST_COLD_CALLS)
+            times_s = self._flusher.evaluate(
+                kernel.built, self._device, kernel.arguments, kernel.weights, calls * repeat
+            )
+            return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
+        evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
+        return [float(value) for value in evaluator(*kernel.arguments).results]
 
     def _arguments(self, number: int, specs: list[tuple[list[int], str]]) -> list[Any]:
         """The task's buffers, weights in the layout that candidate ``number`` reads them in."""

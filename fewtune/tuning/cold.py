@@ -1,0 +1,87 @@
+"""Weights as a model finds them: in memory, not in the cache, where all of them do not fit it.
+
+A kernel that is measured again and again has its weights in the cache. In a model whose weights
+outgrow it, every kernel reads its own from memory, once an inference: up to a third of its time,
+and not the same for every schedule. There, weights are flushed before each measured call. (AutoTVM
+flushed all arguments but the first, ``enable_cpu_cache_flush``; activations, though, were written
+by the kernel before and are still there.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fewtune.model.layout_free import FREE
+from fewtune.task.extract import Task
+from fewtune.tvm_runtime import tvm
+
+_FLUSH = "fewtune.flush_weights"
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+# Activations need room as well, and on a shared host others' data do.
+_CACHE_FOR_WEIGHTS = 0.5
+
+
+def last_level_cache_bytes() -> int | None:
+    """Size of the largest cache of a core; None where the system does not tell."""
+    sizes = []
+    for file in _CACHES.glob("index*/size"):
+        text = file.read_text().strip()
+        number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+        if number.isdigit():
+            sizes.append(int(number) * _UNITS.get(unit, 1))
+    return max(sizes, default=None)
+
+
+def weight_places(module: tvm.IRModule) -> list[int]:
+    """Which of a kernel's arguments are weights, as `fewtune.model.layout_free.mark` noted."""
+    attributes = module["main"].attrs
+    if attributes is None or FREE not in attributes:
+        return []
+    return [int(place) for place in attributes[FREE]]
+
+
+def weights_bytes(tasks: Sequence[Task]) -> int:
+    """Bytes of all weights of a model; a kernel that is called twice has two sets of them."""
+    return sum(
+        4 * math.prod(task.info.shapes[place]) * task.info.weight
+        for task in tasks
+        for place in weight_places(task.mod)
+    )
+
+
+def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:
+    """Whether a model's weights are read from memory in every inference.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        All tasks of the model.
+    cache_bytes : int, optional
+        `last_level_cache_bytes` unless given; where that is unknown, the answer is no.
+    """
+    cache_bytes = last_level_cache_bytes() if cache_bytes is None else cache_bytes
+    return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes
+
+
+class WeightFlusher:
+    """Flushes the weights of the kernel under measurement; one a process."""
+
+    def __init__(self) -> None:
+        self._flush = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+        self._weights: list[Any] = []
+        tvm.register_global_func(_FLUSH, self._before_call, override=True)
+
+    def evaluate(
+        self, built: Any, device: Any, arguments: list[Any], weights: list[Any], count: int
+    ) -> list[float]:
+        """Seconds of ``count`` single calls, weights flushed before each."""
+        self._weights = weights
+        evaluator = built.time_evaluator("main", device, number=1, repeat=count, f_preproc=_FLUSH)
+        return [float(value) for value in evaluator(*arguments).results]
+
+    def _before_call(self, first: Any, *_: Any) -> None:
+        self._flush(first, *self._weights)
