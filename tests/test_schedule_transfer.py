@@ -117,6 +117,15 @@ def test_what_cannot_be_moved_says_why() -> None:
 
 def test_a_tile_goes_to_the_nearest_factorisation_innermost_first() -> None:
     assert nearest_tile((4, 1, 1, 16), 128, 64) == (8, 1, 1, 16)
-    assert nearest_tile((4, 1, 1, 16), 24, 64) == (2, 1, 1, 12)
     assert nearest_tile((1, 2, 7, 1), 13, 64) == (1, 1, 13, 1)
     assert nearest_tile((2, 64), 7, 4) == (7, 1)
+
+
+def test_a_vector_stays_a_vector() -> None:
+    # 36, 24 and 18 are nearer to 32, but no whole registers.
+    assert nearest_tile((1, 3, 1, 32), 144, 64) == (3, 3, 1, 16)
+    # Half a register where a whole one cannot be had, and the nearest where not even that.
+    assert nearest_tile((4, 1, 1, 16), 24, 64) == (3, 1, 1, 8)
+    assert nearest_tile((1, 1, 1, 16), 13, 64) == (1, 1, 1, 13)
+    # Two is no vector: nothing is asked of such a factor.
+    assert nearest_tile((4, 1, 1, 2), 9, 64) == (3, 1, 1, 3)

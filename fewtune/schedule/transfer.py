@@ -35,10 +35,16 @@ from fewtune.schedule.search_space import (
 
 # Weight of a tile's factors from the innermost outwards.
 _INNERMOST_FIRST = (8.0, 4.0, 2.0, 1.0)
+# Elements of the smallest vector register.
+_LEAST_VECTOR = 4
 
 
 def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[int, ...] | None:
-    """The factorisation of ``extent`` nearest to a donor's tile; None if there is none."""
+    """The factorisation of ``extent`` nearest to a donor's tile; None if there is none.
+
+    Nearest in log distance, the innermost factors weighing most. Where the donor's innermost one
+    is a vector, a power of two, so is the tile's if that can be.
+    """
     weights = [_INNERMOST_FIRST[min(i, 3)] for i in range(len(donor))][::-1]
 
     def distance(tile: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
@@ -49,7 +55,16 @@ def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[i
         return apart, tile
 
     ways = factorisations(extent, len(donor), innermost)
-    return min(ways, key=distance) if ways else None
+    if not ways:
+        return None
+    if _is_vector(donor[-1]):
+        ways = tuple(tile for tile in ways if _is_vector(tile[-1])) or ways
+    return min(ways, key=distance)
+
+
+def _is_vector(factor: int) -> bool:
+    """Whether as many elements fill registers; 36 of 144 is nearer to 32 than 16, and spills."""
+    return factor >= _LEAST_VECTOR and factor & (factor - 1) == 0
 
 
 @dataclass(frozen=True)
