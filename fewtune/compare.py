@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fewtune import interleave, report
+from fewtune import interleave, kernel_report
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
 from fewtune.files import write_text
@@ -69,5 +69,6 @@ def compare_strategies(
         ),
     )
     comparison.write(directory)
-    write_text(directory / "report.md", report.comparisons_markdown([comparison]))
+    text = kernel_report.comparison_markdown(comparison, reports["selective"], reports["full"])
+    write_text(directory / "report.md", text)
     return comparison

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import BenchmarkReport
-from fewtune.report import conditions_text
+from fewtune.artifacts import BenchmarkReport, Comparison
+from fewtune.report import comparisons_markdown, conditions_text
 from fewtune.table import MISSING, Table, number, percent
 
 
@@ -36,6 +36,61 @@ def kernel_table(report: BenchmarkReport) -> Table:
         for row in ordered
     ]
     return Table(headings, rows, frozenset({0, 7, 8}))
+
+
+def loss_table(selective: BenchmarkReport, full: BenchmarkReport, most: int = 8) -> Table:
+    """The tasks that selective tuning lost most on, by what they cost the whole model.
+
+    Parameters
+    ----------
+    selective, full : BenchmarkReport
+        Of one model. Their kernels were measured in two runs, each alone: differences of a few
+        per cent are noise.
+    most : int
+        Rows at most; tasks on which nothing was lost are left out.
+    """
+    known = {row.task: row for row in full.kernels}
+    lost = []
+    for row in selective.kernels:
+        other = known.get(row.task)
+        if other is None or row.latency_ms is None or other.latency_ms is None:
+            continue
+        loss_ms = row.weight * (row.latency_ms - other.latency_ms)
+        if loss_ms > 0:
+            lost.append((-loss_ms, row.task, row, other))
+    headings = [
+        "task", "calls", "selective ms", "full ms", "lost ms", "selective GFLOPS", "full GFLOPS",
+        "schedule", "donor",
+    ]  # fmt: skip
+    rows = [
+        [
+            row.task,
+            str(row.weight),
+            number(row.latency_ms),
+            number(other.latency_ms),
+            number(-negative_ms),
+            number(row.gflops),
+            number(other.gflops),
+            row.schedule,
+            row.donor or MISSING,
+        ]
+        for negative_ms, _, row, other in sorted(lost, key=lambda entry: entry[:2])[:most]
+    ]
+    return Table(headings, rows, frozenset({0, 7, 8}))
+
+
+def comparison_markdown(
+    comparison: Comparison, selective: BenchmarkReport, full: BenchmarkReport
+) -> str:
+    """Selective against full tuning of one model, and the tasks that make the difference."""
+    losses = loss_table(selective, full)
+    tasks = (
+        "\n### What selective tuning lost\n\nEach kernel measured alone, in its own run: a few per "
+        f"cent are noise.\n\n{losses.markdown()}"
+        if losses.rows
+        else ""
+    )
+    return comparisons_markdown([comparison]) + tasks
 
 
 def benchmark_markdown(report: BenchmarkReport) -> str:

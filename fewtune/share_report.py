@@ -18,7 +18,7 @@ _RULES = {
     sharing.SECOND: f"tasks below {sharing.FAR:.0%} of the throughput of the best similar task ask "
     "the next most similar donors",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "
-    f"{sharing.LEAST_GAIN:.2%} of its latency",
+    "share_schedules.least_gain of its latency",
 }
 
 

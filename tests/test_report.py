@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from fewtune.artifacts import Conditions, Metrics
-from fewtune.kernel_report import benchmark_markdown, kernel_table
+from fewtune.kernel_report import (
+    benchmark_markdown,
+    comparison_markdown,
+    kernel_table,
+    loss_table,
+)
 from fewtune.report import (
     Result,
     belongs,
@@ -81,6 +86,26 @@ def test_kernels_are_ordered_by_their_share() -> None:
     assert rows[1]["GFLOPS"] == "-"
     assert [row["% of peak"] for row in rows] == ["80.0", "-"]
     assert [row["GB/s"] for row in rows] == ["12.0", "4.00"]
+
+
+def test_the_tasks_that_selective_tuning_lost_on_are_named() -> None:
+    selective, full = made.benchmark("net", "selective"), made.benchmark("net", "full")
+    pool, convolution = full.kernels
+    full = full.model_copy(
+        update={
+            "kernels": [
+                # A pool that was a little slower in the other run: nothing was lost on it.
+                pool.model_copy(update={"latency_ms": 0.6}),
+                convolution.model_copy(update={"latency_ms": 1.0, "gflops": 225.0}),
+            ]
+        }
+    )
+    (row,) = loss_table(selective, full).records()
+    assert (row["task"], row["lost ms"]) == ("conv2d_1", "1.00")
+    assert (row["selective GFLOPS"], row["full GFLOPS"]) == ("180", "225")
+    assert "conv2d_1" in comparison_markdown(made.comparison("net"), selective, full)
+    # The full run's own kernels lose nothing, and nothing is said of it.
+    assert "lost" not in comparison_markdown(made.comparison("net"), full, full)
 
 
 def test_a_model_is_held_to_the_measured_peak() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune.tuning.allocate import TaskProgress, gradient, next_task
+from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
 
 INF = float("inf")
 
@@ -15,8 +15,9 @@ def task(
     weight: int = 1,
     finished: str | None = None,
     flops: float = 0.0,
+    family: str = "",
 ) -> TaskProgress:
-    return TaskProgress(name, weight, flops, best_s=best_s, finished=finished)
+    return TaskProgress(name, weight, flops, family, best_s=best_s, finished=finished)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ def task(
         # Five: the past is the last three steps, 0.2 * (9 - 6) / 3 + 0.8 * 6 / 5.
         ([20.0, 9.0, 8.0, 7.0, 6.0], 1, 0.2 + 0.96),
         ([20.0, 9.0, 8.0, 7.0, 6.0], 7, 7 * 1.16),
+        # The last three batches brought nothing: the hope for more is halved twice.
+        ([8.0, 6.0, 6.0, 6.0, 6.0], 1, 0.2 * 0 + 0.8 * 6 / 5 / 4),
         # The first valid schedule came late: a fall from infinity is no figure.
         ([INF, 4.0], 2, 2 * 0.8 * 4.0 / 2),
         ([INF, INF, INF, INF, 5.0], 1, 0.8 * 5.0 / 5),
@@ -49,7 +52,7 @@ def test_the_steepest_task_is_next() -> None:
     falling = task("falling", [10.0, 8.0])
     assert gradient(slow_and_converged) < gradient(falling)
     assert next_task([slow_and_converged, falling], "gradient") is falling
-    often_called = task("often", [9.0] * 20, weight=40)
+    often_called = task("often", [10.0, 8.0], weight=40)
     assert next_task([falling, often_called], "gradient") is often_called
 
 
@@ -61,6 +64,33 @@ def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:
     assert next_task([near, far], "gradient") is far
     # One that is already the best may gain a little still.
     assert gradient(task("top", [1.0], flops=100.0), 100.0) > 0
+
+
+def test_a_task_is_held_to_what_similar_ones_reach() -> None:
+    convolutions = [
+        task("quick", [1.0], flops=100.0, family="conv2d"),
+        task("slow", [1.0], flops=90.0, family="conv2d"),
+    ]
+    depthwise = [
+        task("near", [1.0], flops=19.0, family="depthwise_conv2d"),
+        task("best", [1.0], flops=20.0, family="depthwise_conv2d"),
+    ]
+    lone = task("lone", [1.0], flops=10.0, family="dense")
+    waiting = task("waiting", [], flops=10.0, family="pool")
+    rates = best_rates([*convolutions, *depthwise, lone, waiting])
+    # A family of one has some way to go; of one that nothing is known of, nothing is expected.
+    assert rates == {"conv2d": 100.0, "depthwise_conv2d": 20.0, "dense": 12.5}
+    # At 100 a depthwise convolution would have four fifths to gain; at 20 a twentieth.
+    assert next_task([*convolutions, *depthwise], "gradient").name == "slow"
+    assert next_task(depthwise, "gradient", {"depthwise_conv2d": 100.0}).name == "near"
+
+
+def test_a_representative_counts_for_its_cluster() -> None:
+    alone, leader = task("alone", [2.0]), task("leader", [1.0])
+    assert next_task([alone, leader], "gradient") is alone
+    leader.stands_for = 5.0
+    assert gradient(leader) == pytest.approx(5 * 0.8)
+    assert next_task([alone, leader], "gradient") is leader
 
 
 def test_every_task_is_tried_before_any_is_tried_twice() -> None:

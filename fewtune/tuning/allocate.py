@@ -15,6 +15,9 @@ from typing import Literal
 _RECENT_BATCHES = 3
 _TRUST_IN_PAST = 0.2
 _LEAST_REACHABLE = 0.02
+_LONE_HEADROOM = 1.25
+# What is below this part of an earlier time is a gain, not noise.
+_VISIBLE = 0.995
 
 
 @dataclass
@@ -29,6 +32,9 @@ class TaskProgress:
         Operations of one call.
     family : str
         Tasks of one operator family are similar: what one of them reaches, others may.
+    stands_for : float
+        How many times its own share of the model's time its schedules are to serve: what a
+        representative gains, its whole cluster may.
     default_s : float or None
         Seconds of one call under the default schedule.
     best_s : list of float
@@ -42,6 +48,7 @@ class TaskProgress:
     weight: int
     flops: float = 0.0
     family: str = ""
+    stands_for: float = 1.0
     default_s: float | None = None
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
@@ -73,21 +80,34 @@ def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
     # A task that is bound by memory never gets there; a task at the top may still gain a little.
     reachable = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now) / batches
-    return task.weight * (_TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable)
+    # An awkward extent may never get there either: hope fades with each batch that brought nothing.
+    reachable *= 0.5 ** max(0, _fruitless(task.best_s) - 1)
+    expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
+    return task.weight * task.stands_for * expected
+
+
+def _fruitless(best_s: list[float]) -> int:
+    """How many batches in a row, up to the last, brought no visible gain."""
+    count = 0
+    for before, after in zip(best_s[-2::-1], best_s[:0:-1], strict=True):
+        if after < _VISIBLE * before:
+            break
+        count += 1
+    return count
 
 
 def best_rates(tasks: Sequence[TaskProgress]) -> dict[str, float]:
     """Most operations a second by operator family.
 
-    A family of one has nobody to be held to but the best of all families.
+    A family of one has nobody to be held to: it is taken to reach a quarter more than it does. A
+    depthwise convolution never gets to the throughput of a full one.
     """
     rates: dict[str, list[float]] = {}
     for task in tasks:
         if task.current_s not in (0.0, float("inf")):
             rates.setdefault(task.family, []).append(task.flops / task.current_s)
-    most = max((rate for known in rates.values() for rate in known), default=0.0)
     return {
-        family: (max(known) if len(known) > 1 else most) or float("inf")
+        family: (max(known) * (1.0 if len(known) > 1 else _LONE_HEADROOM)) or float("inf")
         for family, known in rates.items()
     }
 

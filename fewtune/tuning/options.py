@@ -39,6 +39,13 @@ class TuneOptions(BaseModel):
         default=1.5, ge=1, le=100, description="candidates scored for each one measured"
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
+    least_gain: float = Field(
+        default=0.003,
+        ge=0,
+        lt=1,
+        description="end the run when the next batch promises less than this part of the model's "
+        "latency; full tuning (select_tasks method: all) spends its whole budget",
+    )
     allocation: Literal["gradient", "round_robin"] = Field(
         default="gradient", description="how trials are spread over the tasks"
     )
@@ -54,10 +61,10 @@ class ShareOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     top: str | int = Field(
-        default="6", description="the best N schedules of each donor, or the best N%"
+        default="8", description="the best N schedules of each donor, or the best N%"
     )
     draws: int = Field(
-        default=4,
+        default=8,
         ge=0,
         le=100_000,
         description="schedules drawn by rule that the cost model rates beside the shared ones",
@@ -69,11 +76,18 @@ class ShareOptions(BaseModel):
         description="how many candidates are measured: those that the cost model rates best",
     )
     refine_trials: int = Field(
-        default=2,
+        default=5,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "
-        "where the model gains most, and end where nothing visible is to be gained",
+        "where the model gains most",
+    )
+    least_gain: float = Field(
+        default=0.003,
+        ge=0,
+        lt=1,
+        description="end the refinement when its next batch promises less than this part of the "
+        "model's latency",
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 

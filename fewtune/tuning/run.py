@@ -26,6 +26,7 @@ _BUDGET = {
     "budget_s",
     "early_stopping_trials",
     "run_early_stopping_trials",
+    "least_gain",
     "start_from",
 }
 
@@ -58,6 +59,7 @@ def run_session(
     progress_path: Path | None = None,
     seeds: dict[str, list[Trial]] | None = None,
     cold_weights: bool = False,
+    stands_for: dict[str, float] | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -77,6 +79,8 @@ def run_session(
         What older logs hold, by task: measured again before anything else.
     cold_weights : bool
         Whether measured calls find their weights in memory (`fewtune.tuning.cold`).
+    stands_for : dict of float, optional
+        How many times its own share of the model's time a task stands for.
 
     Returns
     -------
@@ -104,6 +108,7 @@ def run_session(
                 "options": options.model_dump(mode="json"),
                 "seeds": entries,
                 "cold_weights": cold_weights,
+                "stands_for": stands_for,
             },
             tasks,
             fingerprint,
@@ -145,6 +150,7 @@ def _session(
         pool,
         seeds=seeds,
         cold_weights=job["cold_weights"],
+        stands_for=job["stands_for"],
     ).run()
 
 
@@ -181,6 +187,9 @@ def tune(
     tuned = selection.representatives
     kept = [task for task in tasks if task.info.name in set(tuned)]
     workloads = {task.info.name: task.info.workload for task in kept}
+    if selection.method == "all":
+        # The baseline that selective tuning is held to: every task, every trial.
+        options = options.model_copy(update={"least_gain": 0.0})
     cold_weights = weights_outgrow_cache(tasks)
     state = run_session(
         kept,
@@ -191,6 +200,7 @@ def tune(
         progress_path,
         seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
         cold_weights=cold_weights,
+        stands_for=_stands_for(kept, tasks, selection),
     )
     log_info(fingerprint).write(directory)
     write_database(
@@ -218,3 +228,17 @@ def tune(
     )
     report.write(directory)
     return report
+
+
+def _stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
+    """The share of each cluster over its representative's, by the estimate of `TaskInfo`."""
+    shares = {task.info.name: task.info.share for task in tasks}
+    wholes = {
+        cluster.representative: sum(shares[member] for member in cluster.members)
+        for cluster in selection.clusters
+    }
+    return {
+        task.info.name: wholes[task.info.name] / task.info.share
+        for task in kept
+        if task.info.share > 0
+    }

@@ -55,6 +55,8 @@ class Session:
         What an older log holds for a task: measured again before anything else, as trials.
     cold_weights : bool
         Whether measured calls find their weights in memory.
+    stands_for : dict of float, optional
+        How many times its own share of the model's time a task stands for (`TaskProgress`).
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -71,6 +73,7 @@ class Session:
         pool: WorkerPool,
         seeds: dict[str, list[Trial]] | None = None,
         cold_weights: bool = False,
+        stands_for: dict[str, float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned)
@@ -90,6 +93,8 @@ class Session:
         self._longest_batch_s = 0.0
         # Tasks that are not tuned here, but tell what similar ones reach.
         self.peers: list[TaskProgress] = []
+        for name, times in (stands_for or {}).items():
+            self.state.tasks[name].progress.stands_for = times
 
     @property
     def elapsed_s(self) -> float:
@@ -183,9 +188,15 @@ class Session:
             self._batch(self.state.tasks[chosen.name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
-    def is_worth_it(self, gain_s: float) -> bool:  # noqa: ARG002 (a session asks its budget only)
-        """Whether a batch that is expected to save ``gain_s`` of the model is to be measured."""
-        return True
+    def is_worth_it(self, gain_s: float) -> bool:
+        """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all."""
+        known = [*(state.progress for state in self.state.tasks.values()), *self.peers]
+        whole_s = sum(
+            progress.weight * progress.stands_for * progress.current_s
+            for progress in known
+            if progress.current_s != float("inf")
+        )
+        return gain_s == float("inf") or gain_s >= self.options.least_gain * whole_s
 
     def _run_has_converged(self) -> bool:
         """Whether the model's estimated latency has stood still for the patience of a run."""

@@ -40,8 +40,6 @@ from fewtune.tvm_runtime import tvm
 FIRST, SECOND = "first donors", "second donors"
 # Below this part of the throughput of the best similar task, further donors are asked.
 FAR = 0.85
-# A batch that is expected to take less than this part off the model is not worth its time.
-LEAST_GAIN = 3e-3
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 # Small batches, so that what is left goes where the model gains most.
@@ -106,6 +104,7 @@ class Sharing(Session):
         options = TuneOptions(
             trials_per_task=max(1, sharing.refine_trials),
             batch_size=_REFINING_BATCH,
+            least_gain=sharing.least_gain,
             seed=sharing.seed,
         )
         super().__init__(
@@ -147,13 +146,6 @@ class Sharing(Session):
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
-
-    def is_worth_it(self, gain_s: float) -> bool:
-        """Whether a batch promises a visible gain for the whole model."""
-        states = [*self.state.tasks.values()]
-        known = [s.progress for s in states] + self.peers
-        whole_s = sum(p.weight * p.current_s for p in known if p.current_s != float("inf"))
-        return gain_s == float("inf") or gain_s > LEAST_GAIN * whole_s
 
     def _behind(self) -> list[TaskState]:
         """Tasks far from what similar ones reach."""

@@ -1,0 +1,241 @@
+"""What a schedule bank saves: ``python benchmarks/bank.py MODEL [MODEL ...]``.
+
+To be run in a checkout where ``fewtune run --all`` was done for these models and for others. For
+each model a bank is built of the full runs' logs of all *other* models in ``out/``; then the model
+is selected, tuned (what the bank does not serve) and shared anew, with the stages' own parameters
+("bank") and with the least that can be measured, one candidate a task and no refinement ("bank,
+one trial"). Both libraries are verified and measured in turns, in one process, with the full and
+the selective run's and onnxruntime. Building the bank is not part of the time: it is made once
+for all models to come.
+
+``results/bank/MODEL.json`` is written for each model, and ``results/bank/README.md`` over all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fewtune import interleave
+from fewtune.artifacts import CompileReport, Fingerprint, Metrics
+from fewtune.bank.bank import Bank
+from fewtune.bank.build import build_bank
+from fewtune.bank.report import BankOptions
+from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.compile import CompileOptions, compile_model
+from fewtune.device_lock import device_lock, device_name
+from fewtune.errors import FewtuneError, InputError
+from fewtune.files import canonical_json, write_text
+from fewtune.machine import target_from_json
+from fewtune.model.relax_import import read_lowered
+from fewtune.report import conditions_text
+from fewtune.select.select import select_tasks
+from fewtune.share import share_schedules
+from fewtune.table import Table, number, percent
+from fewtune.task.extract import Task, read_tasks
+from fewtune.tuning.archive import merge
+from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.run import tune
+from stages.params import load_section
+from stages.places import Places
+
+LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0}
+VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}
+
+
+def donors(places: Places, model: str) -> dict[str, Path]:
+    """The full runs' logs of all other models, by name."""
+    found = {
+        path.parents[2].name: path.parent
+        for path in sorted(places.out.glob("*/full/share/log.json"))
+    }
+    found.pop(model, None)
+    if not found:
+        raise InputError(f"no other model than {model} was tuned in full: there is no bank")
+    return found
+
+
+def made_bank(places: Places, model: str, fingerprint: Fingerprint, work: Path) -> Path:
+    """Build the bank for one model; returns its folder."""
+    for name, log in donors(places, model).items():
+        (work / "logs" / name).mkdir(parents=True)
+        merge([log], work / "logs" / name)
+    (work / "bank").mkdir()
+    build_bank(BankOptions(logs=str(work / "logs")), fingerprint, work / "bank")
+    return work / "bank"
+
+
+def tuned_with_bank(
+    name: str, model: str, tasks: list[Task], fingerprint: Fingerprint, bank: Path, work: Path
+) -> tuple[dict[str, Any], Path]:
+    """Select, tune, share and compile one variant; its figures and its library."""
+    places, target = Places(), target_from_json(fingerprint.target)
+    folders = {stage: work / stage for stage in ("tune", "share", "compile")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    began_s = time.perf_counter()
+    selection, _ = select_tasks(
+        tasks,
+        load_section("select_tasks", "selective"),
+        target=target,
+        model=model,
+        strategy=name,
+        bank=Bank.read(bank),
+    )
+    selecting_s = time.perf_counter() - began_s
+    tuned = tune(
+        tasks, selection, fingerprint, load_section("tune"), work / "journal", folders["tune"]
+    )
+    options = {**load_section("share_schedules").model_dump(), **VARIANTS[name]}
+    shared = share_schedules(
+        tasks,
+        selection,
+        folders["tune"],
+        fingerprint,
+        ShareOptions.model_validate(options),
+        work / "journal-share",
+        folders["share"],
+        bank_directory=bank,
+    )
+    compiled = compile_model(
+        read_lowered(places.imported(model)),
+        tasks,
+        folders["share"],
+        places.imported(model),
+        fingerprint,
+        CompileOptions(),
+        folders["compile"],
+        model=model,
+        strategy=name,
+    )
+    row = {
+        "variant": name,
+        "banked": len(selection.banked),
+        "representatives": len(selection.representatives),
+        "tuning_s": round(selecting_s + tuned.tuning_s + shared.sharing_s, 3),
+        "trials": tuned.trials + shared.trials,
+        "max_relative_error": compiled.max_relative_error,
+    }
+    return row, folders["compile"] / compiled.library
+
+
+def run(model: str, rounds: int, output: Path) -> None:
+    """Measure one model with a bank of the others, and without; write its results."""
+    places = Places()
+    fingerprint = Fingerprint.read(places.fingerprint)
+    tasks = read_tasks(places.tasks(model))
+    measuring = BenchmarkOptions(rounds=rounds)
+    work = places.scratch / "bank" / model
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    rows: list[dict[str, Any]] = []
+    libraries: dict[str, Path] = {}
+    with device_lock(device_name(fingerprint), f"bank {model}"):
+        bank = made_bank(places, model, fingerprint, work)
+        for name in VARIANTS:
+            folder = work / name.replace(", ", "_").replace(" ", "_")
+            row, libraries[name] = tuned_with_bank(name, model, tasks, fingerprint, bank, folder)
+            rows.append(row)
+        for name in ("selective", "full"):
+            folder = places.compiled(model, name)
+            libraries[name] = folder / CompileReport.read(folder).library
+            metrics = Metrics.read(places.benchmarked(model, name))
+            rows.append(
+                {
+                    "variant": name,
+                    "banked": 0,
+                    "representatives": metrics.representatives,
+                    "tuning_s": metrics.tuning_s,
+                    "trials": metrics.trials,
+                    "max_relative_error": metrics.max_relative_error,
+                }
+            )
+        variants = Variants(places.imported(model), libraries, fingerprint, measuring.seed)
+        del variants.runs["untuned"]
+        samples = variants.measured(rounds)
+    full_s = rows[-1]["tuning_s"]
+    for row in rows:
+        name = row["variant"]
+        achieved = interleave.ratio_stats(samples["full"], samples[name])
+        row["used_time_pct"] = 100 * row["tuning_s"] / full_s
+        row["latency_ms"] = interleave.latency_stats(samples[name]).median_ms
+        row["achieved_perf_pct"] = 100 * achieved.median
+        row["achieved_perf_p10_pct"] = 100 * achieved.p10
+        row["achieved_perf_p90_pct"] = 100 * achieved.p90
+        over = interleave.ratio_stats(samples["onnxruntime"], samples[name])
+        row["speedup_over_onnxruntime"] = over.median
+    trials_per_task = load_section("tune").trials_per_task
+    result = {
+        "model": model,
+        "bank_of": sorted(donors(places, model)),
+        "onnxruntime_latency_ms": interleave.latency_stats(samples["onnxruntime"]).median_ms,
+        "rows": rows,
+        "conditions": conditions_of(fingerprint, measuring, trials_per_task).model_dump(
+            mode="json"
+        ),
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / f"{model}.json", canonical_json(result))
+    shutil.rmtree(work)
+
+
+def markdown(output: Path) -> str:
+    """All results in a folder, as one table with its conditions."""
+    from fewtune.artifacts import Conditions
+
+    results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
+    headings = [
+        "model", "variant", "from the bank", "tuned", "time s", "used time %", "latency ms",
+        "achieved %", "p10 - p90", "x over onnxruntime", "trials",
+    ]  # fmt: skip
+    rows = [
+        [
+            result["model"],
+            row["variant"],
+            str(row["banked"]),
+            str(row["representatives"]),
+            number(row["tuning_s"]),
+            percent(row["used_time_pct"]),
+            number(row["latency_ms"]),
+            percent(row["achieved_perf_pct"]),
+            f"{row['achieved_perf_p10_pct']:.1f} - {row['achieved_perf_p90_pct']:.1f}",
+            f"{row['speedup_over_onnxruntime']:.2f}",
+            str(row["trials"]),
+        ]
+        for result in results
+        for row in result["rows"]
+    ]
+    told = [
+        f"{result['model']}: bank of the full logs of {', '.join(result['bank_of'])}; measured on "
+        f"{conditions_text(Conditions.model_validate(result['conditions']))}."
+        for result in results
+    ]
+    table = Table(headings, rows, frozenset({0, 1})).markdown()
+    return "# With a schedule bank, and without\n\n" + table + "".join(f"\n{t}\n" for t in told)
+
+
+def main() -> None:
+    """Measure the models named and say where the results stand."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="+", help="models that `fewtune run --all` was done with")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
+    parser.add_argument("--output", type=Path, default=Path("results/bank"))
+    arguments = parser.parse_args()
+    try:
+        for model in arguments.models:
+            run(model, arguments.rounds, arguments.output)
+    except FewtuneError as error:
+        print(f"bank: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    text = markdown(arguments.output)
+    write_text(arguments.output / "README.md", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
