@@ -18,6 +18,7 @@ _LEAST_REACHABLE = 0.02
 _LONE_HEADROOM = 1.25
 # What is below this part of an earlier time is a gain, not noise.
 _VISIBLE = 0.995
+_MOST_HALVINGS = 3
 
 
 @dataclass
@@ -81,7 +82,7 @@ def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     # A task that is bound by memory never gets there; a task at the top may still gain a little.
     reachable = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now) / batches
     # An awkward extent may never get there either: hope fades with each batch that brought nothing.
-    reachable *= 0.5 ** max(0, _fruitless(task.best_s) - 1)
+    reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
     return task.weight * task.stands_for * expected
 
