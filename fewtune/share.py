@@ -79,7 +79,7 @@ def share_schedules(
             "takers": takers,
             "donations": {
                 **{t.info.name: _donations(database, t, options) for t in tuned_tasks},
-                **_banked(selection, bank),
+                **_banked(selection, bank, options),
             },
             "bank": str(bank_directory) if bank is not None else None,
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
@@ -136,17 +136,20 @@ def _takers(selection: Selection) -> dict[str, tuple[list[str], list[str]]]:
     return dict(sorted(takers.items()))
 
 
-def _banked(selection: Selection, bank: Bank | None) -> dict[str, list[dict[str, Any]]]:
+def _banked(
+    selection: Selection, bank: Bank | None, options: ShareOptions
+) -> dict[str, list[dict[str, Any]]]:
     """What the donors in the bank have to give, by their names."""
     donors = {d.name: d for donors in selection.banked.values() for d in donors}
     if not donors:
         return {}
     if bank is None:
         raise InputError("the selection takes schedules from a bank, and none is given")
-    return {
-        name: [donation.as_json() for donation in bank.donations(donor.workload)]
-        for name, donor in sorted(donors.items())
-    }
+    found = {}
+    for name, donor in sorted(donors.items()):
+        given = bank.donations(donor.workload)
+        found[name] = [donation.as_json() for donation in given[: options.count(len(given))]]
+    return found
 
 
 def _donations(
