@@ -43,7 +43,7 @@ def row_of(
         "variant": name,
         "method": selection.method,
         "representatives": len(selection.representatives),
-        "dependents": len(selection.dependents),
+        "dependents": len(selection.dependents) + len(selection.alone),
         "selecting_s": round(selecting_s, 3),
         "representative_tuning_s": tuned.tuning_s,
         "sharing_s": shared.sharing_s,

@@ -76,7 +76,8 @@ VARIANTS = (
     ),
     Variant("one a family", selections.one_a_family, by_similarity=False),
     Variant("equal anchors", selections.equal_anchors, by_similarity=False),
-    # The last is the default once more: how far two equal variants differ.
+    # How far two equal variants differ.
+    Variant("cliques again"),
     *(
         Variant(f"top {top}", share={"top": top, "trials_per_task": min(top, _MEASURED)})
         for top in (1, 3, 10)

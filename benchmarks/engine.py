@@ -173,7 +173,9 @@ def main() -> None:
     stock_process = StockProcess(fingerprint.threads)
     for seed in range(1, seeds + 1):
         for task in tasks:
-            options = TuneOptions(trials_per_task=trials, strategy=arguments.strategy, seed=seed)
+            options = TuneOptions(
+                trials_per_task=trials, strategy=arguments.strategy, seed=seed, least_gain=0.0
+            )
             stock = tune_stock(stock_process, task, fingerprint, trials, seed)
             ours = tune_ours(task, fingerprint, options)
             with WorkerPool(fingerprint.target, fingerprint.threads, 1) as pool:

@@ -48,7 +48,9 @@ def main() -> None:
     fingerprint = detect_fingerprint(FingerprintOptions())
     tasks = model_tasks("resnet50", fingerprint, 8)
     options = TuneOptions(
-        trials_per_task=max(1, arguments.trials // len(tasks)), allocation="round_robin"
+        trials_per_task=max(1, arguments.trials // len(tasks)),
+        allocation="round_robin",
+        least_gain=0.0,
     )
     samples: list[tuple[float, float]] = []
     stop = threading.Event()

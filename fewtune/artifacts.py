@@ -175,7 +175,8 @@ class Selection(Artifact):
     clusters: list[Cluster]
     alone: list[str] = Field(
         default=[],
-        description="tasks like no other and too small to be tuned: schedules drawn by rule serve",
+        description="tasks of clusters too small for a search of their own: schedules drawn by "
+        "rule serve them, and second donors where there are any",
     )
     second_donors: dict[str, list[str]] = Field(
         default={}, description="further representatives by dependent, most similar first"
@@ -215,15 +216,25 @@ class SelectionTiming(Artifact):
 TuneStatus = Literal["tuned", "no_valid_schedule", "crashed", "not_reached"]
 
 
-class TunedTask(Part):
+class _Timed(Part):
+    """A task with its default schedule's latency and its best candidate's."""
+
+    default_ms: float | None = Field(description="latency under the default schedule")
+    best_ms: float | None
+
+    @property
+    def known_ms(self) -> float | None:
+        """The lesser of both; None where neither is known."""
+        return min((ms for ms in (self.best_ms, self.default_ms) if ms is not None), default=None)
+
+
+class TunedTask(_Timed):
     """What tuning one task came to."""
 
     task: str
     status: TuneStatus
     trials: int
     tuning_s: float
-    default_ms: float | None = Field(description="latency under the default schedule")
-    best_ms: float | None
     failures: dict[str, int] = Field(description="failed candidates by cause")
     note: str = ""
 
@@ -255,7 +266,7 @@ class TuneReport(Artifact):
 ShareStatus = Literal["shared", "drawn", "refined", "default"]
 
 
-class SharedTask(Part):
+class SharedTask(_Timed):
     """How one task that was not tuned itself got its schedule."""
 
     task: str
@@ -268,9 +279,7 @@ class SharedTask(Part):
     valid: int
     trials: int = Field(description="candidates measured, those of the refinement included")
     refining_trials: int
-    default_ms: float | None
     shared_ms: float | None = Field(description="best after sharing, before the refinement")
-    best_ms: float | None
     failures: dict[str, int]
     note: str = ""
 
@@ -305,6 +314,9 @@ class ShareReport(Artifact):
     rounds: list[ShareRound]
     trials: int
     sharing_s: float
+    repeated_measurements: int = Field(
+        default=0, description="made again, since the machine ran slow around the first"
+    )
     stopped_by: Literal["trials", "converged", "nothing_to_tune"]
 
 
@@ -434,7 +446,10 @@ class Metrics(Artifact):
     compile_s: float
     tasks: int
     representatives: int
-    dependents: int
+    dependents: int = Field(
+        description="tasks that took schedules: of their cluster's representative, of a bank, or "
+        "drawn by rule"
+    )
     set_aside: int
     trials: int
     max_relative_error: float

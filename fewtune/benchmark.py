@@ -186,7 +186,7 @@ def _measured(
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
-    """Tasks without a schedule of their own, or with one from elsewhere than planned."""
+    """Tasks that were to be tuned and were not, and what sharing has to say of others."""
     said = [
         f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
         for line in tuned.tasks

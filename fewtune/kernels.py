@@ -46,14 +46,12 @@ def kernel_rows(
     schedules: dict[str, str] = {}
     donors: dict[str, str | None] = {}
     for line in tuned.tasks:
-        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
-        latency_ms[line.task] = min(known, default=None)
-        won = line.best_ms is not None and line.best_ms == min(known) != line.default_ms
+        latency_ms[line.task] = line.known_ms
+        won = line.best_ms is not None and line.best_ms == line.known_ms != line.default_ms
         schedules[line.task] = "tuned" if won else "default"
     for line in shared.tasks:
-        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
-        latency_ms[line.task] = min(known, default=None)
-        schedules[line.task] = line.status
+        latency_ms[line.task] = line.known_ms
+        schedules[line.task] = line.status if line.known_ms is not None else "none"
         donors[line.task] = line.donor
     aside = [task for task in tasks if task.info.name in set(selection.set_aside)]
     for name, measured_ms in _measure_defaults(
@@ -104,6 +102,7 @@ def _measure_defaults(
                 [schedule.mod for _, schedule in ready],
                 [module_specs(task.mod) for task, _ in ready],
                 [None] * len(ready),
+                races=[task.info.name for task, _ in ready],
             )
         for (task, _), outcome in zip(ready, outcomes, strict=True):
             found[task.info.name] = outcome.median_s * 1e3 if outcome.run_s else None

@@ -85,6 +85,9 @@ def share_schedules(
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
             "cold_weights": tuned.cold_weights,
             "peers": _peers(tuned, by_name),
+            "covered": sum(
+                task.info.share for task in tasks if task.info.name not in selection.set_aside
+            ),
             "options": options.model_dump(mode="json"),
         }
         header = {
@@ -118,6 +121,7 @@ def share_schedules(
         rounds=share_rounds(state, events),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
+        repeated_measurements=state.repeats,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
     report.write(directory)
@@ -174,14 +178,13 @@ def _peers(tuned: TuneReport, by_name: dict[str, Task]) -> list[dict[str, Any]]:
     peers = []
     for line in tuned.tasks:
         info = by_name[line.task].info
-        known = [ms for ms in (line.best_ms, line.default_ms) if ms is not None]
         peers.append(
             {
                 "name": info.name,
                 "weight": info.weight,
                 "flops": info.flops,
                 "family": info.operator,
-                "best_s": [min(known) / 1e3] if known else [],
+                "best_s": [line.known_ms / 1e3] if line.known_ms is not None else [],
             }
         )
     return peers

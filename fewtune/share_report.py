@@ -13,8 +13,8 @@ from fewtune.tuning.state import RunState, TaskState
 
 _REFINEMENT = "refinement"
 _RULES = {
-    sharing.FIRST: "the most similar donors' best schedules, and some drawn by rule; the cost "
-    "model's likeliest are measured",
+    sharing.FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
+    "best is measured and those that the cost model rates best",
     sharing.SECOND: f"tasks below {sharing.FAR:.0%} of the throughput of the best similar task ask "
     "the next most similar donors",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "

@@ -1,4 +1,4 @@
-"""Stage share_schedules: move the representatives' best schedules to their dependents."""
+"""Stage share_schedules: give every task that was not tuned a schedule from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.places import Places
 
 
 def run(model: str, strategy: str) -> None:
-    """Measure shared schedules on each dependent task and keep the best that is worth it."""
+    """Measure what donors give, ask others, refine; keep the best that beats the default."""
     options = load_section("share_schedules")
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)

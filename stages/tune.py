@@ -30,7 +30,13 @@ def run(model: str, strategy: str) -> None:
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
     if report.stopped_by == "nothing_to_tune":
-        say(f"{model} ({strategy}): nothing worth tuning; every kernel gets a default schedule")
+        banked = len(selection.banked)
+        served = (
+            f"{banked} tasks take schedules from the bank"
+            if banked
+            else "every kernel gets a default schedule"
+        )
+        say(f"{model} ({strategy}): nothing to tune; {served}")
         return
     say(
         f"{model} ({strategy}): {report.trials} trials in {report.tuning_s:.0f} s, "

@@ -251,3 +251,17 @@ def test_a_damaged_bank_is_named(built: tuple[BankReport, Path], tmp_path: Path)
     (damaged / BankReport.file_name).write_text("{}")
     with pytest.raises(InputError, match="sources: Field required; run its stage again"):
         Bank.read(damaged)
+
+
+def test_a_group_without_samples_teaches_nothing() -> None:
+    model = BoostedTrees(CostModelOptions(warm_up_samples=4))
+    random = np.random.default_rng(0)
+    samples = [random.random((2, 164)).astype("float32") for _ in range(8)]
+    model.learn_groups(
+        {"nothing": ([], []), "failed": ([samples[0][:0]], [1.0]), "some": (samples, [1.0] * 8)}
+    )
+    assert model.trees.trained
+    assert set(model.groups) == {"some"}
+    # And nothing more to learn is no reason to fail later.
+    model.learn_groups({"nothing": ([], []), "more": (samples, [2.0] * 8)})
+    assert set(model.groups) == {"some", "more"}

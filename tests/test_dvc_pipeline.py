@@ -225,7 +225,7 @@ def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -
     assert hashes(repository) == before
 
 
-def test_a_bank_that_is_not_used_reruns_nothing(repository: Repository) -> None:
+def test_a_bank_that_is_not_used_changes_nothing(repository: Repository) -> None:
     before = hashes(repository)
     log = repository.root / "bank" / "tiny"
     shutil.copytree(repository.places.shared(MODEL, "selective"), log)

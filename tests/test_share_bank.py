@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import tvm_ffi
 
-from fewtune.artifacts import BankDonor, Selection, ShareReport
+from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
 from fewtune.errors import InputError
@@ -14,22 +16,31 @@ from fewtune.share import share_schedules
 from fewtune.tuning import sharing
 from fewtune.tuning.archive import merge
 from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.run import tune
+from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 from tests import tuned_tiny
 
 OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0)
 
 
-def share(selection: Selection, root: Path, bank: Path | None = None) -> ShareReport:
-    (root / "share").mkdir()
+def share(
+    selection: Selection,
+    root: Path,
+    bank: Path | None = None,
+    tuned: Path | None = None,
+    options: ShareOptions = OPTIONS,
+) -> ShareReport:
+    directory = root / f"share{len(list(root.glob('share*')))}"
+    directory.mkdir()
     with tuned_tiny.in_this_process():
         return share_schedules(
             tuned_tiny.tasks(),
             selection,
-            tuned_tiny.tuned(),
+            tuned_tiny.tuned() if tuned is None else tuned,
             tuned_tiny.fingerprint(),
-            OPTIONS,
+            options,
             root / "journals",
-            root / "share",
+            directory,
             bank_directory=bank,
         )
 
@@ -74,24 +85,45 @@ def test_a_selection_from_a_bank_needs_it(tmp_path: Path) -> None:
         share(banked(), tmp_path)
 
 
+def test_with_everything_in_the_bank_nothing_is_tuned(bank: Path, tmp_path: Path) -> None:
+    (tmp_path / "tune").mkdir()
+    with tuned_tiny.in_this_process():
+        tuned = tune(
+            tuned_tiny.tasks(),
+            banked(),
+            tuned_tiny.fingerprint(),
+            tuned_tiny.OPTIONS,
+            tmp_path / "tune-journals",
+            tmp_path / "tune",
+        )
+    assert (tuned.tasks, tuned.trials, tuned.stopped_by) == ([], 0, "nothing_to_tune")
+    report = share(banked(), tmp_path, bank, tmp_path / "tune")
+    assert [line.trials for line in report.tasks] == [2, 2]
+    points = Curve.read(tmp_path / "share0").points
+    assert points[-1].trials == report.trials
+    assert all(point.estimated_latency_ms > 0 for point in points)
+
+
+def lonely() -> Selection:
+    """The convolution ``a`` alone, with ``b`` to ask second."""
+    found, made = names(), tuned_tiny.selection()
+    cluster = made.clusters[0].model_copy(update={"members": [found["b"], found["c"]]})
+    return made.model_copy(
+        update={
+            "clusters": [cluster],
+            "alone": [found["a"]],
+            "second_donors": {found["a"]: [found["b"]]},
+        }
+    )
+
+
 def test_further_donors_are_asked_where_the_first_serve_badly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing is a hundred times as fast as the best similar task: everything is far behind.
     monkeypatch.setattr(sharing, "FAR", 100.0)
     found = names()
-    lonely = tuned_tiny.selection().model_copy(
-        update={
-            "clusters": [
-                tuned_tiny.selection()
-                .clusters[0]
-                .model_copy(update={"members": [found["b"], found["c"]]})
-            ],
-            "alone": [found["a"]],
-            "second_donors": {found["a"]: [found["b"]]},
-        }
-    )
-    report = share(lonely, tmp_path)
+    report = share(lonely(), tmp_path)
     lines = {line.task: line for line in report.tasks}
     assert lines[found["a"]].donors == []
     assert lines[found["a"]].second_donors == [found["b"]]
@@ -101,3 +133,50 @@ def test_further_donors_are_asked_where_the_first_serve_badly(
     first, second, refinement = report.rounds
     assert (first.tasks, second.tasks, refinement.trials) == (2, 1, 0)
     assert second.trials == lines[found["a"]].trials
+
+
+def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
+    monkeypatch.setattr(sharing, "FAR", 0.0)
+    first = share(lonely(), tmp_path, options=options)
+    assert (first.rounds[1].trials, first.rounds[2].trials) == (0, 4)
+    # After the refinement the task would count as behind: the run had its say before.
+    monkeypatch.setattr(sharing, "FAR", 100.0)
+    again = share(lonely(), tmp_path, options=options)
+    assert again.tasks == first.tasks
+
+
+def test_a_task_without_donors_or_rule_is_refined(tmp_path: Path) -> None:
+    # No schedule is drawn, none is given: the search has to find one.
+    options = OPTIONS.model_copy(update={"refine_trials": 3, "least_gain": 0.0})
+    nobody = lonely().model_copy(update={"second_donors": {}})
+    report = share(nobody, tmp_path, options=options)
+    line = {each.task: each for each in report.tasks}[names()["a"]]
+    assert (line.offered, line.donor) == (0, None)
+    assert line.refining_trials > 0
+    assert line.status in ("refined", "default")
+
+
+def test_a_crash_while_learning_costs_its_task_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CrashError(Exception):
+        """What a segmentation fault would be in a child."""
+
+    learned = EvolutionarySearch.learn
+    (victim,) = [tuned_tiny.convolutions()["a"].mod]
+
+    def learn(self: EvolutionarySearch, *given: object) -> None:
+        if tvm_ffi.structural_equal(self.space.module, victim):
+            raise CrashError
+        learned(self, *given)
+
+    monkeypatch.setattr(EvolutionarySearch, "learn", learn)
+    with pytest.raises(CrashError):
+        share(tuned_tiny.selection(), tmp_path)
+    (path,) = (tmp_path / "journals").glob("*.jsonl")
+    events = [json.loads(line.partition(b" ")[2]) for line in path.read_bytes().splitlines()]
+    # Both were measured and noted before anything was learned from either.
+    noted = [event["task"] for event in events if event.get("round")]
+    assert set(noted) == {names()["a"], names()["c"]}
+    assert [e["task"] for e in events if e["kind"] == "start"][-1] == names()["a"]

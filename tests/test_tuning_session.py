@@ -22,7 +22,7 @@ from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials
 from fewtune.tuning.measure import Outcome, Phases, Specs
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.run import journal_header, run_session
+from fewtune.tuning.run import journal_header, run_session, stands_for
 from fewtune.tuning.session import Session
 from fewtune.tuning.supervise import journal_path, lay_crash
 from fewtune.tvm_runtime import ms, tvm
@@ -44,9 +44,14 @@ class CountingMeasurer:
         self.now_s = 0.0
 
     def measure(
-        self, modules: list[tvm.IRModule], specs: list[Specs], best_s: list[float | None]
+        self,
+        modules: list[tvm.IRModule],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: list[str] | None = None,
     ) -> list[Outcome]:
         assert len(modules) == len(specs) == len(best_s)
+        assert races is None or len(races) == len(modules)
         self.now_s += BATCH_S
         self.repeats += 1
         return [Outcome([1e-3]) for _ in modules]
@@ -64,7 +69,6 @@ def session(path: Path, names: str, **changed: object) -> Session:
         tasks,
         [task.info.name for task in tasks],
         tuned_tiny.target(),
-        1,
         tuned_tiny.OPTIONS.model_copy(update=changed),
         Journal(path, {}),
         Progress(stream=io.StringIO()),
@@ -283,3 +287,45 @@ def test_a_run_that_gains_nothing_ends_early(tmp_path: Path) -> None:
     # Every task had its first batch, and six trials changed nothing.
     assert made.state.trials == 6
     assert set(batches(tmp_path / "journal.jsonl")) == {conv("b").info.name, conv("c").info.name}
+
+
+@pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
+def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path: Path, allocation: str) -> None:
+    # Every candidate takes as long as the default schedule: there is next to nothing to gain.
+    patient = session(
+        tmp_path / "all.jsonl", "bc", allocation=allocation, trials_per_task=12, least_gain=0.0
+    )
+    assert patient.run() == "trials"
+    assert patient.state.trials == 24
+    hasty = session(
+        tmp_path / "some.jsonl", "bc", allocation=allocation, trials_per_task=12, least_gain=0.9
+    )
+    assert hasty.run() == "converged"
+    # Both tasks had their first batch: of one that was never tried nothing is known.
+    assert [len(state.trials) for state in hasty.state.tasks.values()] == [3, 3]
+
+
+def test_a_threshold_is_of_the_whole_model(tmp_path: Path) -> None:
+    made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
+    for state in made.state.tasks.values():
+        state.progress.weight, state.progress.best_s = 1, [1.0]
+    assert made.is_worth_it(0.2)
+    assert not made.is_worth_it(0.19)
+    # These two are half of the model: the same seconds are half as large a part of it.
+    made.covered = 0.5
+    assert not made.is_worth_it(0.39)
+    assert made.is_worth_it(0.4)
+    first = next(iter(made.state.tasks.values()))
+    first.progress.stands_for = 3.0
+    assert not made.is_worth_it(0.79)
+    assert made.is_worth_it(float("inf"))
+
+
+def test_representatives_stand_for_their_clusters() -> None:
+    tasks = tuned_tiny.tasks()
+    selection = tuned_tiny.selection()
+    shares = {task.info.name: task.info.share for task in tasks}
+    (leader,) = selection.representatives
+    found = stands_for([conv("b")], tasks, selection)
+    whole = sum(shares[conv(letter).info.name] for letter in "abc")
+    assert found == {leader: pytest.approx(whole / shares[leader])}

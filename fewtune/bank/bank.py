@@ -11,7 +11,7 @@ from pathlib import Path
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.index import SpaceIndex
 from fewtune.bank.report import BankEntry, BankReport
-from fewtune.bank.samples import read_samples
+from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
 from fewtune.files import canonical_json
 from fewtune.schedule.search_space import SAMPLING
@@ -58,8 +58,10 @@ class Bank:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything in the bank differs."""
-        text = canonical_json(self.report.model_dump(mode="json"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        content = canonical_json(self.report.model_dump(mode="json")).encode()
+        if self._directory is not None and (self._directory / FEATURES).is_file():
+            content += (self._directory / FEATURES).read_bytes()
+        return hashlib.sha256(content).hexdigest()[:16]
 
     def space(self, entry: BankEntry) -> DesignSpace:
         """The design space of a workload."""

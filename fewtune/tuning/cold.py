@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fewtune.model.layout_free import FREE
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import tvm
@@ -47,7 +49,9 @@ def weight_places(module: tvm.IRModule) -> list[int]:
 def weights_bytes(tasks: Sequence[Task]) -> int:
     """Bytes of all weights of a model; a kernel that is called twice has two sets of them."""
     return sum(
-        4 * math.prod(task.info.shapes[place]) * task.info.weight
+        np.dtype(str(task.mod["main"].params[place].dtype)).itemsize
+        * math.prod(task.info.shapes[place])
+        * task.info.weight
         for task in tasks
         for place in weight_places(task.mod)
     )

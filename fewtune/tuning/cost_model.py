@@ -191,9 +191,10 @@ class BoostedTrees(ms.cost_model.PyCostModel):
             to the best time of a group, so that figures of one session belong together.
         """
         for key, (features, times_s) in groups.items():
-            group = self.groups.setdefault(key, _Group())
             for rows, time_s in zip(features, times_s, strict=True):
                 if len(rows):
+                    # A group without samples has no best time to be labelled by.
+                    group = self.groups.setdefault(key, _Group())
                     group.features.append(rows)
                     group.times_s.append(time_s)
                     self.samples += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
@@ -91,7 +92,11 @@ class Measurer:
     repeats: int = 0
 
     def measure(
-        self, modules: list[tvm.IRModule], specs: list[Specs], best_s: list[float | None]
+        self,
+        modules: list[tvm.IRModule],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable] | None = None,
     ) -> list[Outcome]:
         """Build and race candidates.
 
@@ -103,7 +108,10 @@ class Measurer:
             Their buffers.
         best_s : list of float or None
             The time each has to beat to be measured in full. Within a call, an earlier
-            candidate with equal specs lowers it.
+            candidate of the same race lowers it.
+        races : sequence of hashable, optional
+            Which race each runs in: candidates of several tasks are not to be held to each other.
+            One for all unless given.
 
         Returns
         -------
@@ -111,15 +119,16 @@ class Measurer:
             In the order of ``modules``.
         """
         payload = [tvm.ir.save_json(module) for module in modules]
+        races = [None] * len(modules) if races is None else races
         if self.overlap:
-            return self._overlapped(payload, specs, best_s)
+            return self._overlapped(payload, specs, best_s, races)
         started = time.perf_counter()
         built = self.pool.build(payload)
         self.phases.build_s += time.perf_counter() - started
-        bars: dict[str, float | None] = {}
+        bars: dict[Hashable, float | None] = {}
         outcomes: list[Outcome] = []
         for place, result in enumerate(built):
-            key = repr(specs[place])
+            key = races[place]
             bar = _lower(bars.get(key), best_s[place])
             outcome = self._race(result, payload[place], specs[place], bar)
             bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
@@ -132,14 +141,18 @@ class Measurer:
         return outcomes
 
     def _overlapped(
-        self, payload: list[str], specs: list[Specs], best_s: list[float | None]
+        self,
+        payload: list[str],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable],
     ) -> list[Outcome]:
         started = time.perf_counter()
-        bars: dict[str, float | None] = {}
+        bars: dict[Hashable, float | None] = {}
         outcomes: dict[int, Outcome] = {}
 
         def request(place: int) -> tuple:
-            bar = _lower(bars.get(repr(specs[place])), best_s[place])
+            bar = _lower(bars.get(races[place]), best_s[place])
             return specs[place], Race(bar, cold_weights=self.cold_weights)
 
         def done(place: int, told: Failure | list[float]) -> None:
@@ -148,7 +161,7 @@ class Measurer:
                 self.failures[told.cause] += 1
             else:
                 outcomes[place] = Outcome(told)
-                key = repr(specs[place])
+                key = races[place]
                 bars[key] = _lower(bars.get(key), outcomes[place].median_s)
 
         batch = Overlap(self.pool, payload, request, done)

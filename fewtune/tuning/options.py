@@ -73,7 +73,8 @@ class ShareOptions(BaseModel):
         default=2,
         ge=1,
         le=100_000,
-        description="how many candidates are measured: those that the cost model rates best",
+        description="how many candidates are measured: the donor's best, and beside it those that "
+        "the cost model rates best",
     )
     refine_trials: int = Field(
         default=5,

@@ -60,6 +60,7 @@ def run_session(
     seeds: dict[str, list[Trial]] | None = None,
     cold_weights: bool = False,
     stands_for: dict[str, float] | None = None,
+    covered: float = 1.0,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -81,6 +82,8 @@ def run_session(
         Whether measured calls find their weights in memory (`fewtune.tuning.cold`).
     stands_for : dict of float, optional
         How many times its own share of the model's time a task stands for.
+    covered : float
+        Part of the model's estimated time that the tasks, and those they stand for, make up.
 
     Returns
     -------
@@ -98,6 +101,9 @@ def run_session(
             name: [trial.as_json() for trial in each] for name, each in (seeds or {}).items()
         }
         header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
+        if stands_for:
+            # It steers which task gets the next batch.
+            header["stands_for"] = stands_for
         if entries:
             text = json.dumps(entries, sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -109,6 +115,7 @@ def run_session(
                 "seeds": entries,
                 "cold_weights": cold_weights,
                 "stands_for": stands_for,
+                "covered": covered,
             },
             tasks,
             fingerprint,
@@ -125,7 +132,7 @@ def _session(
     job: dict[str, Any],
     tasks: list[Task],
     target_json: str,
-    threads: int,
+    threads: int,  # noqa: ARG001 (every work is called alike)
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,
@@ -143,7 +150,6 @@ def _session(
         tasks,
         job["tuned"],
         target,
-        threads,
         options,
         journal,
         progress,
@@ -151,6 +157,7 @@ def _session(
         seeds=seeds,
         cold_weights=job["cold_weights"],
         stands_for=job["stands_for"],
+        covered=job["covered"],
     ).run()
 
 
@@ -190,6 +197,7 @@ def tune(
     if selection.method == "all":
         # The baseline that selective tuning is held to: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
+    shares = {task.info.name: task.info.share for task in tasks}
     cold_weights = weights_outgrow_cache(tasks)
     state = run_session(
         kept,
@@ -200,7 +208,8 @@ def tune(
         progress_path,
         seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
         cold_weights=cold_weights,
-        stands_for=_stands_for(kept, tasks, selection),
+        stands_for=stands_for(kept, tasks, selection),
+        covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
     )
     log_info(fingerprint).write(directory)
     write_database(
@@ -230,8 +239,17 @@ def tune(
     return report
 
 
-def _stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
-    """The share of each cluster over its representative's, by the estimate of `TaskInfo`."""
+def stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
+    """The share of each cluster over its representative's, by the estimate of `TaskInfo`.
+
+    Parameters
+    ----------
+    kept : list of Task
+        The representatives.
+    tasks : list of Task
+        All tasks of the model.
+    selection : Selection
+    """
     shares = {task.info.name: task.info.share for task in tasks}
     wholes = {
         cluster.representative: sum(shares[member] for member in cluster.members)

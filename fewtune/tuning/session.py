@@ -45,8 +45,6 @@ class Session:
     tuned : list of str
         Names of the tasks to search.
     target : Target
-    threads : int
-        Threads of a measured kernel, and of the search.
     options : TuneOptions
     journal : Journal
     progress : Progress
@@ -57,16 +55,20 @@ class Session:
         Whether measured calls find their weights in memory.
     stands_for : dict of float, optional
         How many times its own share of the model's time a task stands for (`TaskProgress`).
+    covered : float
+        Part of the model's estimated time that the tasks, and those they stand for, make up.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
+
+    # What a batch is announced as.
+    phase = "tune"
 
     def __init__(
         self,
         tasks: list[Task],
         tuned: list[str],
         target: tvm.target.Target,
-        threads: int,
         options: TuneOptions,
         journal: Journal,
         progress: Progress,
@@ -74,13 +76,14 @@ class Session:
         seeds: dict[str, list[Trial]] | None = None,
         cold_weights: bool = False,
         stands_for: dict[str, float] | None = None,
+        covered: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned)
         self.state.replay(journal.events)
         self.target = target
-        self.threads = threads
         self.options = options
+        self.covered = covered
         self.journal = journal
         self.progress = progress
         self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
@@ -157,6 +160,7 @@ class Session:
                 [schedule.mod for _, schedule in batch],
                 [module_specs(state.task.mod) for state, _ in batch],
                 [None] * len(batch),
+                races=[state.task.info.name for state, _ in batch],
             )
             for (state, schedule), outcome in zip(batch, outcomes, strict=True):
                 key = trace_key(schedule.trace)
@@ -182,21 +186,28 @@ class Session:
             chosen = next_task(tuned, self.options.allocation, rates)
             if chosen is None or self._run_has_converged():
                 return "converged"
-            if not self.is_worth_it(gradient(chosen, rates.get(chosen.family, float("inf")))):
+            waiting = [task for task in tuned if task.finished is None]
+            most_s = max(gradient(t, rates.get(t.family, float("inf"))) for t in waiting)
+            if not self.is_worth_it(most_s):
                 return "converged"
             began_s = self._clock()
             self._batch(self.state.tasks[chosen.name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def is_worth_it(self, gain_s: float) -> bool:
-        """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all."""
+        """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all.
+
+        What the tasks of this session, and those they stand for, take of the model is known; the
+        rest is taken in proportion to ``covered``.
+        """
         known = [*(state.progress for state in self.state.tasks.values()), *self.peers]
         whole_s = sum(
             progress.weight * progress.stands_for * progress.current_s
             for progress in known
             if progress.current_s != float("inf")
         )
-        return gain_s == float("inf") or gain_s >= self.options.least_gain * whole_s
+        least_s = self.options.least_gain * whole_s / max(self.covered, 1e-3)
+        return gain_s == float("inf") or gain_s >= least_s
 
     def _run_has_converged(self) -> bool:
         """Whether the model's estimated latency has stood still for the patience of a run."""
@@ -328,7 +339,7 @@ class Session:
         repeats, self.measurer.repeats = self.measurer.repeats, 0
         return {"phases": phases.as_json(), "repeats": repeats}
 
-    def show(self, state: TaskState, phase: str = "tune") -> None:
+    def show(self, state: TaskState, phase: str = "") -> None:
         """Tell the person who watches where the run stands."""
         trials, elapsed_s = self.state.trials, self.elapsed_s
         left_s = elapsed_s / max(1, trials) * max(0, self.total_trials - trials)
@@ -338,7 +349,7 @@ class Session:
         estimate_s = self.state.estimated_latency_s
         self.progress.show(
             Snapshot(
-                phase=phase,
+                phase=phase or self.phase,
                 task=state.task.info.name,
                 detail=state.task.info.shapes_text,
                 trials=trials,

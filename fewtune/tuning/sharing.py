@@ -10,31 +10,26 @@ What is left of the budget then goes, in small batches, where the model's latenc
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-import tvm_ffi
 
 from fewtune.bank.bank import Bank
 from fewtune.machine import target_from_json
 from fewtune.schedule.default import default_schedule
-from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace
-from fewtune.schedule.transfer import Donation, move
+from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress, best_rates
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
+from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session, Timer
 from fewtune.tuning.state import TaskState
-from fewtune.tuning.strategies import Proposal
 from fewtune.tvm_runtime import tvm
 
 FIRST, SECOND = "first donors", "second donors"
@@ -53,22 +48,12 @@ class Taker(NamedTuple):
     second: list[str]
 
 
-class _Offer(NamedTuple):
-    """A schedule that a task could take; one drawn by rule has no donor."""
-
-    proposal: Proposal
-    donor: str | None
-    rank: int | None
-
-
 class _Opening(NamedTuple):
     """What is measured of one task next."""
 
     state: TaskState
     default: tvm.s_tir.Schedule | None
-    offers: list[_Offer]
-    offered: int
-    reasons: dict[str, int]
+    offers: Offers
 
 
 class Sharing(Session):
@@ -87,6 +72,8 @@ class Sharing(Session):
         As of `Session`.
     """
 
+    phase = "refine"
+
     def __init__(
         self,
         tasks: list[Task],
@@ -95,11 +82,11 @@ class Sharing(Session):
         peers: list[TaskProgress],
         sharing: ShareOptions,
         target: tvm.target.Target,
-        threads: int,
         journal: Journal,
         progress: Progress,
         pool: WorkerPool,
         cold_weights: bool = False,
+        covered: float = 1.0,
     ) -> None:
         options = TuneOptions(
             trials_per_task=max(1, sharing.refine_trials),
@@ -111,12 +98,12 @@ class Sharing(Session):
             tasks,
             list(takers),
             target,
-            threads,
             options,
             journal,
             progress,
             pool,
             cold_weights=cold_weights,
+            covered=covered,
         )
         self.takers = takers
         self.donations = donations
@@ -124,10 +111,13 @@ class Sharing(Session):
         self.sharing = sharing
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
+        self._asked: list[str] | None = None
         for event in journal.events:
             if event.get("round"):
                 self._rounds[event["round"]].add(event["task"])
                 self._shared_trials += len(event["trials"])
+            if event["kind"] == "asked":
+                self._asked = event["tasks"]
 
     @property
     def total_trials(self) -> int:
@@ -142,7 +132,20 @@ class Sharing(Session):
             if name not in self._rounds[FIRST] and not self.state.tasks[name].crashed
         ]
         self._open(FIRST, waiting)
-        self._open(SECOND, [state for state in self._behind() if self._asks_more(state)])
+        if self._asked is None:
+            # Noted, since the refinement moves what tasks are behind of.
+            self._asked = [
+                state.task.info.name
+                for state in self._behind()
+                if self.takers[state.task.info.name].second
+            ]
+            self.note({"kind": "asked", "tasks": self._asked})
+        asked = [
+            self.state.tasks[name]
+            for name in self._asked
+            if name not in self._rounds[SECOND] and not self.state.tasks[name].crashed
+        ]
+        self._open(SECOND, asked)
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
@@ -158,115 +161,95 @@ class Sharing(Session):
             < FAR * rates.get(state.progress.family, 0.0)
         ]
 
-    def _asks_more(self, state: TaskState) -> bool:
-        name = state.task.info.name
-        is_open = name not in self._rounds[SECOND] and not state.crashed
-        return is_open and bool(self.takers[name].second)
-
     def _open(self, name: str, waiting: list[TaskState]) -> None:
         """One round of sharing; candidates of several tasks are measured together."""
         batch: list[_Opening] = []
         for place, state in enumerate(waiting):
             self.announce(state)
-            taker = self.takers[state.task.info.name]
             with Timer(self.measurer.phases, "search_s"):
-                batch.append(self._opening(state, taker.first if name == FIRST else taker.second))
-            modules = sum(len(opening.offers) + 1 for opening in batch)
+                batch.append(self._opening(name, state))
+            modules = sum(len(opening.offers.likeliest) + 1 for opening in batch)
             if modules >= _MODULES_A_BATCH or place == len(waiting) - 1:
-                self._measure_openings(name, batch)
+                self._measure(name, batch)
                 batch = []
 
-    def _opening(self, state: TaskState, donors: list[str]) -> _Opening:
-        space, search = self.space_of(state), self.search_of(state)
-        given = [
-            (donor, rank, donation)
-            for donor in donors
-            for rank, donation in enumerate(self.donations.get(donor, []), start=1)
-        ]
-        reasons: Counter[str] = Counter()
-        offers: dict[int, _Offer] = {}
-        made = move([donation for *_, donation in given], space)
-        for (donor, rank, _), one in zip(given, made, strict=True):
-            if one.schedule is None:
-                reasons[one.reason] += 1
-            elif one.point not in search.times_s:
-                digest = tvm_ffi.structural_hash(one.schedule.mod)
-                offers.setdefault(digest, _Offer(Proposal(one.schedule, one.point), donor, rank))
-        is_first = state.default is None
-        if is_first and (search.scorer.trained or not offers):
-            for proposal in self._drawn(space, state.task.info.name):
-                digest = tvm_ffi.structural_hash(proposal.schedule.mod)
-                offers.setdefault(digest, _Offer(proposal, None, None))
-        default = default_schedule(state.task.mod, self.target) if is_first else None
-        likeliest = self._likeliest(state, list(offers.values()))
-        return _Opening(state, default, likeliest, len(given), dict(sorted(reasons.items())))
+    def _opening(self, name: str, state: TaskState) -> _Opening:
+        taker = self.takers[state.task.info.name]
+        donors = taker.first if name == FIRST else taker.second
+        offers = offers_for(
+            self.search_of(state),
+            [(donor, self.donations.get(donor, [])) for donor in donors],
+            self.sharing,
+            state.task.info.name,
+            draws=name == FIRST,
+        )
+        is_known = state.default is not None
+        default = None if is_known else default_schedule(state.task.mod, self.target)
+        return _Opening(state, default, offers)
 
-    def _drawn(self, space: SearchSpace, name: str) -> list[Proposal]:
-        """Schedules whose register tiles fit a task by rule, where there is a rule for it."""
-        prior = Prior(space)
-        random = np.random.default_rng([self.sharing.seed, *name.encode()])
-        if not prior.informed:
-            return []
-        points = list(dict.fromkeys(prior.draw(random) for _ in range(self.sharing.draws)))
-        made = space.make_all(points, range(1, len(points) + 1))
-        return [Proposal(one.schedule, one.point) for one in made if one.schedule is not None]
-
-    def _likeliest(self, state: TaskState, offers: list[_Offer]) -> list[_Offer]:
-        """The first offer, and beside it those that the cost model rates best here."""
-        count, search = self.sharing.trials_per_task, self.search_of(state)
-        proposals, scores = search.scored([offer.proposal for offer in offers])
-        offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
-        if len(offers) <= count or not search.scorer.trained:
-            return offers[:count]
-        others = sorted(range(1, len(offers)), key=lambda place: -scores[place])
-        return [offers[place] for place in [0, *others[: count - 1]]]
-
-    def _measure_openings(self, name: str, batch: list[_Opening]) -> None:
-        modules, specs, bars = [], [], []
+    def _measure(self, name: str, batch: list[_Opening]) -> None:
+        """Measure a batch and note it; then learn from it, each task for itself."""
+        modules, specs, bars, races = [], [], [], []
         for opening in batch:
-            schedules = [opening.default] if opening.default is not None else []
-            schedules += [offer.proposal.schedule for offer in opening.offers]
-            modules += [schedule.mod for schedule in schedules]
-            specs += [module_specs(opening.state.task.mod)] * len(schedules)
+            task, specification = opening.state.task, module_specs(opening.state.task.mod)
+            if opening.default is not None:
+                modules.append(opening.default.mod)
+                specs.append(specification)
+                bars.append(None)
+                # Every default is measured in full: candidates have to beat its figure.
+                races.append((task.info.name, "default"))
             best_s = opening.state.progress.current_s
-            bars += [best_s if best_s != float("inf") else None] * len(schedules)
-        outcomes = iter(self.measurer.measure(modules, specs, bars))
+            for offer in opening.offers.likeliest:
+                modules.append(offer.proposal.schedule.mod)
+                specs.append(specification)
+                bars.append(best_s if best_s != float("inf") else None)
+                races.append((task.info.name, "offers"))
+        outcomes = iter(self.measurer.measure(modules, specs, bars, races))
         spent = self.spent()
+        learned = []
         for opening in batch:
-            task = opening.state.task.info.name
             if opening.default is not None:
                 self.note_default(opening.state, _trial(opening.default, next(outcomes)))
             elif opening.state.default is None:
                 nothing = Trial(trace_key(None), None, "no_default_schedule")
                 self.note_default(opening.state, nothing)
-            measured = [next(outcomes) for _ in opening.offers]
-            trials = [
-                _trial(offer.proposal.schedule, outcome)
-                for offer, outcome in zip(opening.offers, measured, strict=True)
-            ]
-            self._rounds[name].add(task)
-            self._shared_trials += len(trials)
-            self.note(
-                {
-                    "kind": "batch",
-                    "task": task,
-                    "round": name,
-                    "donors": [offer.donor for offer in opening.offers],
-                    "ranks": [offer.rank for offer in opening.offers],
-                    "offered": opening.offered,
-                    "reasons": opening.reasons,
-                    **spent,
-                    "trials": [trial.as_json() for trial in trials],
-                }
-            )
+            measured = [next(outcomes) for _ in opening.offers.likeliest]
+            learned.append([outcome.median_s for outcome in measured])
+            self._note_round(name, opening, measured, spent)
             # What the batch took is noted once.
             spent = {"phases": Phases().as_json()}
-            search = self.search_of(opening.state)
-            search.learn(
-                [offer.proposal for offer in opening.offers],
-                [outcome.median_s for outcome in measured],
-            )
+        for opening, times_s in zip(batch, learned, strict=True):
+            # A crash while features are extracted is to be laid to the right task.
+            self.announce(opening.state)
+            proposals = [offer.proposal for offer in opening.offers.likeliest]
+            with Timer(self.measurer.phases, "model_update_s"):
+                self.search_of(opening.state).learn(proposals, times_s)
             self.show(opening.state, phase="share" if name == FIRST else "share again")
+
+    def _note_round(
+        self, name: str, opening: _Opening, measured: list[Outcome], spent: dict[str, Any]
+    ) -> None:
+        likeliest = opening.offers.likeliest
+        trials = [
+            _trial(offer.proposal.schedule, outcome)
+            for offer, outcome in zip(likeliest, measured, strict=True)
+        ]
+        task = opening.state.task.info.name
+        self._rounds[name].add(task)
+        self._shared_trials += len(trials)
+        self.note(
+            {
+                "kind": "batch",
+                "task": task,
+                "round": name,
+                "donors": [offer.donor for offer in likeliest],
+                "ranks": [offer.rank for offer in likeliest],
+                "offered": opening.offers.offered,
+                "reasons": opening.offers.reasons,
+                **spent,
+                "trials": [trial.as_json() for trial in trials],
+            }
+        )
 
 
 def _trial(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
@@ -277,7 +260,7 @@ def share_session(
     job: dict[str, Any],
     tasks: list[Task],
     target_json: str,
-    threads: int,
+    threads: int,  # noqa: ARG001 (every work is called alike)
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,
@@ -292,11 +275,11 @@ def share_session(
         [TaskProgress(**peer) for peer in job["peers"]],
         ShareOptions.model_validate(job["options"]),
         target_from_json(target_json),
-        threads,
         journal,
         progress,
         pool,
         cold_weights=job["cold_weights"],
+        covered=job["covered"],
     )
     with Timer(sharing.measurer.phases, "model_update_s"):
         taught = [

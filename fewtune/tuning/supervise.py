@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,6 @@ from fewtune.tvm_runtime import tvm
 
 _ERROR = "error.json"
 _PR_SET_PDEATHSIG = 1
-
-
-class Clock:
-    """Seconds of work, those before an interruption included."""
-
-    def __init__(self, before_s: float) -> None:
-        self._began_s = time.perf_counter() - before_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._began_s
 
 
 def journal_path(directory: Path, header: dict[str, Any]) -> Path:

@@ -101,15 +101,18 @@ class Worker:
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; on a CPU, again while the machine is slow."""
         kernel = self._kernel(number, specs, cold=race.cold_weights)
-        if self._calibrates and self._calibration is None:
-            # Its first calls start TVM's pool, which has to be there to keep apart from.
-            self._calibration = self._calibrated()
+        self._start_pool()
         with apart_from_the_pool():
             if self._calibration is not None:
                 return self._calibration.measure(lambda: self._raced(kernel, race))
             started = time.perf_counter()
             run_s, _ = self._raced(kernel, race)
             return Measured(run_s, time.perf_counter() - started)
+
+    def _start_pool(self) -> None:
+        """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
+        if self._calibrates and self._calibration is None:
+            self._calibration = self._calibrated()
 
     def _calibrated(self) -> Calibration:
         """Build the calibration kernel: once a worker, when it first measures."""
@@ -143,6 +146,7 @@ class Worker:
     ) -> list[list[float]]:
         """Measure built candidates in turn, ``rounds`` times, so that drift meets all alike."""
         kernels = [self._kernel(number, specs, cold=cold_weights) for number in numbers]
+        self._start_pool()
         with apart_from_the_pool():
             return self._duelled(kernels, rounds, round_s)
 

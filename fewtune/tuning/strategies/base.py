@@ -103,7 +103,6 @@ class Explorer:
         self._rejected: set[Point] = set()
         self._measured: set[int] = set()
         self._first: list[Point] = []
-        self._batches = 0
 
     @cached_property
     def prior(self) -> Prior:
@@ -135,7 +134,6 @@ class Explorer:
         for proposal, time_s in zip(proposals, times_s, strict=True):
             self.times_s[proposal.point] = time_s
             self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
-        self._batches += 1
         if self.uses_model:
             self.scorer.learn(proposals, times_s)
 

@@ -35,11 +35,9 @@ class EvolutionarySearch(Explorer):
             wanted = count * (_FIRST_CHOICE if self.scorer.trained else 1)
             return self.select(*self.scored(self.gather(self.draw, wanted, taken)), count)
         size = max(count, round(count * self.options.population_ratio))
-        # Newcomers keep a search alive whose parents all descend from one lucky point. What came
-        # from elsewhere, a donor or an older log, is no reason to look nowhere else.
-        fresh = size // 4 if self._batches else size
-        newcomers = self.gather(self.draw, max(1, fresh), taken)
-        children = self.gather(self.child_of(parents), size if self._batches else size // 2, taken)
+        # Newcomers keep a search alive whose parents all descend from one lucky point.
+        newcomers = self.gather(self.draw, max(1, size // 4), taken)
+        children = self.gather(self.child_of(parents), size, taken)
         pool, scores = self.scored(newcomers + children)
         for _ in range(self.options.generations - 1):
             if not self.scorer.trained:
