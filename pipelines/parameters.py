@@ -53,6 +53,8 @@ def change_parameters(
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
+    # Nothing is written as nothing otherwise, and lines change that nobody asked to.
+    yaml.representer.add_representer(type(None), _null)
     content = yaml.load(before.decode())
     lines = [
         line
@@ -95,6 +97,10 @@ def parse_setting(text: str) -> tuple[str, Any]:
     except YAMLError as error:
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         raise InputError(f"{text!r}: the value is no YAML: {problem}") from None
+
+
+def _null(representer: Any, _: None) -> Any:
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def _set(content: Any, key_path: str, value: Any, path: Path) -> list[str]:

@@ -29,10 +29,8 @@ def times_s(directory: Path, letter: str) -> list[float]:
 
 def test_distilling_keeps_the_fastest_of_each_workload(tmp_path: Path) -> None:
     kept = merge([tuned_tiny.tuned()], new(tmp_path / "best"), best=2)
-    # Of the dependents, only their default schedules were measured.
-    assert sorted(kept.values()) == [1, 1, 2]
-    for letter in "abc":
-        assert times_s(tmp_path / "best", letter) == times_s(tuned_tiny.tuned(), letter)[:2]
+    assert list(kept.values()) == [2]
+    assert times_s(tmp_path / "best", "b") == times_s(tuned_tiny.tuned(), "b")[:2]
 
 
 def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
@@ -98,7 +96,7 @@ def test_no_logs_are_no_seeds(tmp_path: Path) -> None:
 def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, output = str(tuned_tiny.tuned()), tmp_path / "best"
     assert main(["log", log, "--best", "1", "--output", str(output)]) == 0
-    assert capsys.readouterr().out == f"{output}: 3 records of 3 workloads\n"
+    assert capsys.readouterr().out == f"{output}: 1 records of 1 workloads\n"
     for arguments, complaint in (
         ([log, "--output", str(output)], "is there already"),
         ([log, "--output", str(tmp_path / "x"), "--best", "0"], "--best 0: give a number"),

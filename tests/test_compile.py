@@ -43,7 +43,7 @@ def compiled() -> tuple[CompileReport, Path]:
 def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
     report, directory = compiled()
     every = kernels(tuned_tiny.lowered())
-    assert report.scheduled_from_log == 3
+    assert report.scheduled_from_log == 1
     assert report.scheduled_from_log + report.scheduled_by_default == len(every)
     assert report.unscheduled == []
     assert 0 < report.max_relative_error <= 1e-4
@@ -67,7 +67,7 @@ def test_a_log_serves_the_kernels_it_knows() -> None:
     scheduled, served, rest = apply_log(
         tuned_tiny.lowered(), tuned_tiny.tasks(), read_database(tuned_tiny.tuned())
     )
-    known = {tuned_tiny.convolutions()[letter].info.workload for letter in "abc"}
+    known = {tuned_tiny.convolutions()["b"].info.workload}
     every = kernels(tuned_tiny.lowered())
     assert {every[name] for name in served} == known
     assert sorted([*served, *rest]) == sorted(every)

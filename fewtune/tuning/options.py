@@ -40,7 +40,7 @@ class TuneOptions(BaseModel):
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     least_gain: float = Field(
-        default=0.003,
+        default=0.006,
         ge=0,
         lt=1,
         description="end the run when the next batch promises less than this part of the model's "
@@ -84,7 +84,7 @@ class ShareOptions(BaseModel):
         "where the model gains most",
     )
     least_gain: float = Field(
-        default=0.003,
+        default=0.001,
         ge=0,
         lt=1,
         description="end the refinement when its next batch promises less than this part of the "
