@@ -62,14 +62,11 @@ def measured_rows(
     for samples_s in groups:
         for name, taken in samples_s.items():
             if name in rows:
-                achieved = interleave.ratio_stats(samples_s["full"], taken)
                 finished.append(
                     {
                         **rows[name],
                         "latency_ms": interleave.latency_stats(taken).median_ms,
-                        "achieved_perf_pct": 100 * achieved.median,
-                        "achieved_perf_p10_pct": 100 * achieved.p10,
-                        "achieved_perf_p90_pct": 100 * achieved.p90,
+                        **interleave.achieved_pct(samples_s["full"], taken),
                     }
                 )
     return finished

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune import interleave
-from fewtune.artifacts import CompileReport, Fingerprint, Metrics
+from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
@@ -161,12 +161,9 @@ def run(model: str, rounds: int, output: Path) -> None:
     full_s = rows[-1]["tuning_s"]
     for row in rows:
         name = row["variant"]
-        achieved = interleave.ratio_stats(samples["full"], samples[name])
         row["used_time_pct"] = 100 * row["tuning_s"] / full_s
         row["latency_ms"] = interleave.latency_stats(samples[name]).median_ms
-        row["achieved_perf_pct"] = 100 * achieved.median
-        row["achieved_perf_p10_pct"] = 100 * achieved.p10
-        row["achieved_perf_p90_pct"] = 100 * achieved.p90
+        row.update(interleave.achieved_pct(samples["full"], samples[name]))
         over = interleave.ratio_stats(samples["onnxruntime"], samples[name])
         row["speedup_over_onnxruntime"] = over.median
     trials_per_task = load_section("tune").trials_per_task
@@ -186,8 +183,6 @@ def run(model: str, rounds: int, output: Path) -> None:
 
 def markdown(output: Path) -> str:
     """All results in a folder, as one table with its conditions."""
-    from fewtune.artifacts import Conditions
-
     results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
     headings = [
         "model", "variant", "from the bank", "tuned", "time s", "used time %", "latency ms",

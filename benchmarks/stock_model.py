@@ -172,7 +172,6 @@ def result_of(
         Of stock's, the selective and the full library against onnxruntime.
     conditions : Conditions
     """
-    achieved = interleave.ratio_stats(samples_s["stock"], samples_s["selective"])
     latencies = {
         f"{name}_latency_ms": interleave.latency_stats(taken).median_ms
         for name, taken in samples_s.items()
@@ -195,9 +194,7 @@ def result_of(
         "stock_trials_per_task": tuned["trials_per_task"],
         "stock_tasks": tuned["tasks"],
         **latencies,
-        "achieved_perf_pct": 100 * achieved.median,
-        "achieved_perf_p10_pct": 100 * achieved.p10,
-        "achieved_perf_p90_pct": 100 * achieved.p90,
+        **interleave.achieved_pct(samples_s["stock"], samples_s["selective"]),
         "used_time_pct": 100 * selective.tuning_s / tuned["elapsed_s"],
         "selective_tuning_s": selective.tuning_s,
         "max_relative_error": max_relative_error,

@@ -39,7 +39,6 @@ def compare_strategies(
     error = max(variants.relative_error(name) for name in libraries)
     samples = variants.measured(options.rounds)
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
-    achieved = interleave.ratio_stats(samples["full"], samples["selective"])
     over_reference = {
         name: interleave.ratio_stats(samples["onnxruntime"], samples[name]).median
         for name in ("selective", "full")
@@ -54,9 +53,7 @@ def compare_strategies(
         untuned_latency_ms=stats["untuned"].median_ms,
         onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
         used_time_pct=100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
-        achieved_perf_pct=100 * achieved.median,
-        achieved_perf_p10_pct=100 * achieved.p10,
-        achieved_perf_p90_pct=100 * achieved.p90,
+        **interleave.achieved_pct(samples["full"], samples["selective"]),
         speedup_over_onnxruntime=over_reference["selective"],
         full_speedup_over_onnxruntime=over_reference["full"],
         tasks=selective.tasks,

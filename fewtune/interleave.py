@@ -107,3 +107,13 @@ def ratio_stats(slower_s: list[float], faster_s: list[float]) -> RatioStats:
     ratios = np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared])
     low, middle, high = np.percentile(ratios, [10, 50, 90])
     return RatioStats(median=float(middle), p10=float(low), p90=float(high))
+
+
+def achieved_pct(baseline_s: list[float], variant_s: list[float]) -> dict[str, float]:
+    """Performance of a variant over a baseline's, per cent, by the names that results use."""
+    achieved = ratio_stats(baseline_s, variant_s)
+    return {
+        "achieved_perf_pct": 100 * achieved.median,
+        "achieved_perf_p10_pct": 100 * achieved.p10,
+        "achieved_perf_p90_pct": 100 * achieved.p90,
+    }

@@ -24,6 +24,7 @@ from fewtune.tuning.archive import log_info
 from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState
 from fewtune.tuning.supervise import supervise
 from fewtune.tvm_runtime import ms
@@ -84,7 +85,11 @@ def share_schedules(
             "bank": str(bank_directory) if bank is not None else None,
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
             "cold_weights": tuned.cold_weights,
-            "peers": _peers(tuned, by_name),
+            "reached_ms": {
+                line.task: line.known_ms
+                for line in tuned.tasks
+                if line.task in selection.representatives
+            },
             "covered": sum(
                 task.info.share for task in tasks if task.info.name not in selection.set_aside
             ),
@@ -94,7 +99,8 @@ def share_schedules(
             "machine": fingerprint.identity(),
             "target": fingerprint.target,
             "workloads": {name: by_name[name].info.workload for name in takers},
-            "takers": {name: list(pair) for name, pair in takers.items()},
+            # As a journal that is read again has them: lists.
+            "takers": {name: list(taker) for name, taker in takers.items()},
             "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
             "bank": bank.digest if bank is not None else None,
             "cold_weights": tuned.cold_weights,
@@ -128,16 +134,16 @@ def share_schedules(
     return report
 
 
-def _takers(selection: Selection) -> dict[str, tuple[list[str], list[str]]]:
+def _takers(selection: Selection) -> dict[str, Taker]:
     """Every task that takes schedules, with the donors it asks first, and those it asks next."""
-    takers: dict[str, tuple[list[str], list[str]]] = {
-        **{name: ([donor], []) for name, donor in selection.dependents.items()},
-        **{name: ([], []) for name in selection.alone},
-        **{n: ([donor.name for donor in donors], []) for n, donors in selection.banked.items()},
+    first = {
+        **{name: [donor] for name, donor in selection.dependents.items()},
+        **{name: [] for name in selection.alone},
+        **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
     }
-    for name, donors in selection.second_donors.items():
-        takers[name][1].extend(donors)
-    return dict(sorted(takers.items()))
+    return {
+        name: Taker(first[name], selection.second_donors.get(name, [])) for name in sorted(first)
+    }
 
 
 def _banked(
@@ -171,23 +177,6 @@ def _spread(trials: list[Trial]) -> list[Trial]:
     best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
     count = _TAUGHT - len(best)
     return best + [rest[place * len(rest) // count] for place in range(count)]
-
-
-def _peers(tuned: TuneReport, by_name: dict[str, Task]) -> list[dict[str, Any]]:
-    """What the tuned tasks reached, as `TaskProgress` takes it."""
-    peers = []
-    for line in tuned.tasks:
-        info = by_name[line.task].info
-        peers.append(
-            {
-                "name": info.name,
-                "weight": info.weight,
-                "flops": info.flops,
-                "family": info.operator,
-                "best_s": [line.known_ms / 1e3] if line.known_ms is not None else [],
-            }
-        )
-    return peers
 
 
 def _write_log(

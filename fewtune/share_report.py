@@ -9,6 +9,8 @@ from typing import Any
 from fewtune.artifacts import Curve, CurvePoint, SharedTask, ShareRound, TuneReport
 from fewtune.tuning import sharing
 from fewtune.tuning.log import Trial
+from fewtune.tuning.measure import Outcome
+from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState, TaskState
 
 _REFINEMENT = "refinement"
@@ -22,9 +24,7 @@ _RULES = {
 }
 
 
-def task_line(
-    known: TaskState, taker: tuple[list[str], list[str]], events: list[dict]
-) -> SharedTask:
+def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> SharedTask:
     """How one task fared, read from the journal."""
     name = known.task.info.name
     rounds = [e for e in events if e.get("task") == name and e.get("round")]
@@ -50,8 +50,8 @@ def task_line(
     shared_s = min((t.outcome.median_s for t in known.trials if t.key in origins), default=math.inf)
     return SharedTask(
         task=name,
-        donors=taker[0],
-        second_donors=taker[1] if any(e["round"] == sharing.SECOND for e in rounds) else [],
+        donors=taker.first,
+        second_donors=taker.second if any(e["round"] == sharing.SECOND for e in rounds) else [],
         donor=donor,
         donor_rank=rank,
         status=status,
@@ -76,13 +76,12 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     names = (sharing.FIRST, sharing.SECOND, _REFINEMENT)
     spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
-    for name, event, before_s, after_s in _steps(state, events):
+    for event, saved_s in _steps(state, events):
+        name = event.get("round", _REFINEMENT)
         spent_s[name] += sum(event["phases"].values())
         trials[name] += len(event["trials"])
         touched[name].add(event["task"])
-        if before_s != math.inf:
-            weight = state.tasks[event["task"]].task.info.weight
-            gained_s[name] += weight * (before_s - after_s)
+        gained_s[name] += saved_s
     return [
         ShareRound(
             name=name,
@@ -96,20 +95,22 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     ]
 
 
-def _steps(
-    state: RunState, events: list[dict[str, Any]]
-) -> list[tuple[str, dict[str, Any], float, float]]:
-    """Every measured batch with its round, and its task's best seconds before and after."""
-    steps, best_s = [], dict[str, float]()
-    for name, known in state.tasks.items():
-        best_s[name] = known.default.outcome.median_s if known.default is not None else math.inf
+def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
+    """Every measured batch, and the seconds that it took off the model's estimated latency."""
+    best_s = {
+        name: known.default.outcome.median_s if known.default is not None else math.inf
+        for name, known in state.tasks.items()
+    }
+    steps = []
     for event in events:
         if event["kind"] != "batch":
             continue
         task = event["task"]
-        found = [Trial.from_json(entry).outcome.median_s for entry in event["trials"]]
+        found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
         before_s, best_s[task] = best_s[task], min([best_s[task], *found])
-        steps.append((event.get("round", _REFINEMENT), event, before_s, best_s[task]))
+        # Of a task without a time so far nothing was saved: its time was not in the estimate.
+        saved_s = before_s - best_s[task] if before_s != math.inf else 0.0
+        steps.append((event, state.tasks[task].task.info.weight * saved_s))
     return steps
 
 
@@ -132,11 +133,9 @@ def share_curve(
     ]
     trials = before.points[-1].trials if before.points else 0
     estimate_ms = points[-1].estimated_latency_ms if points else rest_ms
-    for _, event, before_s, after_s in _steps(state, events):
+    for event, saved_s in _steps(state, events):
         trials += len(event["trials"])
-        if before_s != math.inf:
-            weight = state.tasks[event["task"]].task.info.weight
-            estimate_ms -= weight * (before_s - after_s) * 1e3
+        estimate_ms -= saved_s * 1e3
         points.append(
             CurvePoint(
                 elapsed_s=round(tuned.tuning_s + event["elapsed_s"], 3),

@@ -130,7 +130,6 @@ def _supervise_here(
         job,
         tasks,
         fingerprint.target,
-        fingerprint.threads,
         journal,
         Progress(progress_path),
         pool(),

@@ -25,8 +25,8 @@ from fewtune.select.space import DesignSpace, design_space
 from fewtune.task.analysis import KernelCost, analyse
 from fewtune.tuning.archive import LoggedWorkload, log_info, logs_below, read_workloads
 from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.known import learnable
 from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, read_trace
-from fewtune.tuning.strategies import Scorer, remade
 from fewtune.tvm_runtime import tvm
 
 
@@ -129,9 +129,13 @@ def _distil(
         analyse(None, logged.module),
         design_space(logged.module, target),
         list(donations.items()),
-        _samples(
-            SearchSpace(logged.module, target),
-            [(read(trial), trial.outcome.median_s) for trial in sampled],
+        # Extracted here once, so that whoever learns needs no TVM.
+        Samples(
+            *learnable(
+                BoostedTrees(),
+                SearchSpace(logged.module, target),
+                [(read(trial), trial.outcome.median_s) for trial in sampled],
+            )
         ),
     )
 
@@ -144,15 +148,6 @@ def _samples_something(trial: Trial) -> bool:
         if instruction[0] in SAMPLING:
             return True
     return False
-
-
-def _samples(space: SearchSpace, traces: list[tuple[Trace, float]]) -> Samples:
-    """Features of measured traces: extracted here once, so that whoever learns needs no TVM."""
-    known = [(space.read(trace), time_s) for trace, time_s in traces]
-    points = [(point, time_s) for point, time_s in known if point is not None]
-    proposals, times_s = remade(space, [point for point, _ in points], [t for _, t in points])
-    scorer = Scorer(space, BoostedTrees())
-    return Samples(scorer.features([proposal.schedule for proposal in proposals]), times_s)
 
 
 def _entry(

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fewtune.artifacts import TaskInfo
+
 _RECENT_BATCHES = 3
 _TRUST_IN_PAST = 0.2
 _LEAST_REACHABLE = 0.02
@@ -54,6 +56,11 @@ class TaskProgress:
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
     finished: str | None = None
+
+    @staticmethod
+    def of(info: TaskInfo) -> TaskProgress:
+        """The progress of a task that nothing was measured of."""
+        return TaskProgress(info.name, info.weight, info.flops, info.operator)
 
     @property
     def current_s(self) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 import tvm_ffi
 
-from fewtune.schedule.search_space import Point, SearchSpace
+from fewtune.schedule.search_space import Point, SearchSpace, Trace
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.log import Trial, best_trials, read_trace
@@ -24,20 +27,54 @@ def measured_trials(database: ms.database.Database, tasks: list[Task]) -> dict[s
 
 def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], list[float]]:
     """Measured trials as points of a space, with their seconds; others are left out."""
-    points, times_s = [], []
-    for trial in trials:
-        point = space.read(read_trace(space.module, trial, space.target))
-        if point is not None:
-            points.append(point)
-            times_s.append(trial.outcome.median_s)
-    return points, times_s
+    return _points(space, _traces(space, trials))
+
+
+def learnable(
+    cost_model: BoostedTrees, space: SearchSpace, traces: Iterable[tuple[Trace, float]]
+) -> tuple[list[np.ndarray], list[float]]:
+    """Features of measured traces, and their seconds; what is no point of the space is left out.
+
+    Parameters
+    ----------
+    cost_model : BoostedTrees
+        Extracts them; it learns nothing.
+    space : SearchSpace
+    traces : iterable of (Trace, float)
+
+    Returns
+    -------
+    features : list of ndarray, each (stores, 164)
+    times_s : list of float
+    """
+    proposals, times_s = remade(space, *_points(space, traces))
+    return Scorer(space, cost_model).features([p.schedule for p in proposals]), times_s
 
 
 def teach(cost_model: BoostedTrees, taught: list[tuple[SearchSpace, list[Trial]]]) -> None:
     """Let a cost model learn from the trials of several tasks, in one training."""
-    groups = {}
-    for space, trials in taught:
-        proposals, times_s = remade(space, *known_points(space, trials))
-        features = Scorer(space, cost_model).features([p.schedule for p in proposals])
-        groups[tvm_ffi.structural_hash(space.module)] = (features, times_s)
-    cost_model.learn_groups(groups)
+    cost_model.learn_groups(
+        {
+            tvm_ffi.structural_hash(space.module): learnable(
+                cost_model, space, _traces(space, trials)
+            )
+            for space, trials in taught
+        }
+    )
+
+
+def _traces(space: SearchSpace, trials: list[Trial]) -> Iterator[tuple[Trace, float]]:
+    for trial in trials:
+        yield read_trace(space.module, trial, space.target), trial.outcome.median_s
+
+
+def _points(
+    space: SearchSpace, traces: Iterable[tuple[Trace, float]]
+) -> tuple[list[Point], list[float]]:
+    points, times_s = [], []
+    for trace, time_s in traces:
+        point = space.read(trace)
+        if point is not None:
+            points.append(point)
+            times_s.append(time_s)
+    return points, times_s

@@ -51,6 +51,11 @@ class Trial:
         return entry
 
     @staticmethod
+    def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
+        """A candidate that was just measured."""
+        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
+
+    @staticmethod
     def from_record(record: ms.database.TuningRecord) -> Trial:
         """A measured candidate, as TVM's database holds it."""
         return Trial(trace_key(record.trace), [float(s) for s in record.run_secs], None)

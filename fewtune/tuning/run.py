@@ -132,7 +132,6 @@ def _session(
     job: dict[str, Any],
     tasks: list[Task],
     target_json: str,
-    threads: int,  # noqa: ARG001 (every work is called alike)
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,

@@ -153,7 +153,7 @@ class Session:
                 self.announce(state)
                 schedule = default_schedule(state.task.mod, self.target)
                 if schedule is None:
-                    self.note_default(state, Trial(trace_key(None), None, "no_default_schedule"))
+                    self.note_default(state, None)
                 else:
                     batch.append((state, schedule))
             outcomes = self.measurer.measure(
@@ -163,8 +163,7 @@ class Session:
                 races=[state.task.info.name for state, _ in batch],
             )
             for (state, schedule), outcome in zip(batch, outcomes, strict=True):
-                key = trace_key(schedule.trace)
-                self.note_default(state, Trial(key, outcome.run_s, outcome.cause))
+                self.note_default(state, Trial.of(schedule, outcome))
         if waiting:
             self.note({"kind": "phases", **self.spent()})
             self.progress.say(
@@ -327,7 +326,9 @@ class Session:
         self.journal.append(event)
         self.state.take(event)
 
-    def note_default(self, state: TaskState, trial: Trial) -> None:
+    def note_default(self, state: TaskState, trial: Trial | None) -> None:
+        """Note how the default schedule fared; None where there is none."""
+        trial = trial or Trial(trace_key(None), None, "no_default_schedule")
         self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
     def _end(self, state: TaskState, why: str) -> None:

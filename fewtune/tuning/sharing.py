@@ -22,7 +22,7 @@ from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress, best_rates
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
-from fewtune.tuning.log import Trial, trace_key
+from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Outcome, Phases, module_specs
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
@@ -209,10 +209,9 @@ class Sharing(Session):
         learned = []
         for opening in batch:
             if opening.default is not None:
-                self.note_default(opening.state, _trial(opening.default, next(outcomes)))
+                self.note_default(opening.state, Trial.of(opening.default, next(outcomes)))
             elif opening.state.default is None:
-                nothing = Trial(trace_key(None), None, "no_default_schedule")
-                self.note_default(opening.state, nothing)
+                self.note_default(opening.state, None)
             measured = [next(outcomes) for _ in opening.offers.likeliest]
             learned.append([outcome.median_s for outcome in measured])
             self._note_round(name, opening, measured, spent)
@@ -231,7 +230,7 @@ class Sharing(Session):
     ) -> None:
         likeliest = opening.offers.likeliest
         trials = [
-            _trial(offer.proposal.schedule, outcome)
+            Trial.of(offer.proposal.schedule, outcome)
             for offer, outcome in zip(likeliest, measured, strict=True)
         ]
         task = opening.state.task.info.name
@@ -252,15 +251,10 @@ class Sharing(Session):
         )
 
 
-def _trial(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
-    return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
-
-
 def share_session(
     job: dict[str, Any],
     tasks: list[Task],
     target_json: str,
-    threads: int,  # noqa: ARG001 (every work is called alike)
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,
@@ -268,11 +262,16 @@ def share_session(
     """Child process: share what the job's donors have to give; see `fewtune.share`."""
     by_name = {task.info.name: task for task in tasks}
     takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
+    peers = []
+    for name, reached_ms in job["reached_ms"].items():
+        peer = TaskProgress.of(by_name[name].info)
+        peer.best_s = [] if reached_ms is None else [reached_ms / 1e3]
+        peers.append(peer)
     sharing = Sharing(
         [by_name[name] for name in takers],
         takers,
         {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
-        [TaskProgress(**peer) for peer in job["peers"]],
+        peers,
         ShareOptions.model_validate(job["options"]),
         target_from_json(target_json),
         journal,

@@ -126,13 +126,7 @@ class RunState:
     """
 
     def __init__(self, tasks: list[Task], tuned: list[str]) -> None:
-        self.tasks = {
-            task.info.name: TaskState(
-                task,
-                TaskProgress(task.info.name, task.info.weight, task.info.flops, task.info.operator),
-            )
-            for task in tasks
-        }
+        self.tasks = {task.info.name: TaskState(task, TaskProgress.of(task.info)) for task in tasks}
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()

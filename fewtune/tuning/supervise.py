@@ -53,7 +53,7 @@ def supervise(
     ----------
     work : str
         ``module:function``, called as
-        ``function(job, tasks, target_json, threads, journal, progress, pool)``.
+        ``function(job, tasks, target_json, journal, progress, pool)``.
     job : dict
         JSON values for it.
     tasks : list of Task
@@ -152,7 +152,7 @@ def _main(file: Path) -> int:
         journal = Journal(Path(described["journal"]), described["header"])
         with WorkerPool(target, threads, threads, nursery=nursery) as pool:
             getattr(importlib.import_module(module), function)(
-                described["job"], tasks, target, threads, journal, progress, pool
+                described["job"], tasks, target, journal, progress, pool
             )
     except FewtuneError as error:
         file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))

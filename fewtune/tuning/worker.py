@@ -48,6 +48,14 @@ class Race(NamedTuple):
     cold_weights: bool = False
 
 
+class _Built(NamedTuple):
+    """A compiled candidate: its code, the shapes of its buffers, and which of them are weights."""
+
+    code: Any
+    shapes: list[tuple[int, ...]]
+    weight_places: list[int]
+
+
 class _Kernel(NamedTuple):
     """A built candidate, its arguments, and the weights that no call is to find in the cache."""
 
@@ -74,9 +82,7 @@ class Worker:
         self._calibrates = not has_own_device(self._target)
         self._calibration: Calibration | None = None
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-        self._built: dict[int, Any] = {}
-        self._shapes: dict[int, list[tuple[int, ...]]] = {}
-        self._weight_places: dict[int, list[int]] = {}
+        self._built: dict[int, _Built] = {}
         self._flusher: WeightFlusher | None = None
         self._buffers: dict[str, list[Any]] = {}
 
@@ -93,9 +99,8 @@ class Worker:
         built = getattr(built, "jit", lambda: built)()
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
-        self._built[number] = built
-        self._shapes[number] = _argument_shapes(module["main"])
-        self._weight_places[number] = weight_places(module)
+        shapes = _argument_shapes(module["main"])
+        self._built[number] = _Built(built, shapes, weight_places(module))
         return time.perf_counter() - started
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
@@ -164,8 +169,6 @@ class Worker:
     def forget(self) -> None:
         """Drop every built candidate and buffer."""
         self._built.clear()
-        self._shapes.clear()
-        self._weight_places.clear()
         self._buffers.clear()
 
     def resident_bytes(self) -> int:
@@ -175,9 +178,10 @@ class Worker:
 
     def _kernel(self, number: int, specs: list[tuple[list[int], str]], *, cold: bool) -> _Kernel:
         """Candidate ``number`` with its arguments, and those that are flushed before a call."""
-        arguments = self._arguments(number, specs)
-        weights = [arguments[place] for place in self._weight_places[number]] if cold else []
-        return _Kernel(self._built[number], arguments, weights)
+        built = self._built[number]
+        arguments = self._arguments(built.shapes, specs)
+        weights = [arguments[place] for place in built.weight_places] if cold else []
+        return _Kernel(built.code, arguments, weights)
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
@@ -191,8 +195,10 @@ class Worker:
         evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
         return [float(value) for value in evaluator(*kernel.arguments).results]
 
-    def _arguments(self, number: int, specs: list[tuple[list[int], str]]) -> list[Any]:
-        """The task's buffers, weights in the layout that candidate ``number`` reads them in."""
+    def _arguments(
+        self, shapes: list[tuple[int, ...]], specs: list[tuple[list[int], str]]
+    ) -> list[Any]:
+        """The task's buffers, weights in the layout that a candidate of ``shapes`` reads."""
         key = repr(specs)
         if key not in self._buffers:
             self._buffers.clear()
@@ -203,7 +209,7 @@ class Worker:
                 buffers.append(buffer)
             self._buffers[key] = buffers
         views = []
-        for buffer, shape in zip(self._buffers[key], self._shapes[number], strict=True):
+        for buffer, shape in zip(self._buffers[key], shapes, strict=True):
             views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
         return views
 

@@ -173,7 +173,8 @@ class Explorer:
             while left > 0 and len(drawn) < count - len(found):
                 left -= 1
                 point = draw()
-                if not (self._is_used(point) or point in taken or point in drawn):
+                used = point in self._rejected or point in self.times_s or point in taken
+                if not used and point not in drawn:
                     drawn[point] = int(self.random.integers(1, 2**30))
             made_all = self.space.make_all(list(drawn), list(drawn.values()))
             for point, made in zip(drawn, made_all, strict=True):
@@ -192,9 +193,6 @@ class Explorer:
                 found[made.point] = Proposal(made.schedule, made.point)
         taken.update(found)
         return list(found.values())
-
-    def _is_used(self, point: Point) -> bool:
-        return point in self._rejected or point in self.times_s
 
     def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals with features, and their scores: equal ones until the model is trained."""
