@@ -1,8 +1,9 @@
 """Stock MetaSchedule on a whole model: ``python benchmarks/stock_model.py MODEL [--trials 32]``.
 
 To be run in a checkout where ``fewtune run MODEL --all`` was done. Stock ``tune_tasks`` gets the
-same tasks, weights, target and threads as full tuning, and its own defaults for all else
-(``LocalBuilder``, ``LocalRunner``, gradient scheduler), in a process of its own. Its clock starts
+model as it is imported here, but for Winograd's transforms, which are no part of TVM's import; the
+same target and threads, and its own defaults for all else (``LocalBuilder``, ``LocalRunner``,
+gradient scheduler), in a process of its own. Its clock starts
 after its imports. Log and database stay under ``.fewtune/stock/MODEL``. Kernels for which stock
 found nothing are built unscheduled, as stock does. Then stock's, the selective and the full
 library, untuned TVM and onnxruntime are measured in turns in one process, and
@@ -25,7 +26,7 @@ try:
 except ImportError:
     from stock_process import StockProcess, job_tasks
 from fewtune import interleave
-from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
+from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
 from fewtune.compile import LIBRARY, CompileOptions, apply_log, verify
 from fewtune.device_lock import device_lock, device_name
@@ -33,9 +34,9 @@ from fewtune.errors import FewtuneError, InputError, MachineError, VerificationE
 from fewtune.executable import build_executable
 from fewtune.files import canonical_json, write_text
 from fewtune.machine import require_compiler, target_from_json
-from fewtune.model import layout_free
-from fewtune.model.relax_import import read_lowered
-from fewtune.task.extract import Task, read_tasks
+from fewtune.model import layout_free, prepare
+from fewtune.model.relax_import import REFERENCE, lower
+from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.log import read_database
 from fewtune.tvm_runtime import tvm
 from stages.places import Places
@@ -209,7 +210,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     places, model = Places(), arguments.model
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
-    tasks = read_tasks(places.tasks(model))
+    imported = places.imported(model)
+    lowered = plain_lowered(imported, target)
+    tasks = extract_tasks(lowered, target)
     # Read before hours of tuning, so that what is missing is said now.
     selective = Metrics.read(places.benchmarked(model, "selective"))
     libraries = {
@@ -227,8 +230,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             tuned = tune_with_stock(tasks, fingerprint, arguments.trials, arguments.seed, work)
         print(f"stock: {tuned['trials']} trials in {tuned['elapsed_s']:.0f} s", flush=True)
         check_builds(tuned, work)
-        library, imported = work / LIBRARY, places.imported(model)
-        rest = build_stock(read_lowered(imported), tasks, work, target, library)
+        library = work / LIBRARY
+        rest = build_stock(lowered, tasks, work, target, library)
         bound = CompileOptions().error_bound
         error = verify(library, imported, target, fingerprint.threads, options.seed)
         if not error <= bound:
@@ -242,6 +245,19 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         samples_s = variants.measured(options.rounds)
     conditions = conditions_of(fingerprint, options, arguments.trials)
     return result_of(model, tuned, rest, selective, samples_s, error, conditions)
+
+
+def plain_lowered(imported: Path, target: tvm.target.Target) -> tvm.IRModule:
+    """The imported model, every convolution as its plain sum.
+
+    Parameters
+    ----------
+    imported : Path
+        What the import stage wrote.
+    target : Target
+    """
+    model = prepare.simplify(prepare.load(imported / REFERENCE))
+    return lower(model, target, ImportReport.read(imported).layout)
 
 
 def _belongs_to(tasks: list[Task], fingerprint: Fingerprint) -> dict[str, Any]:

@@ -107,6 +107,10 @@ class ImportReport(Artifact):
     nodes_simplified: int
     layout: Literal["NHWC", "NCHW"]
     layout_note: str
+    winograd: int = Field(default=0, description="convolutions by Winograd's transforms")
+    saved_flops: float = Field(
+        default=0, description="operations that those products need less than the plain sums"
+    )
     transposes: int = Field(description="layout transposes left in the lowered module")
     max_relative_error: float = Field(description="untuned TVM against onnxruntime")
     error_bound: float
@@ -406,6 +410,11 @@ class BenchmarkReport(Artifact):
     model_gflops: float | None = Field(
         default=None, description="operations of all tasks over the tuned latency, 10^9 a second"
     )
+    plain_gflops: float | None = Field(
+        default=None,
+        description="the same with every convolution counted as its plain sum; null where none "
+        "goes through Winograd's transforms",
+    )
     peak_gflops: float | None = Field(
         default=None, description="most the machine did in float32 multiply-adds; null for a GPU"
     )
@@ -454,6 +463,9 @@ class Metrics(Artifact):
     trials: int
     max_relative_error: float
     model_gflops: float | None = None
+    plain_gflops: float | None = Field(
+        default=None, description="with every convolution counted as its plain sum"
+    )
     peak_gflops: float | None = None
     peak_pct: float | None = Field(default=None, description="of the peak, over the whole model")
     outside_tuned_pct: float | None = Field(

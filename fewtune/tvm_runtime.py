@@ -44,7 +44,7 @@ def _stand_in_for_intrinsics() -> None:
 
 _stand_in_for_intrinsics()
 
-from tvm import relax  # noqa: E402
+from tvm import relax, te  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 
 
@@ -68,4 +68,4 @@ def set_threads(threads: int) -> None:
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
 
 
-__all__ = ["ms", "register_intrinsics", "relax", "set_threads", "tvm", "usable_cores"]
+__all__ = ["ms", "register_intrinsics", "relax", "set_threads", "te", "tvm", "usable_cores"]

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +15,7 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
-from fewtune.model import layout_free, prepare, reference
+from fewtune.model import layout_free, prepare, reference, winograd
 from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
 from fewtune.model.source import load_registered
@@ -40,11 +40,34 @@ class ImportOptions(BaseModel):
         default="NHWC", description="layout of convolutions; NHWC falls back where it fails"
     )
     error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
+    winograd: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: Winograd's transforms for the 3x3 convolutions that are expected to "
+        "gain by them, on CPUs in NHWC; never: every convolution summed directly",
+    )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
 
 
+class _Plan(NamedTuple):
+    """One way to lower a model."""
+
+    layout: Literal["NHWC", "NCHW"]
+    chooser: winograd.Chooser | None = None
+
+    @property
+    def transforms(self) -> list[tuple[winograd.Convolution, int]]:
+        return self.chooser.chosen if self.chooser is not None else []
+
+    @property
+    def text(self) -> str:
+        return f"{self.layout} with Winograd's transforms" if self.transforms else self.layout
+
+
 def lower(
-    model: onnx.ModelProto, target: tvm.target.Target, layout: Literal["NHWC", "NCHW"]
+    model: onnx.ModelProto,
+    target: tvm.target.Target,
+    layout: Literal["NHWC", "NCHW"],
+    tile_of: Callable[[winograd.Convolution], int] | None = None,
 ) -> tvm.IRModule:
     """Import an ONNX graph into Relax and lower it to fused kernels.
 
@@ -55,6 +78,9 @@ def lower(
     target : tvm.target.Target
     layout : {"NHWC", "NCHW"}
         Layout that 2-D convolutions run in.
+    tile_of : callable, optional
+        The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
+        (`fewtune.model.winograd.legalize`).
 
     Returns
     -------
@@ -65,6 +91,7 @@ def lower(
 
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
+    legalizers = {"relax.nn.conv2d": winograd.legalize(tile_of)} if tile_of is not None else None
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -72,7 +99,7 @@ def lower(
         *convert,
         relax.transform.Normalize(),
         relax.transform.FoldConstant(),
-        relax.transform.LegalizeOps(),
+        relax.transform.LegalizeOps(legalizers),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -123,35 +150,35 @@ def import_model(
     session = reference.OnnxruntimeSession(reference_path, threads)
     expected = session.run(feeds)
 
-    def attempt(layout: Literal["NHWC", "NCHW"]) -> tuple[tvm.IRModule, float]:
-        lowered = lower(simplified, target, layout)
-        say(f"{name}: {layout} lowered, running it untuned beside onnxruntime")
+    def attempt(plan: _Plan) -> tuple[tvm.IRModule, float]:
+        lowered = lower(simplified, target, plan.layout, plan.chooser)
+        say(f"{name}: {plan.text} lowered, running it untuned beside onnxruntime")
         actual = CompiledModel(build_executable(lowered, target), target).outputs(
             [feeds[spec.name] for spec in inputs]
         )
-        return lowered, reference.relative_error(actual, expected)
+        error = reference.relative_error(actual, expected)
+        if not error <= options.error_bound:
+            raise VerificationError(
+                f"{name}: untuned outputs are {error:.1e} away from onnxruntime's, above "
+                f"import_model.error_bound {options.error_bound:.1e}: the import is wrong, not "
+                "the tuning; raise the bound only if the model is known to be that sensitive"
+            )
+        return lowered, error
 
-    layout: Literal["NHWC", "NCHW"] = options.layout
-    layout_note = "as asked"
-    try:
-        lowered, error = attempt(layout)
-        if layout == "NHWC" and not error <= options.error_bound:
-            raise VerificationError(f"NHWC outputs are {error:.1e} away from onnxruntime's")
-    except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
-        if layout == "NCHW":
-            raise _import_fault(name, bound, fault) from fault
-        layout, layout_note = "NCHW", f"NHWC failed: {first_line(fault)}"
-        say(f"{name}: {layout_note}; trying NCHW")
+    plans = _plans(target, options)
+    failures: list[str] = []
+    while True:
+        plan = plans.pop(0)
         try:
-            lowered, error = attempt(layout)
-        except Exception as second:  # noqa: BLE001
-            raise _import_fault(name, bound, second) from second
-    if not error <= options.error_bound:
-        raise VerificationError(
-            f"{name}: untuned outputs are {error:.1e} away from onnxruntime's, above "
-            f"import_model.error_bound {options.error_bound:.1e}: the import is wrong, not the "
-            "tuning; raise the bound only if the model is known to be that sensitive"
-        )
+            lowered, error = attempt(plan)
+            break
+        except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
+            if plan.chooser is not None and not plan.transforms:
+                plans.pop(0)  # the same without the transforms is what has just failed
+            if not plans:
+                raise _import_fault(name, bound, fault) from fault
+            failures.append(f"{plan.text} failed: {first_line(fault)}")
+            say(f"{name}: {failures[-1]}; trying {plans[0].layout}")
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
     report = ImportReport(
         model=name,
@@ -163,8 +190,10 @@ def import_model(
         parameters=prepare.parameter_count(bound),
         nodes=len(bound.graph.node),
         nodes_simplified=len(simplified.graph.node),
-        layout=layout,
-        layout_note=layout_note,
+        layout=plan.layout,
+        layout_note="; ".join(failures) or "as asked",
+        winograd=len(plan.transforms),
+        saved_flops=plan.chooser.saved_flops if plan.chooser is not None else 0,
         transposes=sum(
             count
             for kernel, count in call_counts(lowered).items()
@@ -176,6 +205,17 @@ def import_model(
     )
     report.write(directory)
     return report
+
+
+def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
+    """What to try, the fastest first; the last one is a model's last chance."""
+    plans = [_Plan("NCHW")]
+    if options.layout == "NHWC":
+        plans.insert(0, _Plan("NHWC"))
+        # Only on CPUs are there schedules for the transforms.
+        if options.winograd == "auto" and str(target.kind.name) == "llvm":
+            plans.insert(0, _Plan("NHWC", winograd.Chooser()))
+    return plans
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:

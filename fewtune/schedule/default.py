@@ -19,6 +19,7 @@ from fewtune.schedule.blocks import (
 from fewtune.schedule.injective import schedule_injective
 from fewtune.schedule.reduction import schedule_reduction
 from fewtune.schedule.rows import schedule_rows
+from fewtune.schedule.winograd import schedule_winograd
 from fewtune.tvm_runtime import tvm
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
         nothing could be done (an odd or a very small kernel), never an error.
     """
     traits = CpuTraits.of(target)
-    for attempt in (_by_kind, _inlined, _block_by_block, _outermost):
+    for attempt in (schedule_winograd, _by_kind, _inlined, _block_by_block, _outermost):
         try:
             sch = tvm.s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
             if attempt(sch, traits):

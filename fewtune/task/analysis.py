@@ -34,6 +34,11 @@ _FAMILIES = (
 _TRANSPOSED_CONVOLUTION = frozenset({"data_dilate", "kernel_transform"})
 
 
+def cost_bytes(flops: float, size: float, calls: int = 1) -> float:
+    """Time as the bytes that memory moves in it: arithmetic, then traffic, then calls."""
+    return flops / _FLOPS_PER_BYTE + size + calls * _CALL_BYTES
+
+
 @dataclass(frozen=True)
 class KernelCost:
     """Anchor block, operator family and cost of one kernel."""

@@ -1,0 +1,208 @@
+"""Winograd's transforms: the same result as the convolution itself, in fewer multiplications."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.model import prepare, reference, winograd
+from fewtune.model.calls import call_counts
+from fewtune.model.relax_import import ImportOptions, lower, read_lowered
+from fewtune.schedule.default import apply_default_schedules, default_schedule
+from fewtune.task.extract import extract_tasks
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+from tests.test_relax_import import imported
+from tests.tiny_models import make_model, random_weight
+
+BOUND = 2e-5
+
+
+def convolution_model(
+    size: tuple[int, int],
+    channels: int = 16,
+    filters: int = 32,
+    residual: bool = False,
+    batch: int = 1,
+    **attributes: object,
+) -> ModelProto:
+    """A convolution with bias and activation; with ``residual``, its input is added as well."""
+    settings = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], **attributes}
+    generator = np.random.default_rng(1)
+    group = int(settings.get("group", 1))
+    weights = {
+        "weight": random_weight(generator, filters, channels // group, *settings["kernel_shape"]),
+        "bias": generator.standard_normal(filters).astype(np.float32),
+    }
+    nodes = [helper.make_node("Conv", ["x", "weight", "bias"], ["conv"], name="conv", **settings)]
+    nodes.append(
+        helper.make_node("Add", ["conv", "x"], ["sum"], name="add")
+        if residual
+        else helper.make_node("Identity", ["conv"], ["sum"], name="identity")
+    )
+    nodes.append(helper.make_node("Relu", ["sum"], ["y"], name="relu"))
+    return make_model(nodes, {"x": [batch, channels, *size]}, {"y": None}, weights)
+
+
+def lowered_with(model: ModelProto, m: int) -> tvm.IRModule:
+    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    return lower(simplified, tuned_tiny.target(), "NHWC", lambda _: m)
+
+
+def error_of(model: ModelProto, module: tvm.IRModule, folder: Path) -> float:
+    bound = prepare.bind_shapes(model, {}, {})
+    prepare.save(bound, folder / "reference.onnx")
+    inputs, _ = reference.tensor_specs(bound)
+    feeds = reference.random_inputs(inputs, 0)
+    expected = reference.OnnxruntimeSession(folder / "reference.onnx", 1).run(feeds)
+    target = tuned_tiny.target()
+    built = CompiledModel(build_executable(module, target), target)
+    return reference.relative_error(built.outputs([feeds[spec.name] for spec in inputs]), expected)
+
+
+def scheduled(module: tvm.IRModule) -> tvm.IRModule:
+    return apply_default_schedules(module, list(call_counts(module)), tuned_tiny.target())
+
+
+@cache
+def plain() -> tvm.IRModule:
+    return lowered_with(convolution_model((8, 8)), 4)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("size", [(8, 8), (7, 13), (5, 19)])
+def test_odd_sizes_agree_with_onnxruntime(m: int, size: tuple[int, int], tmp_path: Path) -> None:
+    model = convolution_model(size)
+    assert error_of(model, scheduled(lowered_with(model, m)), tmp_path) < BOUND
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [2, 0, 1, 1]])
+def test_any_padding_agrees(pads: list[int], tmp_path: Path) -> None:
+    model = convolution_model((9, 10), pads=pads)
+    assert error_of(model, scheduled(lowered_with(model, 4)), tmp_path) < BOUND
+
+
+def test_every_image_of_a_batch_agrees(tmp_path: Path) -> None:
+    model = convolution_model((6, 9), batch=3)
+    assert error_of(model, scheduled(lowered_with(model, 4)), tmp_path) < BOUND
+
+
+def test_channels_that_fill_no_vector_agree(tmp_path: Path) -> None:
+    model = convolution_model((6, 6), channels=5, filters=7)
+    assert error_of(model, scheduled(lowered_with(model, 2)), tmp_path) < BOUND
+
+
+def test_a_residual_is_fused_into_the_output_transform(tmp_path: Path) -> None:
+    model = convolution_model((8, 8), channels=32, residual=True)
+    module = lowered_with(model, 4)
+    kernels = [name for name in call_counts(module) if winograd.OUTPUT in name]
+    assert len(kernels) == 1
+    assert "add" in kernels[0]
+    assert "relu" in kernels[0]
+    assert error_of(model, scheduled(module), tmp_path) < BOUND
+
+
+def test_unscheduled_transforms_agree_too(tmp_path: Path) -> None:
+    assert error_of(convolution_model((8, 8)), plain(), tmp_path) < BOUND
+
+
+def test_the_product_is_a_task_with_a_quarter_of_the_multiplications() -> None:
+    tasks = extract_tasks(plain(), tuned_tiny.target())
+    (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
+    # 8 x 8 outputs of 9 products each are four tiles of 36.
+    assert product.info.shapes[0] == [36, 4, 16]
+    assert product.info.flops == 2 * 8 * 8 * 9 * 16 * 32 / 4
+    assert [int(place) for place in product.mod["main"].attrs["layout_free_buffers"]] == [1]
+
+
+def test_transforms_run_on_all_threads_and_lanes() -> None:
+    model = convolution_model((32, 32), channels=64)
+    tasks = {t.info.name: t for t in extract_tasks(lowered_with(model, 4), tuned_tiny.target())}
+    transforms = [name for name in tasks if winograd.INPUT in name or winograd.OUTPUT in name]
+    assert len(transforms) == 2
+    for name in transforms:
+        schedule = default_schedule(tasks[name].mod, tuned_tiny.target())
+        text = schedule.mod.script()
+        assert "T.parallel" in text
+        assert "T.vectorized" in text
+        # One store a place and no choice between rows is left when its loops are unrolled.
+        assert "T.unroll" in text
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"strides": [2, 2]},
+        {"dilations": [2, 2], "pads": [2, 2, 2, 2]},
+        {"group": 16, "filters": 16},
+        {"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]},
+        {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]},
+    ],
+)
+def test_other_convolutions_are_left_as_they_are(attributes: dict[str, object]) -> None:
+    module = lowered_with(convolution_model((8, 8), **attributes), 4)
+    assert not [name for name in call_counts(module) if "winograd" in name]
+
+
+def test_weights_are_summed_in_double_precision() -> None:
+    weights = np.random.default_rng(0).standard_normal((3, 3, 2, 3)).astype(np.float32)
+    for m in (2, 4):
+        transformed = winograd.transformed_weights(weights, m)
+        assert transformed.shape == ((m + 2) ** 2, 2, 3)
+        assert transformed.dtype == np.float32
+        # The last place is the last weight itself, the first one a multiple of the first.
+        assert np.array_equal(transformed[-1], weights[2, 2])
+
+
+def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
+    return winograd.Convolution((1, size, size, channels), filters, (1, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "filters", "m"),
+    [
+        (28, 128, 128, 4),  # measured 2.4 times as fast as its plain sum (2 cores, AVX-512)
+        (14, 256, 256, 2),
+        (8, 16, 16, 0),  # three kernels cost more than they save
+        (224, 3, 64, 0),  # three channels fill no vector
+        (7, 512, 512, 0),  # weights of 17 or 38 MB instead of 9
+    ],
+)
+def test_the_tile_is_the_one_that_saves_more_than_it_moves(
+    size: int, channels: int, filters: int, m: int
+) -> None:
+    assert winograd.best_tile(convolution(size, channels, filters)) == m
+
+
+def test_the_import_says_what_it_transformed(tmp_path: Path) -> None:
+    model = convolution_model((28, 28), channels=128, filters=128)
+    report = imported(model, tmp_path)
+    plain = convolution(28, 128, 128)
+    assert report.winograd == 1
+    # 49 tiles of 4 x 4 fill the plane: a quarter of the multiplications is left.
+    assert report.saved_flops == plain.flops * 3 / 4
+    assert report.max_relative_error < BOUND
+    names = call_counts(read_lowered(tmp_path / "import"))
+    assert any("winograd_matmul" in name for name in names)
+
+
+def test_never_leaves_the_sums(tmp_path: Path) -> None:
+    model = convolution_model((28, 28), channels=64, filters=64)
+    report = imported(model, tmp_path, ImportOptions(winograd="never"))
+    assert (report.winograd, report.saved_flops) == (0, 0)
+    assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "winograd" in n]
+
+
+def test_a_model_too_sensitive_for_the_transforms_is_imported_without(tmp_path: Path) -> None:
+    wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd._TRANSFORMS.items()}
+    with mock.patch.object(winograd, "_TRANSFORMS", wrong):
+        report = imported(convolution_model((28, 28), channels=64, filters=64), tmp_path)
+    assert (report.layout, report.winograd) == ("NHWC", 0)
+    assert report.layout_note.startswith("NHWC with Winograd's transforms failed: ")
+    assert "away from onnxruntime's" in report.layout_note
