@@ -204,9 +204,7 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
 
     def tile(place: Any, p: Any, c: Any) -> Any:
         b, t, s = p // (rows * columns), p // columns % rows, p % columns
-        return _chosen(
-            place % places, matrix, lambda j: along[b, t, place // places, s * m + j, c]
-        )
+        return _chosen(place % places, matrix, lambda j: along[b, t, place // places, s * m + j, c])
 
     return te.compute((places**2, batch * rows * columns, channels), tile, name=INPUT)
 
@@ -237,9 +235,7 @@ def transformed_output(products: te.Tensor, convolution: Convolution, m: int) ->
     )
     return te.compute(
         (batch, convolution.height, convolution.width, filters),
-        lambda b, y, x, n: _chosen(
-            y % m, matrix, lambda i: along[b, y // m, x // m, i, x % m, n]
-        ),
+        lambda b, y, x, n: _chosen(y % m, matrix, lambda i: along[b, y // m, x // m, i, x % m, n]),
         name=OUTPUT,
     )
 
@@ -329,4 +325,3 @@ def _combination(row: Sequence[float], term: Callable[[int], Any]) -> Any:
             continue
         total = total + scaled if factor > 0 else total - scaled
     return total
-
