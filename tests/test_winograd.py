@@ -14,6 +14,7 @@ from fewtune.executable import CompiledModel, build_executable
 from fewtune.model import prepare, reference, winograd
 from fewtune.model.calls import call_counts
 from fewtune.model.relax_import import ImportOptions, lower, read_lowered
+from fewtune.model.winograd_choice import best_tile
 from fewtune.schedule.default import apply_default_schedules, default_schedule
 from fewtune.task.extract import extract_tasks
 from fewtune.tvm_runtime import tvm
@@ -177,7 +178,7 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
 def test_the_tile_is_the_one_that_saves_more_than_it_moves(
     size: int, channels: int, filters: int, m: int
 ) -> None:
-    assert winograd.best_tile(convolution(size, channels, filters)) == m
+    assert best_tile(convolution(size, channels, filters)) == m
 
 
 def test_the_import_says_what_it_transformed(tmp_path: Path) -> None:
@@ -200,8 +201,8 @@ def test_never_leaves_the_sums(tmp_path: Path) -> None:
 
 
 def test_a_model_too_sensitive_for_the_transforms_is_imported_without(tmp_path: Path) -> None:
-    wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd._TRANSFORMS.items()}
-    with mock.patch.object(winograd, "_TRANSFORMS", wrong):
+    wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
+    with mock.patch.object(winograd, "TRANSFORMS", wrong):
         report = imported(convolution_model((28, 28), channels=64, filters=64), tmp_path)
     assert (report.layout, report.winograd) == ("NHWC", 0)
     assert report.layout_note.startswith("NHWC with Winograd's transforms failed: ")

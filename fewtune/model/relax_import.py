@@ -15,10 +15,12 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
-from fewtune.model import layout_free, prepare, reference, winograd
+from fewtune.model import layout_free, prepare, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
 from fewtune.model.source import load_registered
+from fewtune.model.winograd import Convolution
+from fewtune.model.winograd_choice import Chooser, legalize
 from fewtune.tvm_runtime import relax, set_threads, tvm
 
 LOWERED = "lowered.json"
@@ -52,10 +54,10 @@ class _Plan(NamedTuple):
     """One way to lower a model."""
 
     layout: Literal["NHWC", "NCHW"]
-    chooser: winograd.Chooser | None = None
+    chooser: Chooser | None = None
 
     @property
-    def transforms(self) -> list[tuple[winograd.Convolution, int]]:
+    def transforms(self) -> list[tuple[Convolution, int]]:
         return self.chooser.chosen if self.chooser is not None else []
 
     @property
@@ -67,7 +69,7 @@ def lower(
     model: onnx.ModelProto,
     target: tvm.target.Target,
     layout: Literal["NHWC", "NCHW"],
-    tile_of: Callable[[winograd.Convolution], int] | None = None,
+    tile_of: Callable[[Convolution], int] | None = None,
 ) -> tvm.IRModule:
     """Import an ONNX graph into Relax and lower it to fused kernels.
 
@@ -80,7 +82,7 @@ def lower(
         Layout that 2-D convolutions run in.
     tile_of : callable, optional
         The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
-        (`fewtune.model.winograd.legalize`).
+        (`fewtune.model.winograd_choice.legalize`).
 
     Returns
     -------
@@ -91,7 +93,7 @@ def lower(
 
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
-    legalizers = {"relax.nn.conv2d": winograd.legalize(tile_of)} if tile_of is not None else None
+    legalizers = {"relax.nn.conv2d": legalize(tile_of)} if tile_of is not None else None
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -214,7 +216,7 @@ def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
         plans.insert(0, _Plan("NHWC"))
         # Only on CPUs are there schedules for the transforms.
         if options.winograd == "auto" and str(target.kind.name) == "llvm":
-            plans.insert(0, _Plan("NHWC", winograd.Chooser()))
+            plans.insert(0, _Plan("NHWC", Chooser()))
     return plans
 
 

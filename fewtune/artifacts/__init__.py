@@ -1,0 +1,65 @@
+"""The files that pass from one stage to the next, each with its one typed reader and writer.
+
+Every artifact is canonical JSON (sorted keys), so that equal results are equal bytes.
+"""
+
+from __future__ import annotations
+
+from fewtune.artifacts.base import Artifact, Part
+from fewtune.artifacts.machine import Conditions, Fingerprint, LogInfo
+from fewtune.artifacts.model import ImportReport, TaskInfo, TaskTable, TensorSpec
+from fewtune.artifacts.results import (
+    BenchmarkReport,
+    Comparison,
+    CompileReport,
+    KernelRow,
+    LatencyStats,
+    Metrics,
+    RatioStats,
+)
+from fewtune.artifacts.selection import BankDonor, Cluster, Selection, SelectionTiming
+from fewtune.artifacts.tuning import (
+    Curve,
+    CurvePoint,
+    SharedTask,
+    ShareReport,
+    ShareRound,
+    ShareStatus,
+    TunedTask,
+    TuneReport,
+    TuneStatus,
+    failures_by_cause,
+)
+
+__all__ = [
+    "Artifact",
+    "BankDonor",
+    "BenchmarkReport",
+    "Cluster",
+    "Comparison",
+    "CompileReport",
+    "Conditions",
+    "Curve",
+    "CurvePoint",
+    "Fingerprint",
+    "ImportReport",
+    "KernelRow",
+    "LatencyStats",
+    "LogInfo",
+    "Metrics",
+    "Part",
+    "RatioStats",
+    "Selection",
+    "SelectionTiming",
+    "ShareReport",
+    "ShareRound",
+    "ShareStatus",
+    "SharedTask",
+    "TaskInfo",
+    "TaskTable",
+    "TensorSpec",
+    "TuneReport",
+    "TuneStatus",
+    "TunedTask",
+    "failures_by_cause",
+]

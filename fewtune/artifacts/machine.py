@@ -1,0 +1,50 @@
+"""The machine, and what figures hold on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from pydantic import Field
+
+from fewtune.artifacts.base import Artifact, Part
+
+
+class Fingerprint(Artifact):
+    """What a measured figure depends on besides the parameters: machine and versions."""
+
+    file_name = "fingerprint.json"
+
+    device: str = Field(description="CPU or GPU model the kernels run on")
+    logical_cores: int
+    memory_gib: int
+    system: str
+    target: str = Field(description="the resolved TVM target, as JSON")
+    threads: int = Field(description="threads that TVM and onnxruntime both get")
+    versions: dict[str, str] = Field(description="python, tvm, tvm_ffi, llvm, onnxruntime, ...")
+
+    def identity(self) -> str:
+        """Twelve hex digits that differ when any field differs."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class LogInfo(Artifact):
+    """Where the figures of a tuning log hold."""
+
+    file_name = "log.json"
+
+    machine: str = Field(description="CPU or GPU model")
+    target: str = Field(description="the resolved TVM target, as JSON")
+    threads: int
+    tvm: str = Field(description="version of apache-tvm")
+
+
+class Conditions(Part):
+    """Under which a table's figures hold."""
+
+    fingerprint: Fingerprint
+    date: str = Field(description="UTC, ISO 8601, to the minute")
+    trials_per_task: int
+    rounds: int
+    seed: int

@@ -1,0 +1,73 @@
+"""The imported model and its tasks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fewtune.artifacts.base import Artifact, Part
+
+
+class TensorSpec(Part):
+    """Name, static shape and numpy dtype name of a model's input or output."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+class ImportReport(Artifact):
+    """What import_model did and how far the untuned module is from onnxruntime."""
+
+    file_name = "import.json"
+
+    model: str
+    source: str
+    source_sha256: str
+    opset: int
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    parameters: int
+    nodes: int = Field(description="nodes of the ONNX graph as given")
+    nodes_simplified: int
+    layout: Literal["NHWC", "NCHW"]
+    layout_note: str
+    winograd: int = Field(default=0, description="convolutions by Winograd's transforms")
+    saved_flops: float = Field(
+        default=0, description="operations that those products need less than the plain sums"
+    )
+    transposes: int = Field(description="layout transposes left in the lowered module")
+    max_relative_error: float = Field(description="untuned TVM against onnxruntime")
+    error_bound: float
+    notes: list[str]
+
+
+class TaskInfo(Part):
+    """One MetaSchedule task: a fused kernel that occurs ``weight`` times in the model."""
+
+    name: str
+    workload: str = Field(description="structural hash of the task's module, hex")
+    weight: int
+    anchor: str = Field(description="name of the anchor block, such as conv2d_nhwc")
+    operator: str = Field(description="operator family, such as conv2d, dense, pool, elementwise")
+    shapes: list[list[int]] = Field(description="shapes of the task's buffers, outputs last")
+    dtype: str
+    flops: float = Field(description="floating-point operations of one call")
+    bytes: int = Field(description="bytes of the inputs and outputs of one call")
+    share: float = Field(description="estimated share of the model's time, by a roofline, 0 to 1")
+
+    @property
+    def shapes_text(self) -> str:
+        """The shapes as a person reads them, such as ``1x13x13x512 1x1x512x64 1x13x13x64``."""
+        return " ".join("x".join(map(str, shape)) for shape in self.shapes)
+
+
+class TaskTable(Artifact):
+    """The tasks of one model, heaviest first."""
+
+    file_name = "tasks.json"
+
+    model: str
+    target: str
+    tasks: list[TaskInfo]

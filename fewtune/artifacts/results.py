@@ -1,0 +1,187 @@
+"""The compiled library, and what was measured of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from fewtune.artifacts.base import Artifact, Part
+from fewtune.artifacts.machine import Conditions
+from fewtune.files import canonical_json, write_text
+
+
+class CompileReport(Artifact):
+    """The exported library and how far its outputs are from onnxruntime's."""
+
+    file_name = "compile.json"
+
+    model: str
+    strategy: str
+    library: str = Field(description="file name of the exported library, beside this file")
+    scheduled_from_log: int = Field(description="kernels with a schedule from the tuning log")
+    scheduled_by_default: int
+    unscheduled: list[str] = Field(description="kernels that no schedule could be found for")
+    max_relative_error: float
+    error_bound: float
+    compile_s: float
+
+
+class LatencyStats(Part):
+    """Latency of one variant over interleaved rounds, in milliseconds."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    min_ms: float
+    rounds: int
+
+
+class RatioStats(Part):
+    """Ratio of two variants' latencies, taken round by round."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+class KernelRow(Part):
+    """One task in the benchmark's per-task table."""
+
+    task: str
+    weight: int
+    latency_ms: float | None = Field(description="best measured latency of one call")
+    share: float | None = Field(description="weight * latency over the sum of all tasks")
+    gflops: float | None
+    gb_s: float | None = Field(
+        default=None, description="10^9 bytes of its inputs and outputs a second"
+    )
+    peak_pct: float | None = Field(
+        default=None, description="its gflops over the machine's measured peak; searched ones only"
+    )
+    schedule: Literal["tuned", "shared", "drawn", "refined", "default", "none"]
+    donor: str | None
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether its schedule came of tuning or sharing."""
+        return self.schedule not in ("default", "none")
+
+
+class BenchmarkReport(Artifact):
+    """End-to-end latencies of one result: untuned TVM, tuned TVM, onnxruntime, interleaved."""
+
+    file_name = "benchmark.json"
+
+    model: str
+    strategy: str
+    variants: dict[str, LatencyStats] = Field(description="untuned, tuned, onnxruntime")
+    speedup_over_untuned: RatioStats
+    speedup_over_onnxruntime: RatioStats
+    max_relative_error: float
+    kernels: list[KernelRow]
+    tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
+    kernels_ms: float | None = Field(
+        default=None, description="sum of weight * latency over the kernels measured alone"
+    )
+    model_gflops: float | None = Field(
+        default=None, description="operations of all tasks over the tuned latency, 10^9 a second"
+    )
+    plain_gflops: float | None = Field(
+        default=None,
+        description="the same with every convolution counted as its plain sum; null where none "
+        "goes through Winograd's transforms",
+    )
+    peak_gflops: float | None = Field(
+        default=None, description="most the machine did in float32 multiply-adds; null for a GPU"
+    )
+    memory_gb_s: float | None = Field(
+        default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
+    )
+    failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
+    remarks: list[str] = Field(default=[], description="tasks that went another way than planned")
+    conditions: Conditions
+
+    @property
+    def peak_pct(self) -> float | None:
+        """Per cent of the machine's measured peak that the whole model reaches."""
+        if self.model_gflops is None or self.peak_gflops is None:
+            return None
+        return 100 * self.model_gflops / self.peak_gflops
+
+    @property
+    def outside_tuned_pct(self) -> float | None:
+        """Per cent of the kernels' time in kernels that were not searched."""
+        return None if self.tuned_share is None else 100 * (1 - self.tuned_share)
+
+
+class Metrics(Artifact):
+    """The flat figures of one result, for `dvc metrics` and MLflow."""
+
+    file_name = "metrics.json"
+
+    latency_ms: float
+    untuned_latency_ms: float
+    onnxruntime_latency_ms: float
+    speedup_over_untuned: float
+    speedup_over_onnxruntime: float
+    tuning_s: float = Field(description="selecting + tuning + sharing, seconds")
+    selecting_s: float
+    representative_tuning_s: float
+    sharing_s: float
+    compile_s: float
+    tasks: int
+    representatives: int
+    dependents: int = Field(
+        description="tasks that took schedules: of their cluster's representative, of a bank, or "
+        "drawn by rule"
+    )
+    set_aside: int
+    trials: int
+    max_relative_error: float
+    model_gflops: float | None = None
+    plain_gflops: float | None = Field(
+        default=None, description="with every convolution counted as its plain sum"
+    )
+    peak_gflops: float | None = None
+    peak_pct: float | None = Field(default=None, description="of the peak, over the whole model")
+    outside_tuned_pct: float | None = Field(
+        default=None, description="of the kernels' time, in kernels that were not searched"
+    )
+
+    def figures(self) -> dict[str, float]:
+        """Those that were measured, by name; DVC and MLflow take numbers only."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def write(self, directory: Path) -> None:
+        """Write the figures that were measured."""
+        write_text(directory / self.file_name, canonical_json(self.figures()))
+
+
+class Comparison(Artifact):
+    """Selective against full tuning of one model, measured interleaved in one process."""
+
+    file_name = "compare.json"
+
+    model: str
+    full_tuning_s: float
+    full_latency_ms: float
+    selective_tuning_s: float
+    selective_latency_ms: float
+    untuned_latency_ms: float
+    onnxruntime_latency_ms: float
+    used_time_pct: float
+    achieved_perf_pct: float = Field(description="full over selective latency, median of rounds")
+    achieved_perf_p10_pct: float
+    achieved_perf_p90_pct: float
+    speedup_over_onnxruntime: float | None = Field(
+        default=None, description="onnxruntime over selective latency, median of rounds"
+    )
+    full_speedup_over_onnxruntime: float | None = None
+    tasks: int
+    representatives: int
+    full_trials: int
+    selective_trials: int
+    max_relative_error: float
+    conditions: Conditions

@@ -1,0 +1,133 @@
+"""What tuning and sharing came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from fewtune.artifacts.base import Artifact, Part
+
+TuneStatus = Literal["tuned", "no_valid_schedule", "crashed", "not_reached"]
+
+
+class _Timed(Part):
+    """A task with its default schedule's latency and its best candidate's."""
+
+    default_ms: float | None = Field(description="latency under the default schedule")
+    best_ms: float | None
+
+    @property
+    def known_ms(self) -> float | None:
+        """The lesser of both; None where neither is known."""
+        return min((ms for ms in (self.best_ms, self.default_ms) if ms is not None), default=None)
+
+
+class TunedTask(_Timed):
+    """What tuning one task came to."""
+
+    task: str
+    status: TuneStatus
+    trials: int
+    tuning_s: float
+    failures: dict[str, int] = Field(description="failed candidates by cause")
+    note: str = ""
+
+
+class TuneReport(Artifact):
+    """What the tune stage did. The log itself is the JSONDatabase beside this file."""
+
+    file_name = "tune.json"
+
+    model: str
+    strategy: str
+    tasks: list[TunedTask]
+    trials: int
+    trials_per_task: int = Field(description="as set: an average over the tuned tasks")
+    tuning_s: float = Field(description="wall-clock seconds, interruptions excluded")
+    search_s: float
+    build_s: float
+    run_s: float
+    model_update_s: float
+    cold_weights: bool = Field(
+        default=False, description="whether kernels were measured with their weights in memory"
+    )
+    repeated_measurements: int = Field(
+        default=0, description="made again, since the machine ran slow around the first"
+    )
+    stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
+
+
+ShareStatus = Literal["shared", "drawn", "refined", "default"]
+
+
+class SharedTask(_Timed):
+    """How one task that was not tuned itself got its schedule."""
+
+    task: str
+    donors: list[str] = Field(description="donors tried first, most similar first")
+    second_donors: list[str] = Field(description="donors tried where the first served badly")
+    donor: str | None = Field(description="whose schedule won; null unless status is shared")
+    donor_rank: int | None = Field(description="rank of that schedule at its donor, 1 is best")
+    status: ShareStatus
+    offered: int = Field(description="schedules that the donors had to give")
+    valid: int
+    trials: int = Field(description="candidates measured, those of the refinement included")
+    refining_trials: int
+    shared_ms: float | None = Field(description="best after sharing, before the refinement")
+    failures: dict[str, int]
+    note: str = ""
+
+
+def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]:
+    """Failed candidates of all these tasks, by cause."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line.failures)
+    return dict(sorted(counts.items()))
+
+
+class ShareRound(Part):
+    """What one round of sharing cost, and what it took off the model's estimated latency."""
+
+    name: Literal["first donors", "second donors", "refinement"]
+    rule: str
+    tasks: int = Field(description="tasks that it measured candidates of")
+    trials: int
+    spent_s: float
+    gained_ms: float = Field(description="sum of weight times what each task gained")
+
+
+class ShareReport(Artifact):
+    """What the share_schedules stage did; the JSONDatabase of all tasks lies beside it."""
+
+    file_name = "share.json"
+
+    model: str
+    strategy: str
+    tasks: list[SharedTask]
+    rounds: list[ShareRound]
+    trials: int
+    sharing_s: float
+    repeated_measurements: int = Field(
+        default=0, description="made again, since the machine ran slow around the first"
+    )
+    stopped_by: Literal["trials", "converged", "nothing_to_tune"]
+
+
+class CurvePoint(Part):
+    """One measured batch: where the model's estimated latency stood."""
+
+    elapsed_s: float
+    trials: int
+    estimated_latency_ms: float
+
+
+class Curve(Artifact):
+    """Estimated model latency over tuning seconds, a point per measured batch."""
+
+    file_name = "curve.json"
+
+    points: list[CurvePoint]

@@ -1,0 +1,141 @@
+"""Which convolutions go through Winograd's transforms, and how a graph gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fewtune.model.winograd import (
+    INPUT,
+    KERNEL,
+    OUTPUT,
+    TRANSFORMS,
+    TYPE,
+    Convolution,
+    multiplied,
+    transformed_input,
+    transformed_output,
+    transformed_weights,
+)
+from fewtune.task.analysis import cost_bytes
+from fewtune.tvm_runtime import relax, tvm
+
+_BYTES = 4
+# Channels that fill the widest vectors; the transforms' schedules ask for them.
+_LANES = 16
+# What transforming has to bring the estimate down to: the estimate is rough.
+_LEAST_GAIN = 0.85
+# TVM's kinds of operators (OpPatternKind): what may be fused behind, and nothing at all.
+_OUT_ELEMENTWISE_FUSABLE, _OPAQUE = 4, 8
+
+
+def cost(convolution: Convolution, m: int) -> float:
+    """Roughly the time it takes, in the bytes that memory moves in it; m = 0: the plain sum.
+
+    Every kernel is charged for what it computes and for what it moves, as if the two never
+    overlapped; what one kernel leaves for the next is charged once. So the transforms have to
+    save enough arithmetic to pay for their traffic, and for weights of 1.8 or 4 times the size.
+    """
+    batch, height, width, channels = convolution.shape
+    given = batch * height * width * channels
+    result = batch * convolution.height * convolution.width * convolution.filters
+    if m == 0:
+        elements = given + convolution.depth * convolution.filters + result
+        return cost_bytes(convolution.flops, _BYTES * elements, calls=1)
+    tiles = convolution.tile_points(m) * channels
+    products = convolution.tile_points(m) * convolution.filters
+    weights = (m + KERNEL - 1) ** 2 * channels * convolution.filters
+    elements = given + tiles + weights + products + result
+    return cost_bytes(convolution.product_flops(m), _BYTES * elements, calls=3)
+
+
+def best_tile(convolution: Convolution) -> int:
+    """The tile that a convolution gains most by; 0 where it would gain little or nothing."""
+    if convolution.shape[3] % _LANES or convolution.filters % _LANES:
+        return 0
+    plain = cost(convolution, 0)
+    best = min(TRANSFORMS, key=lambda m: cost(convolution, m))
+    return best if cost(convolution, best) < _LEAST_GAIN * plain else 0
+
+
+class Chooser:
+    """`best_tile`, which remembers the convolutions that it chose a tile for.
+
+    Attributes
+    ----------
+    chosen : list of (Convolution, int)
+        With their tiles.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: list[tuple[Convolution, int]] = []
+
+    def __call__(self, convolution: Convolution) -> int:
+        m = best_tile(convolution)
+        if m:
+            self.chosen.append((convolution, m))
+        return m
+
+    @property
+    def saved_flops(self) -> int:
+        """Operations that the chosen convolutions' products need less than their plain sums."""
+        return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
+
+
+def legalize(choose: Callable[[Convolution], int]) -> Callable[..., relax.Expr]:
+    """A legaliser for ``relax.nn.conv2d`` that turns some convolutions into transformed ones.
+
+    Parameters
+    ----------
+    choose : callable
+        The tile ``m`` for a convolution that could be transformed, 0 to leave it as it is.
+    """
+    plain = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
+
+    def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        convolution = eligible(call)
+        m = choose(convolution) if convolution is not None else 0
+        if not m:
+            return plain(builder, call)
+        weights = transformed_weights(call.args[1].value.numpy(), m)
+        tiles = builder.emit(
+            builder.call_te(
+                lambda data: transformed_input(data, convolution, m),
+                call.args[0],
+                primfunc_name_hint=INPUT,
+                primfunc_attrs={"op_pattern": _OPAQUE},
+            )
+        )
+        products = builder.emit(
+            builder.call_te(
+                multiplied, tiles, relax.const(weights), primfunc_name_hint="winograd_matmul"
+            )
+        )
+        return builder.call_te(
+            lambda given: transformed_output(given, convolution, m),
+            products,
+            primfunc_name_hint=OUTPUT,
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+        )
+
+    return legalized
+
+
+def eligible(call: relax.Call) -> Convolution | None:
+    """The convolution of a call, where it is one that could be transformed."""
+    data, weights = call.args
+    attributes = call.attrs
+    if (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+        return None
+    if not isinstance(weights, tvm.ir.expr.GenericConst):
+        return None
+    shape = [int(extent) for extent in weights.value.shape]
+    plain = (
+        shape[:2] == [KERNEL, KERNEL]
+        and str(weights.value.dtype) == TYPE
+        and int(attributes.groups) == 1
+        and all(int(step) == 1 for step in (*attributes.strides, *attributes.dilation))
+    )
+    if not plain:
+        return None
+    given = tuple(int(extent) for extent in data.ty.shape)
+    return Convolution(given, shape[3], tuple(int(p) for p in attributes.padding))
