@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fewtune.schedule.access import evaluate
 from fewtune.schedule.default import apply_default_schedules, default_schedule
 from fewtune.tvm_runtime import relax, tvm
 
@@ -293,3 +294,22 @@ def test_a_whole_model_runs_with_default_schedules() -> None:
 
     scheduled = apply_default_schedules(module, names, TARGET)
     np.testing.assert_allclose(outputs(scheduled), outputs(module), rtol=1e-4, atol=1e-5)
+
+
+def test_products_of_a_batch_follow_each_other() -> None:
+    (kernel,) = kernels(lowered(relax.op.matmul, (6, 32, 64), (6, 64, 96)))
+    schedule = default_schedule(kernel, TARGET)
+    assert schedule is not None
+    product = next(
+        block
+        for block in schedule.get_child_blocks(schedule.get_sblock("root"))
+        if "matmul" in schedule.get(block).name_hint
+    )
+    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
+    outermost = schedule.get(schedule.get_loops(product)[0])
+    # The fused loop's slowest part is the product; every slice of its columns comes within it.
+    last = int(outermost.extent) - 1
+    assert last > 6
+    places = [evaluate(values[0], {outermost.loop_var: at}) for at in range(last + 1)]
+    assert places == sorted(places)
+    assert set(places) == set(range(6))

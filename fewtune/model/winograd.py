@@ -125,8 +125,7 @@ def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
 def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
     """The input's tiles, transformed: shape ((m + 2) ** 2, tiles, channels).
 
-    In two blocks: along the columns of every row of tiles, then along the rows. Tiles that lie
-    beside each other overlap by two columns, which the first block computes once.
+    In two blocks: down the columns of every row of tiles, then along the rows.
     """
     batch, height, width, channels = convolution.shape
     top, left = convolution.padding[:2]

@@ -143,6 +143,7 @@ def _register_tiled(
         sch.cache_write(handle, 0, "global")
     loops = list(sch.get_loops(handle))
     spatial: list[tuple[Any, int]] = []
+    batched: set[int] = set()
     inner_rows = None
     for position, loop in enumerate(loops):
         if block.kinds[position] != "S":
@@ -157,10 +158,14 @@ def _register_tiled(
             spatial.append((outer, extent // rows))
         else:
             spatial.append((loop, extent))
+            if _is_batch(block, position):
+                batched.add(id(loop))
     if contraction:
-        # One slice of the weights stays in the cache while all pixels pass.
+        # One slice of the weights stays in the cache while all pixels pass; of a batch of
+        # products, one product after the other.
         spatial.remove(vector_entry)
         spatial.insert(0, vector_entry)
+        spatial.sort(key=lambda entry: id(entry[0]) not in batched)
     reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
     inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
     sch.reorder(*[loop for loop, _ in spatial], *reductions, *inner)
@@ -178,6 +183,12 @@ def _register_tiled(
     start = sch.decompose_reduction(handle, reductions[0])
     _unroll_start(sch, start, 0 if inner_rows is None else 1)
     return True
+
+
+def _is_batch(block: Block, axis: int) -> bool:
+    """Whether every operand moves along an axis: it tells products of a batch apart."""
+    walks = [walk for walk in block.reads if walk is not None]
+    return block.extents[axis] > 1 and all(walk[axis].stride != 0 for walk in walks)
 
 
 def _unroll_start(sch: tvm.s_tir.Schedule, start: Any, count: int) -> None:
