@@ -120,6 +120,16 @@ def test_a_model_is_held_to_the_measured_peak() -> None:
     )
 
 
+def test_transformed_convolutions_are_counted_both_ways() -> None:
+    plain = made.benchmark("net", "selective")
+    assert "plain sum" not in benchmark_markdown(plain)
+    transformed = plain.model_copy(update={"plain_gflops": 463.0})
+    text = benchmark_markdown(transformed)
+    assert "The whole model runs at 150 GFLOPS, 66.7 %" in text
+    assert "counted as its plain sum" in text
+    assert "that is 463 GFLOPS.\n" in text
+
+
 def test_a_gpu_has_no_measured_peak() -> None:
     without = made.benchmark("net", "selective").model_copy(
         update={"peak_gflops": None, "memory_gb_s": None}

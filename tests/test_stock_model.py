@@ -15,6 +15,8 @@ from fewtune.errors import InputError, MachineError
 from fewtune.task.extract import kernels
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from tests import made_results, tuned_tiny
+from tests.test_relax_import import imported
+from tests.test_winograd import convolution_model
 
 TUNED = {
     "elapsed_s": 500.0,
@@ -69,6 +71,17 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> N
         seed=0,
     )
     assert error <= 1e-4
+
+
+def test_stock_gets_the_import_without_transforms(tmp_path: Path) -> None:
+    assert kernels(
+        stock_model.plain_lowered(tuned_tiny.imported(), tuned_tiny.target())
+    ) == kernels(tuned_tiny.lowered())
+    model = convolution_model((28, 28), channels=64, filters=64)
+    assert imported(model, tmp_path).winograd == 1
+    plain = stock_model.plain_lowered(tmp_path / "import", tuned_tiny.target())
+    assert any("conv2d" in name for name in kernels(plain))
+    assert not any("winograd" in name for name in kernels(plain))
 
 
 def test_performance_is_stocks_latency_over_selective_round_by_round() -> None:

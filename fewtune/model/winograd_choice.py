@@ -32,19 +32,20 @@ def cost(convolution: Convolution, m: int) -> float:
     """Roughly the time it takes, in the bytes that memory moves in it; m = 0: the plain sum.
 
     Every kernel is charged for what it computes and for what it moves, as if the two never
-    overlapped; what one kernel leaves for the next is charged once. So the transforms have to
-    save enough arithmetic to pay for their traffic, and for weights of 1.8 or 4 times the size.
+    overlapped; what one kernel leaves for the next is charged once, and weights half, since they
+    are fetched ahead of the arithmetic. So the transforms have to save enough arithmetic to pay
+    for their traffic, and for weights of 1.8 or 4 times the size.
     """
     batch, height, width, channels = convolution.shape
     given = batch * height * width * channels
     result = batch * convolution.height * convolution.width * convolution.filters
     if m == 0:
-        elements = given + convolution.depth * convolution.filters + result
+        elements = given + convolution.depth * convolution.filters / 2 + result
         return cost_bytes(convolution.flops, _BYTES * elements, calls=1)
     tiles = convolution.tile_points(m) * channels
     products = convolution.tile_points(m) * convolution.filters
     weights = (m + KERNEL - 1) ** 2 * channels * convolution.filters
-    elements = given + tiles + weights + products + result
+    elements = given + tiles + weights / 2 + products + result
     return cost_bytes(convolution.product_flops(m), _BYTES * elements, calls=3)
 
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from fewtune.model.winograd import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
-from fewtune.schedule.blocks import CpuTraits, ScheduleError, blocks_of
+from fewtune.schedule.blocks import CpuTraits, blocks_of
 from fewtune.tvm_runtime import tvm
 
 
@@ -93,25 +93,17 @@ def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
 
 
 def _inline_tail(sch: tvm.s_tir.Schedule, block: Any) -> None:
-    """Fold what follows the transform, block after block, into it.
+    """Fold what follows the transform into it: bias, residual, activation.
 
     Raises
     ------
     ScheduleError
         If something that follows cannot be folded.
     """
-    # What else feeds the tail (a broadcast bias) is folded into the tail first.
     for handle in blocks_of(sch):
         name = sch.get(handle).name_hint
-        if name in (OUTPUT, OUTPUT_COLUMNS) or not sch.get_consumers(handle):
-            continue
-        if any(True for _ in sch.get_producers(handle)):
-            continue
-        sch.compute_inline(handle)
-    while True:
-        consumers = list(sch.get_consumers(block))
-        if not consumers:
-            return
-        if len(consumers) > 1:
-            raise ScheduleError("more than one block reads the transform's result")
-        sch.reverse_compute_inline(consumers[0])
+        # A leaky activation reads its argument twice: all but the last go into what reads them.
+        if name not in (OUTPUT, OUTPUT_COLUMNS) and sch.get_consumers(handle):
+            sch.compute_inline(handle)
+    for handle in sch.get_consumers(block):
+        sch.reverse_compute_inline(handle)

@@ -40,6 +40,9 @@ SEARCHED_OPERATORS = frozenset(
         *(f"group_{family}" for family in _CONVOLUTIONS),
     }
 )
+# Nobody else gains by a search for one task: its part of the refinement, which goes where the
+# model gains most, serves it in fewer trials unless it is a large part of the model.
+_LONE_TIMES = 4
 # Donors named for a task that the bank serves: should one's schedules not fit, another's may.
 _MOST_DONORS = 3
 
@@ -77,7 +80,8 @@ class SelectOptions(BaseModel):
         ge=0,
         le=1,
         description="a cluster below this share is not worth a search of its own: its tasks take "
-        "schedules drawn by rule, and their part of the refinement",
+        "schedules drawn by rule, and their part of the refinement; one of a single task needs "
+        "four times as much",
     )
 
     @model_validator(mode="after")
@@ -210,7 +214,7 @@ def kept_clusters(
     shares, names : sequence
         By place: share of the model's estimated time, and name.
     min_share : float
-        Clusters below this share are left out.
+        Clusters below this share are left out, clusters of one task below four times it.
     needs_one : bool
         Keep the largest one, however small.
     """
@@ -229,7 +233,8 @@ def kept_clusters(
     return [
         cluster
         for place, (share, cluster) in enumerate(clusters)
-        if share >= min_share or (place == 0 and needs_one)
+        if share >= min_share * (_LONE_TIMES if len(cluster.members) == 1 else 1)
+        or (place == 0 and needs_one)
     ]
 
 
