@@ -80,6 +80,9 @@ def test_a_task_is_held_to_what_similar_ones_reach() -> None:
     rates = best_rates([*convolutions, *depthwise, lone, waiting])
     # A family of one has some way to go; of one that nothing is known of, nothing is expected.
     assert rates == {"conv2d": 100.0, "depthwise_conv2d": 20.0, "dense": 12.5}
+    # No more than the machine can do; what was measured was reached, whatever that is said to be.
+    assert best_rates([lone], 11.0) == {"dense": 11.0}
+    assert best_rates([lone, *depthwise], 5.0) == {"dense": 10.0, "depthwise_conv2d": 20.0}
     # At 100 a depthwise convolution would have four fifths to gain; at 20 a twentieth.
     assert next_task([*convolutions, *depthwise], "gradient").name == "slow"
     assert next_task(depthwise, "gradient", {"depthwise_conv2d": 100.0}).name == "near"

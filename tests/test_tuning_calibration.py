@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
 
 FLOOR_S, SLOW_S = 1e-4, 2e-4
+FLOPS = 5e6
 
 
 class Machine:
@@ -24,7 +25,9 @@ class Machine:
         self.now_s = 0.0
         self.attempt_s = attempt_s
         self.paces_s: Iterator[float] = iter(())
-        self.calibration = Calibration(lambda: next(self.paces_s, FLOOR_S), lambda: self.now_s)
+        self.calibration = Calibration(
+            lambda: next(self.paces_s, FLOOR_S), FLOPS, lambda: self.now_s
+        )
         self.paces_s = iter(paces_s)
 
     def measure(self, *runs_s: float, dropped: bool = False) -> Measured:
@@ -38,7 +41,14 @@ class Machine:
 
 
 def test_a_quiet_machine_measures_once() -> None:
-    assert Machine(FLOOR_S, 1.2 * FLOOR_S).measure(3.0) == ([3.0], 0.01, 1.2 * FLOOR_S, 0)
+    measured = Machine(FLOOR_S, 1.2 * FLOOR_S).measure(3.0)
+    assert measured == ([3.0], 0.01, 1.2 * FLOOR_S, 0, FLOPS / FLOOR_S)
+
+
+def test_the_fastest_calibration_so_far_tells_what_the_machine_can_do() -> None:
+    machine = Machine(FLOOR_S, 0.5 * FLOOR_S, FLOOR_S, FLOOR_S)
+    assert machine.measure(3.0).most_flops_s == 2 * FLOPS / FLOOR_S
+    assert machine.measure(3.0).most_flops_s == 2 * FLOPS / FLOOR_S
 
 
 def test_a_measurement_beside_a_slow_kernel_is_repeated() -> None:

@@ -41,6 +41,7 @@ class CountingMeasurer:
         self.phases = Phases()
         self.failures: Counter[str] = Counter()
         self.repeats = 0
+        self.most_flops_s = float("inf")
         self.now_s = 0.0
 
     def measure(

@@ -96,9 +96,17 @@ def test_every_image_of_a_batch_agrees(tmp_path: Path) -> None:
     assert error_of(model, scheduled(lowered_with(model, 4)), tmp_path) < BOUND
 
 
-def test_channels_that_fill_no_vector_agree(tmp_path: Path) -> None:
-    model = convolution_model((6, 6), channels=5, filters=7)
-    assert error_of(model, scheduled(lowered_with(model, 2)), tmp_path) < BOUND
+@pytest.mark.parametrize(("channels", "filters"), [(5, 7), (16, 42)])
+def test_channels_that_fill_no_vector_agree(channels: int, filters: int, tmp_path: Path) -> None:
+    model = convolution_model((6, 6), channels=channels, filters=filters)
+    module = lowered_with(model, 2)
+    tasks = extract_tasks(module, tuned_tiny.target())
+    (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
+    # Filters are filled up to vectors.
+    assert product.info.shapes[1] == [16, channels, 16 if filters == 7 else 48]
+    for task in tasks:
+        assert default_schedule(task.mod, tuned_tiny.target()) is not None
+    assert error_of(model, scheduled(module), tmp_path) < BOUND
 
 
 def test_a_residual_is_fused_into_the_output_transform(tmp_path: Path) -> None:
@@ -189,6 +197,7 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
         (7, 512, 512, 2),  # 1.3 times; tiles of 4 need 38 MB of weights, and are slower
         (8, 16, 16, 0),  # three kernels cost more than they save
         (224, 3, 64, 0),  # three channels fill no vector
+        (32, 1024, 84, 4),  # a detector's head, on 96 columns
     ],
 )
 def test_the_tile_is_the_one_that_saves_more_than_it_moves(

@@ -21,6 +21,8 @@ from fewtune.tvm_runtime import te, tvm
 INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
 OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
 KERNEL = 3
+# Elements of the widest vectors.
+LANES = 16
 TYPE = "float32"
 
 # Lavin & Gray, section 4.1 and 4.3: the transforms of input (B), weights (G) and output (A).
@@ -89,13 +91,18 @@ class Convolution:
         """Of the plain sum; a multiplication and an addition are two."""
         return self.shape[0] * self.height * self.width * self.filters * self.depth * 2
 
+    @property
+    def padded_filters(self) -> int:
+        """Filters of the products: as many as fill vectors, the last ones perhaps zero."""
+        return math.ceil(self.filters / LANES) * LANES
+
     def tiles(self, m: int) -> tuple[int, int]:
         """Rows and columns of tiles of ``m x m`` outputs, the last ones perhaps in part."""
         return math.ceil(self.height / m), math.ceil(self.width / m)
 
     def product_flops(self, m: int) -> int:
         """Of the products that take the place of the sum."""
-        return 2 * self.tile_points(m) * self.shape[3] * self.filters
+        return 2 * self.tile_points(m) * self.shape[3] * self.padded_filters
 
     def tile_points(self, m: int) -> int:
         """Places of all tiles: rows of the products."""
@@ -115,11 +122,14 @@ def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
     Returns
     -------
     transformed : numpy.ndarray
-        Shape ((m + 2) ** 2, channels, filters), of the type given; summed in float64.
+        Shape ((m + 2) ** 2, channels, padded filters), of the type given; summed in float64.
+        Filters beyond those given are zero.
     """
     g = np.array(TRANSFORMS[m][1])
+    *_, channels, filters = weights.shape
     places = np.einsum("ai,bj,ijcn->abcn", g, g, weights.astype(np.float64))
-    return places.reshape(-1, *weights.shape[2:]).astype(weights.dtype)
+    transformed = places.reshape(-1, channels, filters).astype(weights.dtype)
+    return np.pad(transformed, ((0, 0), (0, 0), (0, -filters % LANES)))
 
 
 def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
@@ -152,7 +162,7 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
 
 
 def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    """One matrix product for each place of the tile: shape (places, tiles, filters)."""
+    """One matrix product for each place of the tile: shape (places, tiles, padded filters)."""
     places, count, channels = tiles.shape
     k = te.reduce_axis((0, channels), name="k")
     return te.compute(

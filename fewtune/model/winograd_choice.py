@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
+    LANES,
     OUTPUT,
     TRANSFORMS,
     TYPE,
@@ -20,8 +21,6 @@ from fewtune.task.analysis import cost_bytes
 from fewtune.tvm_runtime import relax, tvm
 
 _BYTES = 4
-# Channels that fill the widest vectors; the transforms' schedules ask for them.
-_LANES = 16
 # What transforming has to bring the estimate down to: the estimate is rough.
 _LEAST_GAIN = 0.85
 # TVM's kinds of operators (OpPatternKind): what may be fused behind, and nothing at all.
@@ -43,15 +42,15 @@ def cost(convolution: Convolution, m: int) -> float:
         elements = given + convolution.depth * convolution.filters / 2 + result
         return cost_bytes(convolution.flops, _BYTES * elements, calls=1)
     tiles = convolution.tile_points(m) * channels
-    products = convolution.tile_points(m) * convolution.filters
-    weights = (m + KERNEL - 1) ** 2 * channels * convolution.filters
+    products = convolution.tile_points(m) * convolution.padded_filters
+    weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
     elements = given + tiles + weights / 2 + products + result
     return cost_bytes(convolution.product_flops(m), _BYTES * elements, calls=3)
 
 
 def best_tile(convolution: Convolution) -> int:
     """The tile that a convolution gains most by; 0 where it would gain little or nothing."""
-    if convolution.shape[3] % _LANES or convolution.filters % _LANES:
+    if convolution.shape[3] % LANES:
         return 0
     plain = cost(convolution, 0)
     best = min(TRANSFORMS, key=lambda m: cost(convolution, m))

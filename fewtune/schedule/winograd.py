@@ -36,16 +36,21 @@ def _extents(sch: tvm.s_tir.Schedule, handle: Any) -> list[int]:
 
 
 def _vector(channels: int, traits: CpuTraits) -> int:
+    """Channels to take at once: a vector, or all of them where no vector divides them."""
     lanes = traits.lanes("float32")
-    return lanes if channels % lanes == 0 else 0
+    return lanes if channels % lanes == 0 else channels
+
+
+def _vectorize(sch: tvm.s_tir.Schedule, loop: Any, traits: CpuTraits) -> None:
+    # Any other length is LLVM's to vectorise, with a scalar rest.
+    if int(sch.get(loop).extent) == traits.lanes("float32"):
+        sch.vectorize(loop)
 
 
 def _input(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     first, second = sch.get_sblock(INPUT_ROWS), sch.get_sblock(INPUT)
     places, channels = _extents(sch, first)[2], _extents(sch, first)[-1]
     lanes = _vector(channels, traits)
-    if not lanes:
-        return False
     place, tile, channel = sch.get_loops(second)
     above, beside = sch.split(place, [places, places])
     vectors, lane = sch.split(channel, [channels // lanes, lanes])
@@ -55,12 +60,12 @@ def _input(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     sch.compute_at(first, vectors, preserve_unit_loops=True)
     sch.parallel(tile)
     sch.unroll(beside)
-    sch.vectorize(lane)
+    _vectorize(sch, lane, traits)
     *_, own_place, own_column, own_lane = sch.get_loops(first)
     sch.reorder(own_column, own_place, own_lane)
     sch.unroll(own_column)
     sch.unroll(own_place)
-    sch.vectorize(own_lane)
+    _vectorize(sch, own_lane, traits)
     return True
 
 
@@ -68,8 +73,6 @@ def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     first, second = sch.get_sblock(OUTPUT_COLUMNS), sch.get_sblock(OUTPUT)
     batch, rows, columns, places, m, filters = _extents(sch, first)
     lanes = _vector(filters, traits)
-    if not lanes:
-        return False
     _inline_tail(sch, second)
     b, y, x, n = sch.get_loops(second)
     row, below = sch.split(y, [None, m])
@@ -84,11 +87,11 @@ def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     sch.parallel(thread)
     sch.unroll(below)
     sch.unroll(beside)
-    sch.vectorize(lane)
+    _vectorize(sch, lane, traits)
     *_, own_place, own_beside, own_lane = sch.get_loops(first)
     sch.unroll(own_place)
     sch.unroll(own_beside)
-    sch.vectorize(own_lane)
+    _vectorize(sch, own_lane, traits)
     return True
 
 

@@ -104,20 +104,35 @@ def _fruitless(best_s: list[float]) -> int:
     return count
 
 
-def best_rates(tasks: Sequence[TaskProgress]) -> dict[str, float]:
+def best_rates(
+    tasks: Sequence[TaskProgress], most_flops_s: float = float("inf")
+) -> dict[str, float]:
     """Most operations a second by operator family.
 
-    A family of one has nobody to be held to: it is taken to reach a quarter more than it does. A
-    depthwise convolution never gets to the throughput of a full one.
+    A family of one has nobody to be held to: it is taken to reach a quarter more than it does, but
+    no more than the machine can do. A depthwise convolution never gets to the throughput of a
+    full one.
+
+    Parameters
+    ----------
+    tasks : sequence of TaskProgress
+    most_flops_s : float
+        Of the machine.
     """
     rates: dict[str, list[float]] = {}
     for task in tasks:
         if task.current_s not in (0.0, float("inf")):
             rates.setdefault(task.family, []).append(task.flops / task.current_s)
+    reached = {family: max(known) for family, known in rates.items()}
     return {
-        family: (max(known) * (1.0 if len(known) > 1 else _LONE_HEADROOM)) or float("inf")
-        for family, known in rates.items()
+        family: (rate if len(rates[family]) > 1 else _headroom(rate, most_flops_s)) or float("inf")
+        for family, rate in reached.items()
     }
+
+
+def _headroom(rate: float, most_flops_s: float) -> float:
+    # What was measured was reached, whatever the machine is said to do.
+    return max(rate, min(rate * _LONE_HEADROOM, most_flops_s))
 
 
 def next_task(

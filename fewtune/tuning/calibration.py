@@ -48,12 +48,16 @@ class Measured(NamedTuple):
         None on a device of its own, where nothing is calibrated.
     repeats : int
         Attempts beyond the first.
+    most_flops_s : float or None
+        Operations a second of the calibration kernel at its fastest so far: about what the
+        machine can do at most.
     """
 
     run_s: list[float]
     spent_s: float
     pace_s: float | None = None
     repeats: int = 0
+    most_flops_s: float | None = None
 
 
 class Calibration:
@@ -63,6 +67,8 @@ class Calibration:
     ----------
     kernel : callable
         Runs the calibration kernel and returns its seconds.
+    flops : float
+        Operations of one such run.
     clock : callable
         Monotonic seconds; tests give a fake one.
 
@@ -73,9 +79,13 @@ class Calibration:
     """
 
     def __init__(
-        self, kernel: Callable[[], float], clock: Callable[[], float] = time.perf_counter
+        self,
+        kernel: Callable[[], float],
+        flops: float,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._kernel = kernel
+        self._flops = flops
         self._clock = clock
         self.floor_s = float("inf")
         # The first time would be its own floor, however slow the machine was.
@@ -108,7 +118,8 @@ class Calibration:
             # As long again as this attempt took is what another one will take.
             extra_s = now_s - first_end_s + now_s - attempt_began_s
             if dropped or steady or repeats == _MOST_REPEATS or extra_s > _MOST_EXTRA_S:
-                return Measured(kept, now_s - began_s, kept_pace_s, repeats)
+                most_flops_s = self._flops / self.floor_s
+                return Measured(kept, now_s - began_s, kept_pace_s, repeats, most_flops_s)
             repeats += 1
             before_s = after_s
 

@@ -82,6 +82,8 @@ class Measurer:
     ----------
     repeats : int
         Measurements made again, since the machine ran slow around them.
+    most_flops_s : float
+        Operations a second of the calibration kernel at its fastest; infinite where unknown.
     """
 
     pool: WorkerPool
@@ -90,6 +92,7 @@ class Measurer:
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
     repeats: int = 0
+    most_flops_s: float = float("inf")
 
     def measure(
         self,
@@ -225,6 +228,7 @@ class Measurer:
                 timeout_s=self.pool.options.run_timeout_s,
             )
             self.repeats += measured.repeats
+            self.most_flops_s = measured.most_flops_s or self.most_flops_s
             return Outcome(measured.run_s)
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.failed(Failure.of(fault, running=True))

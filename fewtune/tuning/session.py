@@ -181,7 +181,7 @@ class Session:
             budget_s = self.options.budget_s
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"
-            rates = best_rates([*tuned, *self.peers])
+            rates = best_rates([*tuned, *self.peers], self.measurer.most_flops_s)
             chosen = next_task(tuned, self.options.allocation, rates)
             if chosen is None or self._run_has_converged():
                 return "converged"

@@ -153,7 +153,7 @@ class Sharing(Session):
     def _behind(self) -> list[TaskState]:
         """Tasks far from what similar ones reach."""
         progress = [state.progress for state in self.state.tasks.values()]
-        rates = best_rates([*progress, *self.peers])
+        rates = best_rates([*progress, *self.peers], self.measurer.most_flops_s)
         return [
             state
             for state in self.state.tasks.values()

@@ -124,7 +124,9 @@ class Worker:
         from fewtune.peak import MultiplyAdd
 
         kernel = MultiplyAdd(self._target, self._threads)
-        return Calibration(lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)))
+        return Calibration(
+            lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
+        )
 
     def _raced(self, kernel: _Kernel, race: Race) -> Attempt:
         first = self._evaluate(kernel, 1, 1)
