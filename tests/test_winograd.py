@@ -179,10 +179,11 @@ def test_weights_are_summed_in_double_precision() -> None:
     weights = np.random.default_rng(0).standard_normal((3, 3, 2, 3)).astype(np.float32)
     for m in (2, 4):
         transformed = winograd.transformed_weights(weights, m)
-        assert transformed.shape == ((m + 2) ** 2, 2, 3)
+        assert transformed.shape == ((m + 2) ** 2, 2, 16)
         assert transformed.dtype == np.float32
-        # The last place is the last weight itself, the first one a multiple of the first.
-        assert np.array_equal(transformed[-1], weights[2, 2])
+        # The last place is the last weight itself; beyond the filters there is nothing.
+        assert np.array_equal(transformed[-1][:, :3], weights[2, 2])
+        assert not transformed[:, :, 3:].any()
 
 
 def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
