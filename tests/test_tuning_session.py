@@ -306,6 +306,18 @@ def test_a_run_ends_where_nothing_visible_is_to_be_gained(tmp_path: Path, alloca
     assert [len(state.trials) for state in hasty.state.tasks.values()] == [3, 3]
 
 
+def test_a_converged_run_stays_so_until_more_patience_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    options = {"trials_per_task": 12, "least_gain": 0.9}
+    assert session(path, "bc", **options).run() == "converged"
+    written = path.read_text()
+    assert session(path, "bc", **options).run() == "converged"
+    assert path.read_text() == written
+    patient = session(path, "bc", **{**options, "least_gain": 0.0})
+    assert patient.run() == "trials"
+    assert patient.state.trials == 24
+
+
 def test_a_threshold_is_of_the_whole_model(tmp_path: Path) -> None:
     made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
     for state in made.state.tasks.values():

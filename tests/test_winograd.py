@@ -198,6 +198,7 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
         (7, 512, 512, 2),  # 1.3 times; tiles of 4 need 38 MB of weights, and are slower
         (8, 16, 16, 0),  # three kernels cost more than they save
         (224, 3, 64, 0),  # three channels fill no vector
+        (1024, 64, 64, 0),  # 1.2 GB of tiles and products
         (32, 1024, 84, 4),  # a detector's head, on 96 columns
     ],
 )

@@ -21,6 +21,8 @@ from fewtune.task.analysis import cost_bytes
 from fewtune.tvm_runtime import relax, tvm
 
 _BYTES = 4
+# Of what lies between the transforms: a large image's tiles are not to fill the memory.
+_MOST_BYTES = 2**28
 # What transforming has to bring the estimate down to: the estimate is rough.
 _LEAST_GAIN = 0.85
 # TVM's kinds of operators (OpPatternKind): what may be fused behind, and nothing at all.
@@ -52,9 +54,15 @@ def best_tile(convolution: Convolution) -> int:
     """The tile that a convolution gains most by; 0 where it would gain little or nothing."""
     if convolution.shape[3] % LANES:
         return 0
-    plain = cost(convolution, 0)
-    best = min(TRANSFORMS, key=lambda m: cost(convolution, m))
-    return best if cost(convolution, best) < _LEAST_GAIN * plain else 0
+    fitting = [m for m in TRANSFORMS if between_bytes(convolution, m) <= _MOST_BYTES]
+    best = min(fitting, key=lambda m: cost(convolution, m), default=0)
+    return best if cost(convolution, best) < _LEAST_GAIN * cost(convolution, 0) else 0
+
+
+def between_bytes(convolution: Convolution, m: int) -> int:
+    """Bytes of the transformed tiles and of their products, which the plain sum does not need."""
+    channels = convolution.shape[3] + convolution.padded_filters
+    return _BYTES * convolution.tile_points(m) * channels
 
 
 class Chooser:

@@ -120,7 +120,7 @@ class Session:
         self.begin()
         stopped_by = self._loop()
         self.conclude()
-        self.note({"kind": "finish", "stopped_by": stopped_by})
+        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": self._patience})
         return stopped_by
 
     def begin(self) -> None:
@@ -136,9 +136,21 @@ class Session:
         """Whether the journal is of a run that had come to its end under this budget."""
         if self.state.stopped_by is None:
             return False
+        if self.state.stopped_by == "converged" and self.state.patience == self._patience:
+            return True
         budget_s = self.options.budget_s
         is_late = budget_s is not None and self.state.elapsed_s >= budget_s
         return is_late or self.state.trials >= self.total_trials
+
+    @property
+    def _patience(self) -> list[float | None]:
+        """What decides that a run has converged."""
+        options = self.options
+        return [
+            options.least_gain,
+            options.early_stopping_trials,
+            options.run_early_stopping_trials,
+        ]
 
     def _measure_defaults(self) -> None:
         """Measure the default schedule of every task; a searched schedule has to beat it."""

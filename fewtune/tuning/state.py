@@ -134,6 +134,7 @@ class RunState:
         self.elapsed_s = 0.0
         self.resumed_trials = 0
         self.stopped_by: str | None = None
+        self.patience: list[float | None] | None = None
 
     def replay(self, events: list[dict[str, Any]]) -> None:
         """Take in the events of a journal, oldest first."""
@@ -150,6 +151,7 @@ class RunState:
         self.repeats += event.get("repeats", 0)
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
+            self.patience = event.get("patience")
         state = self.tasks.get(event.get("task", ""))
         if state is None:
             return
