@@ -52,7 +52,7 @@ def compare_strategies(
         selective_latency_ms=stats["selective"].median_ms,
         untuned_latency_ms=stats["untuned"].median_ms,
         onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
-        used_time_pct=100 * selective.tuning_s / full.tuning_s if full.tuning_s else 100.0,
+        used_time_pct=100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
         **interleave.achieved_pct(samples["full"], samples["selective"]),
         speedup_over_onnxruntime=over_reference["selective"],
         full_speedup_over_onnxruntime=over_reference["full"],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fewtune.schedule.access import evaluate
+from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.default import apply_default_schedules, default_schedule
 from fewtune.tvm_runtime import relax, tvm
 
@@ -301,9 +302,7 @@ def test_products_of_a_batch_follow_each_other() -> None:
     schedule = default_schedule(kernel, TARGET)
     assert schedule is not None
     product = next(
-        block
-        for block in schedule.get_child_blocks(schedule.get_sblock("root"))
-        if "matmul" in schedule.get(block).name_hint
+        block for block in blocks_of(schedule) if "matmul" in schedule.get(block).name_hint
     )
     values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
     outermost = schedule.get(schedule.get_loops(product)[0])

@@ -43,7 +43,7 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
         nothing could be done (an odd or a very small kernel), never an error.
     """
     traits = CpuTraits.of(target)
-    for attempt in (schedule_winograd, _by_kind, _inlined, _block_by_block, _outermost):
+    for attempt in (_by_kind, _inlined, _block_by_block, _outermost):
         try:
             sch = tvm.s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
             if attempt(sch, traits):
@@ -128,7 +128,9 @@ def _schedule_gpu(
 
 
 def _by_kind(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Inline, then one plan for the whole kernel: the reduction with its tail, or the rows."""
+    """One plan for the whole kernel: a transform, a reduction with its tail, or shared rows."""
+    if schedule_winograd(sch, traits):
+        return True
     inline_injective(sch)
     blocks = [describe(sch, handle) for handle in blocks_of(sch)]
     reductions = [block for block in blocks if block is not None and block.is_reduction]

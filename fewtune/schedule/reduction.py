@@ -143,7 +143,7 @@ def _register_tiled(
         sch.cache_write(handle, 0, "global")
     loops = list(sch.get_loops(handle))
     spatial: list[tuple[Any, int]] = []
-    batched: set[int] = set()
+    batch: list[tuple[Any, int]] = []
     inner_rows = None
     for position, loop in enumerate(loops):
         if block.kinds[position] != "S":
@@ -157,15 +157,13 @@ def _register_tiled(
             outer, inner_rows = split_off(sch, loop, extent, rows)
             spatial.append((outer, extent // rows))
         else:
-            spatial.append((loop, extent))
-            if _is_batch(block, position):
-                batched.add(id(loop))
+            is_batch = contraction and _is_batch(block, position)
+            (batch if is_batch else spatial).append((loop, extent))
     if contraction:
         # One slice of the weights stays in the cache while all pixels pass; of a batch of
         # products, one product after the other.
         spatial.remove(vector_entry)
-        spatial.insert(0, vector_entry)
-        spatial.sort(key=lambda entry: id(entry[0]) not in batched)
+        spatial = [*batch, vector_entry, *spatial]
     reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
     inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
     sch.reorder(*[loop for loop, _ in spatial], *reductions, *inner)
