@@ -18,7 +18,8 @@ from fewtune.select.cluster import (
     representative,
     split_unrelated,
 )
-from fewtune.select.select import kept_clusters, second_donors
+from fewtune.select.select import second_donors
+from fewtune.select.worth import kept_clusters
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import ms
 
@@ -146,7 +147,7 @@ def as_selection(
     Clusters below ``min_cluster_share`` of the estimated time have no representative, as in the
     default way.
     """
-    kept = kept_clusters(clusters, found.matrix, found.shares, found.names, min_cluster_share)
+    kept = kept_clusters(clusters, found.matrix, found.infos, min_cluster_share)
     served = {member for cluster in kept for member in cluster.members}
     return Selection(
         model=base.model,

@@ -16,9 +16,12 @@ from fewtune.tuning.state import RunState, TaskState
 _REFINEMENT = "refinement"
 _RULES = {
     sharing.FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
-    "best is measured and those that the cost model rates best",
-    sharing.SECOND: f"tasks below {sharing.FAR:.0%} of the throughput of the best similar task ask "
-    "the next most similar donors",
+    "best is measured and those that the cost model rates best; tasks below "
+    f"{sharing.DOUBTFUL:.0%} of the throughput of the best similar task have their default "
+    "schedule measured too",
+    sharing.SECOND: f"tasks below {sharing.NEAR:.0%} of the throughput of the best similar task, "
+    "where it matters, ask those of their kind that reached it; below "
+    f"{sharing.FAR:.0%} also the next most similar representatives",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "
     "share_schedules.least_gain of its latency",
 }
@@ -28,6 +31,7 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     """How one task fared, read from the journal."""
     name = known.task.info.name
     rounds = [e for e in events if e.get("task") == name and e.get("round")]
+    asked = next((e["donors"].get(name, []) for e in events if e["kind"] == "ask"), [])
     origins: dict[str, tuple[str | None, int | None]] = {}
     failures: Counter[str] = Counter(known.failures())
     for event in rounds:
@@ -51,7 +55,7 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     return SharedTask(
         task=name,
         donors=taker.first,
-        second_donors=taker.second if any(e["round"] == sharing.SECOND for e in rounds) else [],
+        second_donors=asked if any(e["round"] == sharing.SECOND for e in rounds) else [],
         donor=donor,
         donor_rank=rank,
         status=status,
@@ -82,6 +86,10 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         trials[name] += len(event["trials"])
         touched[name].add(event["task"])
         gained_s[name] += saved_s
+    # What the default schedules took; they belong to what they were measured for.
+    spent_s[sharing.FIRST] += sum(
+        sum(event["phases"].values()) for event in events if event["kind"] == "phases"
+    )
     return [
         ShareRound(
             name=name,
@@ -97,10 +105,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
 
 def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
     """Every measured batch, and the seconds that it took off the model's estimated latency."""
-    best_s = {
-        name: known.default.outcome.median_s if known.default is not None else math.inf
-        for name, known in state.tasks.items()
-    }
+    best_s = _starts(state, events)
     steps = []
     for event in events:
         if event["kind"] != "batch":
@@ -108,10 +113,25 @@ def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str
         task = event["task"]
         found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
         before_s, best_s[task] = best_s[task], min([best_s[task], *found])
-        # Of a task without a time so far nothing was saved: its time was not in the estimate.
         saved_s = before_s - best_s[task] if before_s != math.inf else 0.0
         steps.append((event, state.tasks[task].task.info.weight * saved_s))
     return steps
+
+
+def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
+    """What each task is counted with before sharing: its default schedule, where that was measured.
+
+    Of a task without it, the first schedule that worked: nothing is said to be saved by that one.
+    """
+    starts_s = {
+        name: known.default.outcome.median_s if known.default is not None else math.inf
+        for name, known in state.tasks.items()
+    }
+    for event in events:
+        if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
+            found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
+            starts_s[event["task"]] = min(found, default=math.inf)
+    return starts_s
 
 
 def share_curve(
@@ -119,14 +139,10 @@ def share_curve(
 ) -> Curve:
     """The tune stage's curve, carried on through the shared tasks.
 
-    Before sharing, these count with their default schedules, which were measured then.
+    Before sharing, these count with what `_starts` says.
     """
-    defaults_s = {
-        name: known.default.outcome.median_s
-        for name, known in state.tasks.items()
-        if known.default is not None and known.default.run_s
-    }
-    rest_ms = sum(state.tasks[n].task.info.weight * s * 1e3 for n, s in defaults_s.items())
+    starts_s = {n: s for n, s in _starts(state, events).items() if s != math.inf}
+    rest_ms = sum(state.tasks[n].task.info.weight * s * 1e3 for n, s in starts_s.items())
     points = [
         point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
         for point in before.points

@@ -32,8 +32,8 @@ def symmetric(count: int, pairs: dict[tuple[int, int], float]) -> np.ndarray:
     return matrix
 
 
-def task(name: str, share: float, operator: str = "conv2d") -> SimpleNamespace:
-    info = task_info(name, workload=name, operator=operator, share=share)
+def task(name: str, share: float, operator: str = "conv2d", flops: float = 1e3) -> SimpleNamespace:
+    info = task_info(name, workload=name, operator=operator, share=share, flops=flops)
     return SimpleNamespace(info=info, mod=None)
 
 
@@ -107,8 +107,11 @@ def test_greedy_rounds_place_every_task_once() -> None:
             assert (matrix[np.ix_(group, group)] >= threshold).all()
 
 
-def test_representative_has_the_largest_sum_then_the_largest_share() -> None:
-    assert representative([0, 1, 2], BRIDGE, [0.1, 0.2, 0.7, 0, 0], NAMES) == 0  # 1.7 1.6 1.5
+def test_representative_is_most_like_what_takes_the_time() -> None:
+    # Similarities times shares, itself included: 0.84, 0.78, 0.92.
+    assert representative([0, 1, 2], BRIDGE, [0.1, 0.2, 0.7, 0, 0], NAMES) == 2
+    # Of equal shares the largest similarity sum: 1.7, 1.6, 1.5.
+    assert representative([0, 1, 2], BRIDGE, [0.1] * 5, NAMES) == 0
     assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.2, 0], NAMES) == 3
     assert representative([2, 3], BRIDGE, [0, 0, 0.1, 0.1, 0], NAMES) == 2
 
@@ -163,6 +166,24 @@ def test_a_small_cluster_is_served_without_a_representative() -> None:
     assert lone.representatives == ["wide"]
     everything, _ = select(method="all", min_cluster_share=1.0)
     assert everything.representatives == ["wide", "near", "far"]
+    assert everything.alone == []
+
+
+def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else() -> None:
+    # Less than one operation for each of their four bytes, as in a matrix-vector product.
+    vector = [task("vector", 0.6, "dense", flops=2.0), task("more", 0.2, "dense", flops=2.0)]
+    spaces = {**SPACES, "vector": space(1, 4096), "more": space(1, 1024)}
+    options = SelectOptions()
+
+    def chosen(tasks: list[SimpleNamespace], options: SelectOptions) -> Selection:
+        return select_from_spaces(tasks, spaces, options, model="net", strategy="selective")[0]
+
+    mixed = chosen([*vector, *TASKS], options)
+    assert mixed.representatives == ["wide", "far"]
+    assert mixed.alone == ["vector", "more"]
+    assert chosen(vector, options).representatives == ["vector"]
+    everything = chosen([*vector, *TASKS], SelectOptions(method="all"))
+    assert everything.representatives[0] == "vector"
     assert everything.alone == []
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fewtune.artifacts import Curve, LogInfo, ShareReport
 from fewtune.share import share_schedules
+from fewtune.tuning import sharing
 from fewtune.tuning.archive import log_info
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials, read_database
@@ -71,23 +72,36 @@ def test_every_dependent_is_accounted_for() -> None:
         assert line.status in ("shared", "drawn", "refined", "default")
         assert line.offered == 3
         assert line.best_ms is not None
-        assert line.default_ms is not None
-        if line.status == "shared":
-            assert line.donor == names["b"]
-            assert line.best_ms < line.default_ms
-        else:
-            assert line.donor is None
-        if line.status == "default":
-            assert line.best_ms == line.default_ms
-        else:
-            assert line.best_ms < line.default_ms
-        assert line.best_ms <= line.shared_ms <= line.default_ms
+        assert line.donor == (names["b"] if line.status == "shared" else None)
+        assert line.best_ms <= line.shared_ms
+        if line.default_ms is None:
+            assert line.status != "default"
+            continue
+        assert line.shared_ms <= line.default_ms
+        assert (line.best_ms == line.default_ms) == (line.status == "default")
     assert report.trials == sum(line.trials for line in report.tasks)
     assert [each.name for each in report.rounds] == ["first donors", "second donors", "refinement"]
     assert sum(each.trials for each in report.rounds) == report.trials
     assert report.rounds[0].tasks == 2
     assert report.rounds[2].trials == sum(line.refining_trials for line in report.tasks)
     assert report.rounds[2].trials <= 2 * OPTIONS.refine_trials
+
+
+@pytest.mark.parametrize("doubtful", [0.0, float("inf")])
+def test_a_default_is_measured_where_it_may_be_the_better_one(
+    doubtful: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "DOUBTFUL", doubtful)
+    report = share(tmp_path / "share", tmp_path / "journals")
+    assert {line.default_ms is None for line in report.tasks} == {doubtful == 0.0}
+    first, points = report.rounds[0], Curve.read(tmp_path / "share").points
+    # Without a default there is nothing that the first schedule could be said to gain on.
+    assert first.gained_ms == 0 or doubtful > 0
+    # It counts in the estimate all the same, from the start.
+    gained_ms = sum(each.gained_ms for each in report.rounds)
+    assert points[0].estimated_latency_ms > gained_ms
+    shared_ms = sum(line.best_ms for line in report.tasks)
+    assert points[-1].estimated_latency_ms >= shared_ms
 
 
 def test_the_log_holds_all_tasks_the_best_first() -> None:

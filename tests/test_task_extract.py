@@ -18,7 +18,8 @@ from fewtune.artifacts import TaskTable
 from fewtune.errors import InputError
 from fewtune.model import prepare
 from fewtune.model.relax_import import lower
-from fewtune.select.select import SEARCHED_OPERATORS, SelectOptions, select_tasks
+from fewtune.select.select import SelectOptions, select_tasks
+from fewtune.select.worth import SEARCHED_OPERATORS
 from fewtune.task.analysis import analyse
 from fewtune.task.extract import (
     MODULES,

@@ -2,11 +2,10 @@
 
 Of the factorisations that a tile can have, nearly all leave registers empty or spill them, and a
 search that starts from random ones spends its first dozens of trials to learn just that. Here the
-register tile of a contraction comes from the same rule as the default schedule's
-(`fewtune.schedule.tiling`): accumulators enough to hide the latency of a multiply-add, few enough
-to stay in registers, whole vectors along the contiguous axis. What the rule says nothing of (the
-tiles above the registers, where the loops over the reduction stand, how far to unroll) is drawn
-at random, and left for the search to find out.
+register tile of a contraction is one that fits (`fewtune.schedule.tiling`): accumulators enough to
+hide the latency of a multiply-add, few enough to stay in registers, whole vectors along the
+contiguous axis. Every decision is drawn, the likelier the faster it is expected to be
+(`fewtune.schedule.paces`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,15 @@ from math import gcd, prod
 import numpy as np
 
 from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe
+from fewtune.schedule.paces import (
+    likelihoods,
+    outer_pace,
+    reduction_tile,
+    rows_are_outside,
+    tile_pace,
+    unroll_depth,
+    written_pace,
+)
 from fewtune.schedule.search_space import (
     CATEGORICAL,
     TILE,
@@ -28,24 +36,20 @@ from fewtune.schedule.search_space import (
     factorisations,
     random_decision,
 )
-from fewtune.schedule.tiling import contiguous_axis, divisors, tile_rate
+from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
 
 _SPATIAL_LEVELS, _REDUCTION_LEVELS = 4, 2
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
-_LEAST_RATE = 0.6
-# Windows of kernels; a longer reduction runs over channels.
-_LONGEST_WINDOW = 11
-_LONGEST_INNER_REDUCTION = 64
-_DEEP = 128
+_LEAST_PACE = 0.6
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A register tile: how many iterations of each spatial axis, and its expected rate."""
+    """A register tile: how many iterations of each spatial axis, and its expected pace."""
 
     inner: dict[int, int]
-    rate: float
+    pace: float
 
 
 class Prior:
@@ -67,6 +71,7 @@ class Prior:
         self._blocks: dict[str, Block] = {}
         self._vector: dict[str, int] = {}
         self._threads = 1
+        self._programs = likelihoods([written_pace(program) for program in space.programs])
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
@@ -89,13 +94,14 @@ class Prior:
 
     def draw(self, random: np.random.Generator) -> Point:
         """One point, of any of the programs."""
-        program = self._space.programs[int(random.integers(len(self._space.programs)))]
+        number = int(random.choice(len(self._programs), p=self._programs))
+        program = self._space.programs[number]
         inner: dict[str, dict[int, int]] = {}
         for name, tiles in self._tiles.items():
-            rates = np.asarray([tile.rate for tile in tiles]) ** 4
-            inner[name] = tiles[int(random.choice(len(tiles), p=rates / rates.sum()))].inner
+            chances = likelihoods([tile.pace for tile in tiles])
+            inner[name] = tiles[int(random.choice(len(tiles), p=chances))].inner
         # One choice of level for all axes of a tile: the levels are loops inside one another.
-        rows_outside = bool(random.random() < 0.5)
+        rows_outside = rows_are_outside(random)
         decisions = [
             self._decide(choice, inner, rows_outside, random) for choice in program.choices
         ]
@@ -110,7 +116,7 @@ class Prior:
     ) -> Decision | None:
         block = self._blocks.get(choice.block)
         if choice.kind == CATEGORICAL:
-            return _depth(choice, random)
+            return unroll_depth(choice, random)
         if block is None or not isinstance(choice.given, tuple):
             return random_decision(choice, random)
         levels = len(choice.given)
@@ -119,16 +125,18 @@ class Prior:
             tile = inner[choice.block].get(choice.axis, 1)
             return self._spatial(choice, tile, rows_outside, random)
         if not is_spatial and levels == _REDUCTION_LEVELS:
-            return _reduction(choice, random)
+            return reduction_tile(choice, random)
         return random_decision(choice, random)
 
     def _spatial(
         self, choice: Choice, tile: int, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
         """Levels thread, cache, [reduction], rows, [reduction], vector."""
+        pairs = factorisations(choice.extent // tile, 2, 2**31)
+        paces = [1.0] * len(pairs)
         if choice.axis == self._vector[choice.block]:
-            # A vector stays whole inside; further vectors may stand as rows do. LLVM takes a
-            # minute for a vector of 40 in a long unrolled body: only powers of two stand inside.
+            # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40
+            # in a long unrolled body: only powers of two stand inside.
             whole = gcd(tile, self._lanes)
             factors = [
                 d
@@ -137,11 +145,11 @@ class Prior:
             ]
             if not factors:
                 return random_decision(choice, random)
-            last = factors[int(random.integers(len(factors)))] if rows_outside else factors[-1]
+            last = factors[-1]
+            paces = [outer_pace(thread, cache) for thread, cache in pairs]
         else:
             last = 1 if rows_outside or tile > choice.innermost else tile
-        pairs = factorisations(choice.extent // tile, 2, 2**31)
-        thread, cache = pairs[int(random.integers(len(pairs)))]
+        thread, cache = pairs[int(random.choice(len(pairs), p=likelihoods(paces)))]
         return (thread, cache, tile // last, last)
 
     def _shared(
@@ -173,21 +181,6 @@ def _smallest_factor(extent: int, threads: int) -> int:
     return fitting[0] if fitting else extent
 
 
-def _depth(choice: Choice, random: np.random.Generator) -> Decision:
-    """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win."""
-    weights = np.asarray([0.2 if value > _DEEP else 1.0 for value in choice.values])
-    return int(random.choice(len(weights), p=weights / weights.sum()))
-
-
-def _reduction(choice: Choice, random: np.random.Generator) -> Decision:
-    if choice.extent <= _LONGEST_WINDOW:
-        return (choice.extent, 1) if random.random() < 0.6 else (1, choice.extent)
-    limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
-    factors = [d for d in divisors(choice.extent) if d <= limit]
-    last = factors[int(random.integers(len(factors)))]
-    return (choice.extent // last, last)
-
-
 def _block(module: tvm.IRModule, name: str) -> Block | None:
     schedule = tvm.s_tir.Schedule(module, debug_mask="none", error_render_level="none")
     try:
@@ -217,13 +210,13 @@ def _register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[_Tile]
         if elements > 8 * lanes:
             break
         for rows in _row_tiles(rows_of, block.extents, traits.registers):
-            rate = tile_rate(prod(rows.values()), elements, lanes, traits.registers)
-            if rate > 0:
+            pace = tile_pace(prod(rows.values()), elements, lanes, traits.registers)
+            if pace > 0:
                 inner = {vector: elements, **rows}
-                tiles[tuple(sorted(inner.items()))] = _Tile(inner, rate)
-    best = max((tile.rate for tile in tiles.values()), default=0.0)
-    good = [tile for tile in tiles.values() if tile.rate >= _LEAST_RATE * best]
-    return sorted(good, key=lambda tile: (-tile.rate, sorted(tile.inner.items())))
+                tiles[tuple(sorted(inner.items()))] = _Tile(inner, pace)
+    best = max((tile.pace for tile in tiles.values()), default=0.0)
+    good = [tile for tile in tiles.values() if tile.pace >= _LEAST_PACE * best]
+    return sorted(good, key=lambda tile: (-tile.pace, sorted(tile.inner.items())))
 
 
 def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:

@@ -13,12 +13,12 @@ from fewtune.select.cluster import (
     Groups,
     agglomerative_groups,
     clique_groups,
-    similarity_sum,
     split_unrelated,
 )
 from fewtune.select.heat_map import SimilarityMatrix
 from fewtune.select.similarity import similarity_matrix
 from fewtune.select.space import DesignSpace, design_space
+from fewtune.select.worth import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
 
 if TYPE_CHECKING:
     from fewtune.bank.bank import Bank
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from fewtune.tvm_runtime import tvm
 
 _MOST_SECOND_DONORS = 2
-# Families that do much arithmetic on each element, so that tiling, which is what is searched,
-# decides their time. The others move data once: a default schedule already does that at the
-# memory's speed.
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-SEARCHED_OPERATORS = frozenset(
-    {
-        "batch_matmul",
-        "conv2d_transpose",
-        "dense",
-        *_CONVOLUTIONS,
-        *(f"depthwise_{family}" for family in _CONVOLUTIONS),
-        *(f"group_{family}" for family in _CONVOLUTIONS),
-    }
-)
-# Nobody else gains by a search for one task: its part of the refinement, which goes where the
-# model gains most, serves it in fewer trials unless it is a large part of the model.
-_LONE_TIMES = 4
 # Donors named for a task that the bank serves: should one's schedules not fit, another's may.
 _MOST_DONORS = 3
 
@@ -126,7 +109,7 @@ def select_tasks(
     matrix : SimilarityMatrix
         Similarities of the clustered tasks.
     """
-    worth = [task for task in tasks if _worth_searching(task, options)]
+    worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
     spaces = {task.info.name: design_space(task.mod, target) for task in worth}
     return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
 
@@ -150,7 +133,7 @@ def select_from_spaces(
             for task in tasks
             if task.info.name in spaces
             and spaces[task.info.name].has_samplings
-            and _worth_searching(task, options)
+            and is_worth_searching(task.info, options.min_share)
         ),
         key=lambda task: (-task.info.share, task.info.name),
     )
@@ -170,8 +153,7 @@ def select_from_spaces(
     kept = kept_clusters(
         split_unrelated(groups, values, shares, names),
         values,
-        shares,
-        names,
+        [task.info for task in chosen],
         0.0 if options.method == "all" else options.min_cluster_share,
         # With no representative at all, and no bank, nobody would have anything to give.
         needs_one=not banked,
@@ -192,50 +174,6 @@ def select_from_spaces(
         note=note,
     )
     return selection, SimilarityMatrix(tuple(names), values)
-
-
-def kept_clusters(
-    groups: Sequence[tuple[int, list[int]]],
-    values: np.ndarray,
-    shares: Sequence[float],
-    names: Sequence[str],
-    min_share: float,
-    *,
-    needs_one: bool = True,
-) -> list[Cluster]:
-    """The clusters that are worth a search of their own, the largest share first.
-
-    Parameters
-    ----------
-    groups : sequence of (int, list of int)
-        Representative and members, as places in ``names``.
-    values : numpy.ndarray
-        Similarities, shape (tasks, tasks).
-    shares, names : sequence
-        By place: share of the model's estimated time, and name.
-    min_share : float
-        Clusters below this share are left out, clusters of one task below four times it.
-    needs_one : bool
-        Keep the largest one, however small.
-    """
-    clusters = [
-        (
-            sum(shares[index] for index in group),
-            Cluster(
-                representative=names[leader],
-                members=[names[index] for index in sorted(group)],
-                similarity_sum=similarity_sum(leader, group, values),
-            ),
-        )
-        for leader, group in groups
-    ]
-    clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
-    return [
-        cluster
-        for place, (share, cluster) in enumerate(clusters)
-        if share >= min_share * (_LONE_TIMES if len(cluster.members) == 1 else 1)
-        or (place == 0 and needs_one)
-    ]
 
 
 def second_donors(
@@ -277,10 +215,6 @@ def _banked(
                 for entry, rate in near
             ]
     return banked
-
-
-def _worth_searching(task: Task, options: SelectOptions) -> bool:
-    return task.info.operator in SEARCHED_OPERATORS and task.info.share >= options.min_share
 
 
 def _rule(tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions) -> str:

@@ -9,9 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import tvm_ffi
 
+from fewtune.artifacts import TaskInfo
 from fewtune.schedule.transfer import Donation, move
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.strategies import Explorer, Proposal
+
+# A task that nobody gives anything, and that is at least this part of the model's estimated time,
+# gets so many times the schedules drawn and measured: without a donor two are a lottery.
+_LARGE, _ALONE_TIMES = 0.02, 3
 
 
 class Offer(NamedTuple):
@@ -44,7 +49,7 @@ def offers_for(
     search: Explorer,
     given: Sequence[tuple[str, list[Donation]]],
     options: ShareOptions,
-    name: str,
+    task: TaskInfo,
     *,
     draws: bool,
 ) -> Offers:
@@ -57,8 +62,8 @@ def offers_for(
     given : sequence of (str, list of Donation)
         Donors by name, most similar first, with their schedules, best first.
     options : ShareOptions
-    name : str
-        The task's, which tells its draws from another's.
+    task : TaskInfo
+        That takes; its name tells its draws from another's.
     draws : bool
         Whether schedules drawn by rule compete.
     """
@@ -77,20 +82,21 @@ def offers_for(
         elif one.point not in search.times_s:
             digest = tvm_ffi.structural_hash(one.schedule.mod)
             offers.setdefault(digest, Offer(Proposal(one.schedule, one.point), donor, rank))
+    times = _ALONE_TIMES if not offers and task.share >= _LARGE else 1
     if draws and (search.scorer.trained or not offers):
-        for proposal in _drawn(search, options, name):
+        for proposal in _drawn(search, options.seed, task.name, times * options.draws):
             digest = tvm_ffi.structural_hash(proposal.schedule.mod)
             offers.setdefault(digest, Offer(proposal, None, None))
-    likeliest = _likeliest(search, list(offers.values()), options.trials_per_task)
+    likeliest = _likeliest(search, list(offers.values()), times * options.trials_per_task)
     return Offers(likeliest, len(listed), dict(sorted(reasons.items())))
 
 
-def _drawn(search: Explorer, options: ShareOptions, name: str) -> list[Proposal]:
+def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Proposal]:
     """Schedules whose register tiles fit a task by rule, where there is a rule for it."""
     if not search.prior.informed:
         return []
-    random = np.random.default_rng([options.seed, *name.encode()])
-    points = list(dict.fromkeys(search.prior.draw(random) for _ in range(options.draws)))
+    random = np.random.default_rng([seed, *name.encode()])
+    points = list(dict.fromkeys(search.prior.draw(random) for _ in range(count)))
     made = search.space.make_all(points, range(1, len(points) + 1))
     return [Proposal(one.schedule, one.point) for one in made if one.schedule is not None]
 

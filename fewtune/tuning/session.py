@@ -124,8 +124,8 @@ class Session:
         return stopped_by
 
     def begin(self) -> None:
-        """What comes before the search."""
-        self._measure_defaults()
+        """What comes before the search: a searched schedule has to beat the default one."""
+        self.measure_defaults(self.without_default())
 
     def conclude(self) -> None:
         """What comes after it."""
@@ -152,13 +152,13 @@ class Session:
             options.run_early_stopping_trials,
         ]
 
-    def _measure_defaults(self) -> None:
-        """Measure the default schedule of every task; a searched schedule has to beat it."""
-        waiting = [
-            state
-            for state in self.state.tasks.values()
-            if state.default is None and not state.crashed
-        ]
+    def without_default(self) -> list[TaskState]:
+        """Tasks whose default schedule was not measured."""
+        states = self.state.tasks.values()
+        return [state for state in states if state.default is None and not state.crashed]
+
+    def measure_defaults(self, waiting: list[TaskState]) -> None:
+        """Measure the default schedules of tasks."""
         for start in range(0, len(waiting), _DEFAULTS_A_BATCH):
             batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
             for state in waiting[start : start + _DEFAULTS_A_BATCH]:

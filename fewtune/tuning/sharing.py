@@ -2,8 +2,11 @@
 
 A task that is not tuned itself takes schedules in three rounds. First the best schedules of its
 donors, moved into its own design space, and a few that are drawn by rule compete; the cost model,
-taught by the donors' trials, rates them, and the likeliest few are measured beside the default
-schedule. Where the result stays far behind what similar tasks reach, further donors are asked.
+taught by the donors' trials, rates them, and the likeliest few are measured. What comes near to
+the throughput of the best similar task needs no further proof; of all others the default schedule
+is measured too, and kept where nothing beats it. Then those that are still behind, by enough to
+matter, ask on: first the tasks of their kind that did better in this very round, then, where they
+are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared.
 """
@@ -15,26 +18,33 @@ from typing import Any, NamedTuple
 
 from fewtune.bank.bank import Bank
 from fewtune.machine import target_from_json
-from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress, best_rates
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
-from fewtune.tuning.log import Trial
+from fewtune.tuning.log import Trial, read_trace
 from fewtune.tuning.measure import Outcome, Phases, module_specs
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session, Timer
+from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
 from fewtune.tvm_runtime import tvm
 
 FIRST, SECOND = "first donors", "second donors"
-# Below this part of the throughput of the best similar task, further donors are asked.
-FAR = 0.85
+# Parts of the throughput of the best similar task: below the first, further representatives are
+# asked; below the second, tasks that reached it.
+FAR, NEAR = 0.85, 0.95
+# Schedules that each of these gives.
+_FROM_EACH = 2
+# The part of a gap that a sibling's schedule is expected to close.
+_CLOSED = 0.3
+# Below this part of it, the default schedule may be the better one.
+DOUBTFUL = 0.9
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 # Small batches, so that what is left goes where the model gains most.
@@ -52,7 +62,6 @@ class _Opening(NamedTuple):
     """What is measured of one task next."""
 
     state: TaskState
-    default: tvm.s_tir.Schedule | None
     offers: Offers
 
 
@@ -111,13 +120,13 @@ class Sharing(Session):
         self.sharing = sharing
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
-        self._asked: list[str] | None = None
+        self._asked: dict[str, list[str]] | None = None
         for event in journal.events:
             if event.get("round"):
                 self._rounds[event["round"]].add(event["task"])
                 self._shared_trials += len(event["trials"])
-            if event["kind"] == "asked":
-                self._asked = event["tasks"]
+            if event["kind"] == "ask":
+                self._asked = event["donors"]
 
     @property
     def total_trials(self) -> int:
@@ -125,21 +134,20 @@ class Sharing(Session):
         return self._shared_trials + self.sharing.refine_trials * len(self.state.tuned)
 
     def begin(self) -> None:
-        """Measure what donors give, and ask others where that serves badly."""
+        """Measure what donors give, and defaults and other donors where that serves badly."""
         waiting = [
             self.state.tasks[name]
             for name in self.takers
             if name not in self._rounds[FIRST] and not self.state.tasks[name].crashed
         ]
         self._open(FIRST, waiting)
+        states = list(self.state.tasks.values())
+        doubtful = {s.task.info.name for s in behind(states, self._rates(), DOUBTFUL)}
+        self.measure_defaults([s for s in self.without_default() if s.task.info.name in doubtful])
         if self._asked is None:
             # Noted, since the refinement moves what tasks are behind of.
-            self._asked = [
-                state.task.info.name
-                for state in self._behind()
-                if self.takers[state.task.info.name].second
-            ]
-            self.note({"kind": "asked", "tasks": self._asked})
+            self._asked = self._whom_to_ask()
+            self.note({"kind": "ask", "donors": self._asked})
         asked = [
             self.state.tasks[name]
             for name in self._asked
@@ -150,16 +158,37 @@ class Sharing(Session):
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
 
-    def _behind(self) -> list[TaskState]:
-        """Tasks far from what similar ones reach."""
+    def _rates(self) -> dict[str, float]:
+        """Most operations a second by operator family."""
         progress = [state.progress for state in self.state.tasks.values()]
-        rates = best_rates([*progress, *self.peers], self.measurer.most_flops_s)
-        return [
-            state
-            for state in self.state.tasks.values()
-            if state.progress.flops / state.progress.current_s
-            < FAR * rates.get(state.progress.family, 0.0)
-        ]
+        return best_rates([*progress, *self.peers], self.measurer.most_flops_s)
+
+    def _whom_to_ask(self) -> dict[str, list[str]]:
+        """Further donors of each task that is behind, by its name."""
+        states, rates = list(self.state.tasks.values()), self._rates()
+        far = {state.task.info.name for state in behind(states, rates, FAR)}
+        near = {state.task.info.name for state in behind(states, rates, NEAR)}
+        asked = {}
+        for name, state in self.state.tasks.items():
+            ours, donors = state.progress, []
+            reached = NEAR * rates.get(ours.family, float("inf"))
+            if name in near and self.is_worth_it(
+                _CLOSED * ours.weight * (ours.current_s - ours.flops / reached)
+            ):
+                donors += siblings(state, states, reached)
+            if name in far:
+                donors += self.takers[name].second
+            if donors:
+                asked[name] = donors
+        return asked
+
+    def _given(self, donor: str) -> list[Donation]:
+        """What a donor has to give: a representative, or a task of this session."""
+        if donor not in self.state.tasks:
+            return self.donations.get(donor, [])
+        state = self.state.tasks[donor]
+        trials = [trial for trial in state.ranked() if trial.key in state.known][:_FROM_EACH]
+        return [Donation.of(read_trace(state.task.mod, trial, self.target)) for trial in trials]
 
     def _open(self, name: str, waiting: list[TaskState]) -> None:
         """One round of sharing; candidates of several tasks are measured together."""
@@ -168,50 +197,38 @@ class Sharing(Session):
             self.announce(state)
             with Timer(self.measurer.phases, "search_s"):
                 batch.append(self._opening(name, state))
-            modules = sum(len(opening.offers.likeliest) + 1 for opening in batch)
+            modules = sum(len(opening.offers.likeliest) for opening in batch)
             if modules >= _MODULES_A_BATCH or place == len(waiting) - 1:
                 self._measure(name, batch)
                 batch = []
 
     def _opening(self, name: str, state: TaskState) -> _Opening:
-        taker = self.takers[state.task.info.name]
-        donors = taker.first if name == FIRST else taker.second
+        task = state.task.info.name
+        donors = self.takers[task].first if name == FIRST else (self._asked or {})[task]
         offers = offers_for(
             self.search_of(state),
-            [(donor, self.donations.get(donor, [])) for donor in donors],
+            [(donor, self._given(donor)) for donor in donors],
             self.sharing,
-            state.task.info.name,
+            state.task.info,
             draws=name == FIRST,
         )
-        is_known = state.default is not None
-        default = None if is_known else default_schedule(state.task.mod, self.target)
-        return _Opening(state, default, offers)
+        return _Opening(state, offers)
 
     def _measure(self, name: str, batch: list[_Opening]) -> None:
         """Measure a batch and note it; then learn from it, each task for itself."""
         modules, specs, bars, races = [], [], [], []
         for opening in batch:
             task, specification = opening.state.task, module_specs(opening.state.task.mod)
-            if opening.default is not None:
-                modules.append(opening.default.mod)
-                specs.append(specification)
-                bars.append(None)
-                # Every default is measured in full: candidates have to beat its figure.
-                races.append((task.info.name, "default"))
             best_s = opening.state.progress.current_s
             for offer in opening.offers.likeliest:
                 modules.append(offer.proposal.schedule.mod)
                 specs.append(specification)
                 bars.append(best_s if best_s != float("inf") else None)
-                races.append((task.info.name, "offers"))
+                races.append(task.info.name)
         outcomes = iter(self.measurer.measure(modules, specs, bars, races))
         spent = self.spent()
         learned = []
         for opening in batch:
-            if opening.default is not None:
-                self.note_default(opening.state, Trial.of(opening.default, next(outcomes)))
-            elif opening.state.default is None:
-                self.note_default(opening.state, None)
             measured = [next(outcomes) for _ in opening.offers.likeliest]
             learned.append([outcome.median_s for outcome in measured])
             self._note_round(name, opening, measured, spent)

@@ -1,0 +1,104 @@
+"""How fast a decision is expected to be, beside others of its kind: what a draw goes by.
+
+The paces come from a regression of the logarithm of throughput on these decisions, with an effect
+for each task, over 8,548 trials of 137 contractions: full tuning of eight models of the zoo on two
+cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They say what to look at
+first, and rule out nothing that fits.
+"""
+
+from __future__ import annotations
+
+from math import gcd, log2
+
+import numpy as np
+
+from fewtune.schedule.search_space import Choice, Decision, Program
+from fewtune.schedule.tiling import divisors, tile_rate
+
+# What is expected to run at a part of the best throughput is drawn this power of it as often.
+_KEENNESS = 8
+# Parts of the throughput: of a tile with one row, or two, or very many; with vectors of half a
+# register; with accumulators too few for the latency, or nearly too many for the registers.
+_ONE_ROW, _TWO_ROWS, _MANY_ROWS = 0.7, 0.94, 0.86
+_PART_VECTOR = 0.6
+_FEW_ACCUMULATORS, _MANY_ACCUMULATORS = 0.75, 0.94
+# Of rows that stand outside the inner reduction: their sums leave the registers.
+_ROWS_OUTSIDE = 0.95
+# Of results that are written back by the outermost tile, or only once all are done.
+_WRITTEN_BY_THREAD, _WRITTEN_LAST = 0.97, 0.87
+_NOT_UNROLLED, _UNROLLED_DEEP = 0.93, 0.85
+# With each doubling: of the inner reduction, and of the parts that the contiguous axis is cut
+# into, among threads and in the cache.
+_INNER_DOUBLED, _THREADS_DOUBLED, _CACHE_DOUBLED = 0.988, 0.97, 0.985
+# Windows of kernels; a longer reduction runs over channels.
+_LONGEST_WINDOW = 11
+_WINDOW_INSIDE = 0.3
+_LONGEST_INNER_REDUCTION = 32
+_DEEP = 128
+
+
+def likelihoods(paces: list[float]) -> np.ndarray:
+    """How likely each of several alternatives is drawn, given its expected pace."""
+    keen = np.asarray(paces, dtype=float) ** _KEENNESS
+    return keen / keen.sum()
+
+
+def rows_are_outside(random: np.random.Generator) -> bool:
+    """Whether the rows of a tile stand outside the inner reduction."""
+    return bool(random.random() < likelihoods([1.0, _ROWS_OUTSIDE])[1])
+
+
+def outer_pace(thread: int, cache: int) -> float:
+    """The expected pace of what is left of the contiguous axis, cut so for threads and cache."""
+    return float(_THREADS_DOUBLED ** log2(thread) * _CACHE_DOUBLED ** log2(cache))
+
+
+def unroll_depth(choice: Choice, random: np.random.Generator) -> Decision:
+    """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win."""
+    paces = [
+        _UNROLLED_DEEP if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0
+        for value in choice.values
+    ]
+    return int(random.choice(len(paces), p=likelihoods(paces)))
+
+
+def reduction_tile(choice: Choice, random: np.random.Generator) -> Decision:
+    """A tile of a reduction: windows whole, a few channels at a time."""
+    if choice.extent <= _LONGEST_WINDOW:
+        return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
+    limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
+    factors = [d for d in divisors(choice.extent) if d <= limit]
+    chances = likelihoods([_INNER_DOUBLED ** log2(factor) for factor in factors])
+    last = factors[int(random.choice(len(factors), p=chances))]
+    return (choice.extent // last, last)
+
+
+def written_pace(program: Program) -> float:
+    """The expected pace of a program by the tile after which results are written back."""
+    levels = {
+        loop: level
+        for instruction in program.insts
+        if str(instruction.kind.name) == "Split"
+        for level, loop in enumerate(instruction.outputs)
+    }
+    written = [
+        levels.get(instruction.inputs[1], 0)
+        for instruction in program.insts
+        if str(instruction.kind.name) == "ReverseComputeAt"
+    ]
+    if not written:
+        return _WRITTEN_LAST
+    return 1.0 if max(written) > 0 else _WRITTEN_BY_THREAD
+
+
+def tile_pace(rows: int, elements: int, lanes: int, registers: int) -> float:
+    """The expected part of the best throughput; 0 for a tile that spills or splits vectors."""
+    if tile_rate(rows, elements, lanes, registers) == 0.0:
+        return 0.0
+    piece = gcd(elements, lanes)
+    accumulators = rows * (elements // piece)
+    pace = 1.0 if piece == lanes else _PART_VECTOR
+    pace *= {1: _ONE_ROW, 2: _TWO_ROWS}.get(rows, _MANY_ROWS if rows > 16 else 1.0)
+    if accumulators < 4:
+        return pace * _FEW_ACCUMULATORS
+    return pace * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)

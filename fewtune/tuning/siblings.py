@@ -1,0 +1,63 @@
+"""Who is behind of what similar tasks reach, and who of their kind did better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from fewtune.tuning.state import TaskState
+
+_MOST = 3
+
+
+def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float) -> list[TaskState]:
+    """Tasks that reach less than a part of what similar ones do, or nothing at all.
+
+    Parameters
+    ----------
+    states : iterable of TaskState
+    rates : mapping of float
+        Operations a second that tasks of an operator family may reach.
+    part : float
+    """
+    return [s for s in states if _rate(s) < part * rates.get(s.progress.family, float("inf"))]
+
+
+def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> list[str]:
+    """Tasks of the same operator family that did better by their own search or share.
+
+    Parameters
+    ----------
+    state : TaskState
+    states : iterable of TaskState
+    reached : float
+        Operations a second that they reach at least.
+
+    Returns
+    -------
+    names : list of str
+        The likest first: with as many buffers, which tells a tail that adds a residual from one
+        that does not, then of the most similar size.
+    """
+    ours = state.task.info
+
+    def unlikeness(other: TaskState) -> tuple[bool, float, str]:
+        info = other.task.info
+        size = abs(math.log(max(info.flops, 1.0) / max(ours.flops, 1.0)))
+        return len(info.shapes) != len(ours.shapes), round(size, 9), info.name
+
+    better = [
+        other
+        for other in states
+        if other is not state
+        and other.progress.family == state.progress.family
+        # A default schedule makes no choices to give.
+        and other.best_s == other.progress.current_s
+        and _rate(other) >= reached
+    ]
+    return [other.task.info.name for other in sorted(better, key=unlikeness)[:_MOST]]
+
+
+def _rate(state: TaskState) -> float:
+    """Operations a second; 0 of a task that nothing works for."""
+    return state.progress.flops / state.progress.current_s
