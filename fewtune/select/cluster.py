@@ -121,12 +121,10 @@ def agglomerative_groups(
 def representative(
     group: Sequence[int], matrix: np.ndarray, shares: Sequence[float], names: Sequence[str]
 ) -> int:
-    """The task most similar to what takes the time of its group, itself included.
+    """The task most similar to the rest of its group.
 
-    The RFC takes the largest similarity sum, whatever the tasks weigh. A representative is served
-    best of all, by its own search, and those most like it next: both count for as much as they
-    take of the model's time. Ties go to the task with the larger share, then to the name that
-    sorts first.
+    Ties go to the task with the larger share of the model's time, then to the name that sorts
+    first.
 
     Returns
     -------
@@ -135,11 +133,7 @@ def representative(
     """
     return min(
         group,
-        key=lambda index: (
-            -round(sum(float(matrix[index, other]) * shares[other] for other in group), 9),
-            -shares[index],
-            names[index],
-        ),
+        key=lambda index: (-similarity_sum(index, group, matrix), -shares[index], names[index]),
     )
 
 
