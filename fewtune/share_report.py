@@ -111,8 +111,7 @@ def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str
         if event["kind"] != "batch":
             continue
         task = event["task"]
-        found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
-        before_s, best_s[task] = best_s[task], min([best_s[task], *found])
+        before_s, best_s[task] = best_s[task], min(best_s[task], _fastest_s(event))
         saved_s = before_s - best_s[task] if before_s != math.inf else 0.0
         steps.append((event, state.tasks[task].task.info.weight * saved_s))
     return steps
@@ -129,9 +128,14 @@ def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
     }
     for event in events:
         if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
-            found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
-            starts_s[event["task"]] = min(found, default=math.inf)
+            starts_s[event["task"]] = _fastest_s(event)
     return starts_s
+
+
+def _fastest_s(event: dict[str, Any]) -> float:
+    """The best of a batch; infinite where nothing worked."""
+    found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
+    return min(found, default=math.inf)
 
 
 def share_curve(

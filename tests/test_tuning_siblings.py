@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from fewtune.artifacts import TaskInfo
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.log import Trial
 from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
+from tests.made_banks import task_info
 
 
 def state(
@@ -20,10 +20,8 @@ def state(
     family: str = "conv2d",
 ) -> TaskState:
     """A task with one trial; with none, only its default schedule works."""
-    info = TaskInfo(
-        name=name, workload=name, weight=1, anchor=family, operator=family,
-        shapes=[[1]] * buffers, dtype="float32", flops=flops, bytes=4, share=0.1,
-    )  # fmt: skip
+    info = task_info(name, workload=name, operator=family, flops=flops)
+    info = info.model_copy(update={"shapes": [[1]] * buffers})
     found = TaskState(SimpleNamespace(info=info, mod=None), TaskProgress.of(info))
     if time_s is None:
         found.progress.default_s = 1.0

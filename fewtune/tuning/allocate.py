@@ -68,6 +68,11 @@ class TaskProgress:
         known = [*self.best_s[-1:], *([self.default_s] if self.default_s is not None else [])]
         return min(known, default=float("inf"))
 
+    @property
+    def flops_s(self) -> float:
+        """Operations a second at the best known time; 0 where nothing works."""
+        return self.flops / self.current_s
+
 
 def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     """Seconds of model latency that the next batch is expected to save.
@@ -122,7 +127,7 @@ def best_rates(
     rates: dict[str, list[float]] = {}
     for task in tasks:
         if task.current_s not in (0.0, float("inf")):
-            rates.setdefault(task.family, []).append(task.flops / task.current_s)
+            rates.setdefault(task.family, []).append(task.flops_s)
     reached = {family: max(known) for family, known in rates.items()}
     return {
         family: (rate if len(rates[family]) > 1 else _headroom(rate, most_flops_s)) or float("inf")

@@ -135,25 +135,13 @@ class Sharing(Session):
 
     def begin(self) -> None:
         """Measure what donors give, and defaults and other donors where that serves badly."""
-        waiting = [
-            self.state.tasks[name]
-            for name in self.takers
-            if name not in self._rounds[FIRST] and not self.state.tasks[name].crashed
-        ]
-        self._open(FIRST, waiting)
-        states = list(self.state.tasks.values())
-        doubtful = {s.task.info.name for s in behind(states, self._rates(), DOUBTFUL)}
-        self.measure_defaults([s for s in self.without_default() if s.task.info.name in doubtful])
+        self._open(FIRST, {name: taker.first for name, taker in self.takers.items()})
+        self.measure_defaults(behind(self.without_default(), self._rates(), DOUBTFUL))
         if self._asked is None:
             # Noted, since the refinement moves what tasks are behind of.
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
-        asked = [
-            self.state.tasks[name]
-            for name in self._asked
-            if name not in self._rounds[SECOND] and not self.state.tasks[name].crashed
-        ]
-        self._open(SECOND, asked)
+        self._open(SECOND, self._asked)
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
@@ -190,21 +178,21 @@ class Sharing(Session):
         trials = [trial for trial in state.ranked() if trial.key in state.known][:_FROM_EACH]
         return [Donation.of(read_trace(state.task.mod, trial, self.target)) for trial in trials]
 
-    def _open(self, name: str, waiting: list[TaskState]) -> None:
-        """One round of sharing; candidates of several tasks are measured together."""
+    def _open(self, name: str, donors: dict[str, list[str]]) -> None:
+        """One round of sharing, given each task's donors; several tasks are measured together."""
+        states = [self.state.tasks[task] for task in donors if task not in self._rounds[name]]
+        waiting = [state for state in states if not state.crashed]
         batch: list[_Opening] = []
         for place, state in enumerate(waiting):
             self.announce(state)
             with Timer(self.measurer.phases, "search_s"):
-                batch.append(self._opening(name, state))
+                batch.append(self._opening(name, state, donors[state.task.info.name]))
             modules = sum(len(opening.offers.likeliest) for opening in batch)
             if modules >= _MODULES_A_BATCH or place == len(waiting) - 1:
                 self._measure(name, batch)
                 batch = []
 
-    def _opening(self, name: str, state: TaskState) -> _Opening:
-        task = state.task.info.name
-        donors = self.takers[task].first if name == FIRST else (self._asked or {})[task]
+    def _opening(self, name: str, state: TaskState, donors: list[str]) -> _Opening:
         offers = offers_for(
             self.search_of(state),
             [(donor, self._given(donor)) for donor in donors],

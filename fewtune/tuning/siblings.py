@@ -20,7 +20,11 @@ def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float)
         Operations a second that tasks of an operator family may reach.
     part : float
     """
-    return [s for s in states if _rate(s) < part * rates.get(s.progress.family, float("inf"))]
+    return [
+        state
+        for state in states
+        if state.progress.flops_s < part * rates.get(state.progress.family, float("inf"))
+    ]
 
 
 def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> list[str]:
@@ -53,11 +57,6 @@ def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> l
         and other.progress.family == state.progress.family
         # A default schedule makes no choices to give.
         and other.best_s == other.progress.current_s
-        and _rate(other) >= reached
+        and other.progress.flops_s >= reached
     ]
     return [other.task.info.name for other in sorted(better, key=unlikeness)[:_MOST]]
-
-
-def _rate(state: TaskState) -> float:
-    """Operations a second; 0 of a task that nothing works for."""
-    return state.progress.flops / state.progress.current_s
