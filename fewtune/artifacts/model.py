@@ -43,6 +43,11 @@ class ImportReport(Artifact):
     notes: list[str]
 
 
+# Operations a byte below which memory decides the time of a task, as of a matrix-vector product:
+# whatever is used only once needs no tile that keeps it, and a measurement of it takes longest.
+_STREAMED_FLOPS_PER_BYTE = 1.0
+
+
 class TaskInfo(Part):
     """One MetaSchedule task: a fused kernel that occurs ``weight`` times in the model."""
 
@@ -61,6 +66,11 @@ class TaskInfo(Part):
     def shapes_text(self) -> str:
         """The shapes as a person reads them, such as ``1x13x13x512 1x1x512x64 1x13x13x64``."""
         return " ".join("x".join(map(str, shape)) for shape in self.shapes)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether memory decides its time: good schedules differ by less than the noise then."""
+        return self.flops < _STREAMED_FLOPS_PER_BYTE * self.bytes
 
 
 class TaskTable(Artifact):

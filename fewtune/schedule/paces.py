@@ -22,6 +22,12 @@ _KEENNESS = 8
 _ONE_ROW, _TWO_ROWS, _MANY_ROWS = 0.7, 0.94, 0.86
 _PART_VECTOR = 0.6
 _FEW_ACCUMULATORS, _MANY_ACCUMULATORS = 0.75, 0.94
+# Of a single vector where sums are long: each multiply-add loads an element then. Of several
+# vectors where they are short: writing them back weighs more.
+_SHORT_SUM, _LONG_SUM = 64, 256
+_NARROW_IN_LONG_SUM, _WIDE_IN_SHORT_SUM = 0.97, 0.93
+# Of a product with a single row: so many vectors are read side by side, and what more take.
+_STREAMED_VECTORS, _MANY_STREAMED = 4, 0.6
 # Of rows that stand outside the inner reduction: their sums leave the registers.
 _ROWS_OUTSIDE = 0.95
 # Of results that are written back by the outermost tile, or only once all are done.
@@ -91,14 +97,35 @@ def written_pace(program: Program) -> float:
     return 1.0 if max(written) > 0 else _WRITTEN_BY_THREAD
 
 
-def tile_pace(rows: int, elements: int, lanes: int, registers: int) -> float:
-    """The expected part of the best throughput; 0 for a tile that spills or splits vectors."""
+def streamed_pace(elements: int, lanes: int) -> float:
+    """The expected pace of a tile where no row shares a vector: memory decides, up to a width."""
+    if elements % lanes:
+        return _PART_VECTOR
+    return 1.0 if elements <= _STREAMED_VECTORS * lanes else _MANY_STREAMED
+
+
+def tile_pace(rows: int, elements: int, lanes: int, registers: int, reduction: int) -> float:
+    """The expected part of the best throughput; 0 for a tile that spills or splits vectors.
+
+    Parameters
+    ----------
+    rows, elements : int
+        Rows that share a vector, and elements along it.
+    lanes, registers : int
+    reduction : int
+        Terms of each sum.
+    """
     if tile_rate(rows, elements, lanes, registers) == 0.0:
         return 0.0
     piece = gcd(elements, lanes)
-    accumulators = rows * (elements // piece)
+    vectors = elements // piece
+    accumulators = rows * vectors
     pace = 1.0 if piece == lanes else _PART_VECTOR
     pace *= {1: _ONE_ROW, 2: _TWO_ROWS}.get(rows, _MANY_ROWS if rows > 16 else 1.0)
+    if reduction <= _SHORT_SUM and vectors > 1 and rows > 2:
+        pace *= _WIDE_IN_SHORT_SUM
+    elif reduction > _LONG_SUM and vectors == 1:
+        pace *= _NARROW_IN_LONG_SUM
     if accumulators < 4:
         return pace * _FEW_ACCUMULATORS
     return pace * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)

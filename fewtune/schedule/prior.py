@@ -10,8 +10,9 @@ contiguous axis. Every decision is drawn, the likelier the faster it is expected
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd, prod
+from collections.abc import Iterable
+from functools import cached_property
+from math import gcd, log2, prod
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from fewtune.schedule.paces import (
     outer_pace,
     reduction_tile,
     rows_are_outside,
-    tile_pace,
     unroll_depth,
     written_pace,
 )
+from fewtune.schedule.register_tiles import RegisterTile, register_tiles
 from fewtune.schedule.search_space import (
     CATEGORICAL,
     TILE,
@@ -40,16 +41,11 @@ from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
 
 _SPATIAL_LEVELS, _REDUCTION_LEVELS = 4, 2
-# Tiles this much below the best are still drawn: the rule is a model, not a measurement.
-_LEAST_PACE = 0.6
+# Register tiles of at least this part of the best expected pace are worth a measurement each.
+_WORTH_TRYING = 0.85
 
-
-@dataclass(frozen=True)
-class _Tile:
-    """A register tile: how many iterations of each spatial axis, and its expected pace."""
-
-    inner: dict[int, int]
-    pace: float
+# Of each block that there is a rule for: its iterations along each spatial axis.
+TileKey = tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
 
 
 class Prior:
@@ -67,7 +63,7 @@ class Prior:
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
-        self._tiles: dict[str, list[_Tile]] = {}
+        self._tiles: dict[str, list[RegisterTile]] = {}
         self._blocks: dict[str, Block] = {}
         self._vector: dict[str, int] = {}
         self._threads = 1
@@ -83,7 +79,7 @@ class Prior:
             vector = contiguous_axis(block) if block is not None else None
             if block is None or vector is None:
                 continue
-            tiles = _register_tiles(block, vector, traits)
+            tiles = register_tiles(block, vector, traits)
             if tiles:
                 self._tiles[name], self._blocks[name] = tiles, block
                 self._vector[name] = vector
@@ -96,16 +92,78 @@ class Prior:
         """One point, of any of the programs."""
         number = int(random.choice(len(self._programs), p=self._programs))
         program = self._space.programs[number]
-        inner: dict[str, dict[int, int]] = {}
-        for name, tiles in self._tiles.items():
-            chances = likelihoods([tile.pace for tile in tiles])
-            inner[name] = tiles[int(random.choice(len(tiles), p=chances))].inner
+        inner = {name: self._tile(name, random).inner for name in self._tiles}
         # One choice of level for all axes of a tile: the levels are loops inside one another.
         rows_outside = rows_are_outside(random)
         decisions = [
             self._decide(choice, inner, rows_outside, random) for choice in program.choices
         ]
         return Point(program.number, self._shared(program, decisions, random))
+
+    def retiled(self, point: Point, random: np.random.Generator) -> Point:
+        """A neighbour with another register tile: a step that no change of one decision takes."""
+        program = self._space.programs[point.program]
+        decisions = list(point.decisions)
+        for name in self._tiles:
+            inner = self._tile(name, random).inner
+            places = self._spatial_places(program, name)
+            tiles = {place: decisions[place] for place in places}
+            rows_outside = any(
+                isinstance(tile, tuple) and tile[-2] > 1
+                for place, tile in tiles.items()
+                if program.choices[place].axis != self._vector[name]
+            )
+            for place, now in tiles.items():
+                choice = program.choices[place]
+                tile = inner.get(choice.axis, 1)
+                last = self._innermost(choice, tile, rows_outside)
+                if isinstance(now, tuple) and len(now) == _SPATIAL_LEVELS and last is not None:
+                    thread, cache = _nearest(choice.extent // tile, now[0])
+                    decisions[place] = (thread, cache, tile // last, last)
+        return Point(point.program, self._shared(program, decisions, random))
+
+    def tile_of(self, point: Point) -> TileKey:
+        """The register tile of a point: points of one tile differ in what matters less."""
+        program = self._space.programs[point.program]
+        return tuple(
+            (
+                name,
+                tuple(
+                    (program.choices[place].axis, _inner(point.decisions[place]))
+                    for place in self._spatial_places(program, name)
+                ),
+            )
+            for name in self._tiles
+        )
+
+    def promise(self, point: Point) -> float:
+        """The expected pace of a point's register tile; 0 for one that is not worth trying."""
+        promised = 1.0
+        for name, tile in self.tile_of(point):
+            pace = self._paces[name].get(_iterations(tile), 0.0)
+            promised *= pace if pace >= _WORTH_TRYING * self._tiles[name][0].pace else 0.0
+        return promised
+
+    @cached_property
+    def _paces(self) -> dict[str, dict[frozenset[tuple[int, int]], float]]:
+        return {
+            name: {_iterations(tile.inner.items()): tile.pace for tile in tiles}
+            for name, tiles in self._tiles.items()
+        }
+
+    def _tile(self, name: str, random: np.random.Generator) -> RegisterTile:
+        tiles = self._tiles[name]
+        chances = likelihoods([tile.pace for tile in tiles])
+        return tiles[int(random.choice(len(tiles), p=chances))]
+
+    def _spatial_places(self, program: Program, name: str) -> list[int]:
+        """The places of the choices that split a block's spatial axes."""
+        kinds = self._blocks[name].kinds
+        return [
+            place
+            for place, choice in enumerate(program.choices)
+            if choice.block == name and kinds[choice.axis] == "S"
+        ]
 
     def _decide(
         self,
@@ -132,36 +190,36 @@ class Prior:
         self, choice: Choice, tile: int, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
         """Levels thread, cache, [reduction], rows, [reduction], vector."""
+        last = self._innermost(choice, tile, rows_outside)
+        if last is None:
+            return random_decision(choice, random)
         pairs = factorisations(choice.extent // tile, 2, 2**31)
         paces = [1.0] * len(pairs)
         if choice.axis == self._vector[choice.block]:
-            # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40
-            # in a long unrolled body: only powers of two stand inside.
-            whole = gcd(tile, self._lanes)
-            factors = [
-                d
-                for d in divisors(tile)
-                if d % whole == 0 and d & (d - 1) == 0 and d <= choice.innermost
-            ]
-            if not factors:
-                return random_decision(choice, random)
-            last = factors[-1]
             paces = [outer_pace(thread, cache) for thread, cache in pairs]
-        else:
-            last = 1 if rows_outside or tile > choice.innermost else tile
         thread, cache = pairs[int(random.choice(len(pairs), p=likelihoods(paces)))]
         return (thread, cache, tile // last, last)
+
+    def _innermost(self, choice: Choice, tile: int, rows_outside: bool) -> int | None:
+        """How much of an axis' register tile stands innermost; None where nothing can."""
+        if choice.axis != self._vector[choice.block]:
+            return 1 if rows_outside or tile > choice.innermost else tile
+        # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40 in a
+        # long unrolled body: only powers of two stand inside.
+        whole = gcd(tile, self._lanes)
+        factors = [
+            d
+            for d in divisors(tile)
+            if d % whole == 0 and d & (d - 1) == 0 and d <= choice.innermost
+        ]
+        return factors[-1] if factors else None
 
     def _shared(
         self, program: Program, decisions: list[Decision | None], random: np.random.Generator
     ) -> tuple[Decision | None, ...]:
         """See that the outermost level is iterations enough for all threads."""
-        for name, block in self._blocks.items():
-            places = [
-                place
-                for place, choice in enumerate(program.choices)
-                if choice.block == name and block.kinds[choice.axis] == "S"
-            ]
+        for name in self._blocks:
+            places = self._spatial_places(program, name)
             tiles = {place: decisions[place] for place in places}
             outer = prod(tile[0] for tile in tiles.values() if isinstance(tile, tuple))
             if outer % self._threads == 0 or not tiles:
@@ -176,6 +234,24 @@ class Prior:
         return tuple(decisions)
 
 
+def _iterations(tile: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """The axes of a register tile that have more than one iteration in it."""
+    return frozenset((axis, count) for axis, count in tile if count > 1)
+
+
+def _inner(tile: Decision | None) -> int:
+    """The iterations of one axis inside a register tile."""
+    if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS:
+        return tile[-2] * tile[-1]
+    return 1
+
+
+def _nearest(extent: int, thread: int) -> tuple[int, int]:
+    """The cut of an extent among threads that is nearest to a given one."""
+    factor = min(divisors(extent), key=lambda d: (abs(log2(d / thread)), d))
+    return factor, extent // factor
+
+
 def _smallest_factor(extent: int, threads: int) -> int:
     fitting = [d for d in divisors(extent) if d % threads == 0]
     return fitting[0] if fitting else extent
@@ -187,49 +263,3 @@ def _block(module: tvm.IRModule, name: str) -> Block | None:
         return describe(schedule, schedule.get_sblock(name))
     except (ScheduleError, ValueError):
         return None
-
-
-def _register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[_Tile]:
-    """Register tiles by rule, best first: rows along one axis, or two, times whole vectors."""
-    lanes = traits.lanes(block.data_type)
-    if any(walk is not None and walk[vector].stride not in (0, 1) for walk in block.reads):
-        return []
-    others = [
-        axis
-        for axis, kind in enumerate(block.kinds)
-        if kind == "S" and axis != vector and block.extents[axis] > 1
-    ]
-    # Rows share the vectors that they multiply: a read that stands still along their axis.
-    rows_of = [
-        axis
-        for axis in others
-        if any(walk is not None and walk[axis].stride == 0 for walk in block.reads)
-    ]
-    tiles: dict[tuple[tuple[int, int], ...], _Tile] = {}
-    for elements in divisors(block.extents[vector]):
-        if elements > 8 * lanes:
-            break
-        for rows in _row_tiles(rows_of, block.extents, traits.registers):
-            pace = tile_pace(prod(rows.values()), elements, lanes, traits.registers)
-            if pace > 0:
-                inner = {vector: elements, **rows}
-                tiles[tuple(sorted(inner.items()))] = _Tile(inner, pace)
-    best = max((tile.pace for tile in tiles.values()), default=0.0)
-    good = [tile for tile in tiles.values() if tile.pace >= _LEAST_PACE * best]
-    return sorted(good, key=lambda tile: (-tile.pace, sorted(tile.inner.items())))
-
-
-def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:
-    found: list[dict[int, int]] = [{}]
-    for place, axis in enumerate(axes):
-        for rows in divisors(extents[axis]):
-            if rows == 1 or rows > most:
-                continue
-            found.append({axis: rows})
-            for other in axes[place + 1 :]:
-                found.extend(
-                    {axis: rows, other: more}
-                    for more in divisors(extents[other])
-                    if more > 1 and rows * more <= most
-                )
-    return found

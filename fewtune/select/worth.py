@@ -26,9 +26,6 @@ SEARCHED_OPERATORS = frozenset(
 # Nobody else gains by a search for one task: its part of the refinement, which goes where the
 # model gains most, serves it in fewer trials unless it is a large part of the model.
 _LONE_TIMES = 4
-# Operations a byte below which memory decides the time of a task, as of a matrix-vector product:
-# whatever is used only once needs no tile that keeps it, and a measurement of it takes longest.
-_STREAMED_FLOPS_PER_BYTE = 1.0
 
 
 def is_worth_searching(task: TaskInfo, min_share: float) -> bool:
@@ -69,7 +66,7 @@ def kept_clusters(
             ),
         )
         for leader, group in groups
-        if min_share == 0 or not all(_streams(tasks[index]) for index in group)
+        if min_share == 0 or not all(tasks[index].is_streamed for index in group)
     ]
     if not clusters and groups and needs_one:
         # Memory decides of all: one search among them is still better than none.
@@ -81,7 +78,3 @@ def kept_clusters(
         if share >= min_share * (_LONE_TIMES if len(cluster.members) == 1 else 1)
         or (place == 0 and needs_one)
     ]
-
-
-def _streams(task: TaskInfo) -> bool:
-    return task.flops < _STREAMED_FLOPS_PER_BYTE * task.bytes

@@ -23,6 +23,9 @@ from fewtune.tvm_runtime import tvm
 _FLUSH = "fewtune.flush_weights"
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+# Weights that are so many times the cache leave nothing of themselves in it from call to call, and
+# flushing them takes several times as long as reading them.
+_SELF_FLUSHED = 2
 # Activations need room as well, and on a shared host others' data do.
 _CACHE_FOR_WEIGHTS = 0.5
 
@@ -49,12 +52,14 @@ def weight_places(module: tvm.IRModule) -> list[int]:
 def weights_bytes(tasks: Sequence[Task]) -> int:
     """Bytes of all weights of a model; a kernel that is called twice has two sets of them."""
     return sum(
-        np.dtype(str(task.mod["main"].params[place].dtype)).itemsize
-        * math.prod(task.info.shapes[place])
-        * task.info.weight
+        _bytes(task.info.shapes[place], task.mod["main"].params[place].dtype) * task.info.weight
         for task in tasks
         for place in weight_places(task.mod)
     )
+
+
+def _bytes(shape: Sequence[int], dtype: Any) -> int:
+    return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
 
 
 def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:
@@ -69,6 +74,15 @@ def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None)
     """
     cache_bytes = last_level_cache_bytes() if cache_bytes is None else cache_bytes
     return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes
+
+
+def to_be_flushed(weights: Sequence[Any]) -> list[Any]:
+    """Those of a kernel's weights that the cache may still hold from its last call."""
+    cache_bytes = last_level_cache_bytes()
+    if cache_bytes is None:
+        return list(weights)
+    most_bytes = _SELF_FLUSHED * cache_bytes
+    return [each for each in weights if _bytes(each.shape, each.dtype) <= most_bytes]
 
 
 class WeightFlusher:

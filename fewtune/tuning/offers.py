@@ -82,7 +82,8 @@ def offers_for(
         elif one.point not in search.times_s:
             digest = tvm_ffi.structural_hash(one.schedule.mod)
             offers.setdefault(digest, Offer(Proposal(one.schedule, one.point), donor, rank))
-    times = _ALONE_TIMES if not offers and task.share >= _LARGE else 1
+    is_lottery = not offers and task.share >= _LARGE and not task.is_streamed
+    times = _ALONE_TIMES if is_lottery else 1
     if draws and (search.scorer.trained or not offers):
         for proposal in _drawn(search, options.seed, task.name, times * options.draws):
             digest = tvm_ffi.structural_hash(proposal.schedule.mod)
@@ -109,5 +110,10 @@ def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]
         return offers[:count]
     # The model may err; what is best for the most similar task is a good guess without it.
     first = [0] if offers[0].donor is not None else []
-    others = sorted(range(len(first), len(offers)), key=lambda place: -scores[place])
+    # One of the same register tile would tell little more.
+    tiles = [search.prior.tile_of(offer.proposal.point) for offer in offers]
+    others = sorted(
+        range(len(first), len(offers)),
+        key=lambda place: (bool(first) and tiles[place] == tiles[0], -scores[place]),
+    )
     return [offers[place] for place in [*first, *others][:count]]

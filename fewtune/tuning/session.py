@@ -267,7 +267,7 @@ class Session:
             }
         )
         if not fresh:
-            self._end(state, "design space exhausted")
+            self.end(state, "design space exhausted")
         self._stop_early(state)
         self.show(state)
 
@@ -303,7 +303,7 @@ class Session:
         earlier = state.trials[: max(0, len(state.trials) - patience)]
         before_s = min((trial.outcome.median_s for trial in earlier), default=float("inf"))
         if before_s != float("inf") and state.best_s > before_s * 0.99:
-            self._end(state, f"no 1 % gain in {patience} trials")
+            self.end(state, f"no 1 % gain in {patience} trials")
 
     def _final(self, state: TaskState) -> None:
         """Measure the fastest few again, in turn: a race's winner may have won by noise."""
@@ -345,7 +345,7 @@ class Session:
         trial = trial or Trial(trace_key(None), None, "no_default_schedule")
         self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
-    def _end(self, state: TaskState, why: str) -> None:
+    def end(self, state: TaskState, why: str) -> None:
         self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
     def spent(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
-from fewtune.tuning.cold import WeightFlusher, weight_places
+from fewtune.tuning.cold import WeightFlusher, to_be_flushed, weight_places
 
 # Single calls that make up one sample where weights are flushed between them.
 _MOST_COLD_CALLS = 8
@@ -183,7 +183,7 @@ class Worker:
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
         weights = [arguments[place] for place in built.weight_places] if cold else []
-        return _Kernel(built.code, arguments, weights)
+        return _Kernel(built.code, arguments, to_be_flushed(weights))
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""

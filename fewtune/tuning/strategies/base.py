@@ -109,6 +109,11 @@ class Explorer:
         """Good points to begin from; looking for them takes a while, and not all strategies ask."""
         return Prior(self.space)
 
+    @property
+    def is_informed(self) -> bool:
+        """Whether there is a rule for this task, and it is to be used."""
+        return self.options.informed_start and self.prior.informed
+
     def begin_from(self, points: Iterable[Point]) -> None:
         """Measure these first: what an earlier run found best has to prove itself again."""
         self._first.extend(points)
@@ -155,7 +160,7 @@ class Explorer:
 
     def draw(self) -> Point:
         """A point to begin from."""
-        if self.options.informed_start and self.prior.informed:
+        if self.is_informed:
             return self.prior.draw(self.random)
         return self.space.random_point(self.random)
 

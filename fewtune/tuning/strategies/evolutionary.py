@@ -13,12 +13,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fewtune.schedule.prior import TileKey
 from fewtune.schedule.search_space import Point
 from fewtune.tuning.strategies.base import Explorer, Proposal
 
 # Part of a batch that the model has no say in.
 _UNSCORED = 0.1
 _CROSSED = 0.2
+# Part of the children that differ from a parent in the register tile.
+_RETILED = 0.2
+# Part of a batch for register tiles that nothing measured has, as long as there are good ones: they
+# differ by more than a cost model of a few trials can tell.
+_UNTRIED = 0.25
 # Fastest measured points that have children.
 _PARENTS = 8
 # The first batch of a task is chosen from so many times its size, if the model knows other tasks.
@@ -60,6 +66,10 @@ class EvolutionarySearch(Explorer):
                 child = self.space.crossed(first, second, self.random)
                 if child != first:
                     return child
+            if self.is_informed and self.random.random() < _RETILED:
+                child = self.prior.retiled(first, self.random)
+                if child != first:
+                    return child
             child = self.space.changed(first, self.random)
             return self.space.changed(child, self.random) if self.random.random() < 0.3 else child
 
@@ -70,7 +80,21 @@ class EvolutionarySearch(Explorer):
         if len(pool) <= count or not self.scorer.trained:
             return pool[:count]
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
+        untried = self._untried(pool, order)[: max(1, round(_UNTRIED * count))]
+        order = untried + [i for i in order if i not in untried]
         unscored = max(1, round(_UNSCORED * count))
         chosen, rest = order[: count - unscored], order[count - unscored :]
         picked = self.random.choice(len(rest), size=min(unscored, len(rest)), replace=False)
         return [pool[i] for i in [*chosen, *(rest[int(p)] for p in picked)]]
+
+    def _untried(self, pool: list[Proposal], order: list[int]) -> list[int]:
+        """Places of one proposal for each good register tile that nothing measured has."""
+        if not self.is_informed:
+            return []
+        tried = {self.prior.tile_of(point) for point in self.times_s}
+        found: dict[TileKey, int] = {}
+        for place in order:
+            tile = self.prior.tile_of(pool[place].point)
+            if tile not in tried and self.prior.promise(pool[place].point) > 0:
+                found.setdefault(tile, place)
+        return sorted(found.values(), key=lambda place: -self.prior.promise(pool[place].point))

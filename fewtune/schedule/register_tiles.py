@@ -1,0 +1,81 @@
+"""The register tiles that fit a contraction by rule: rows that share a vector, and vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fewtune.schedule.blocks import Block, CpuTraits
+from fewtune.schedule.paces import streamed_pace, tile_pace
+from fewtune.schedule.tiling import divisors
+
+# Tiles this much below the best are still drawn: the rule is a model, not a measurement.
+_LEAST_PACE = 0.6
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """How many iterations of each spatial axis, those of one left out, and its expected pace."""
+
+    inner: dict[int, int]
+    pace: float
+
+
+def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[RegisterTile]:
+    """Register tiles by rule, best first: rows along one axis, or two, times whole vectors.
+
+    Parameters
+    ----------
+    block : Block
+    vector : int
+        The axis that its results are contiguous along.
+    traits : CpuTraits
+    """
+    lanes = traits.lanes(block.data_type)
+    if any(walk is not None and walk[vector].stride not in (0, 1) for walk in block.reads):
+        return []
+    others = [
+        axis
+        for axis, kind in enumerate(block.kinds)
+        if kind == "S" and axis != vector and block.extents[axis] > 1
+    ]
+    # Rows share the vectors that they multiply: a read that stands still along their axis.
+    rows_of = [
+        axis
+        for axis in others
+        if any(walk is not None and walk[axis].stride == 0 for walk in block.reads)
+    ]
+    reduction = prod(
+        extent for extent, kind in zip(block.extents, block.kinds, strict=True) if kind != "S"
+    )
+    tiles: dict[tuple[tuple[int, int], ...], RegisterTile] = {}
+    for elements in divisors(block.extents[vector]):
+        if elements > 8 * lanes:
+            break
+        for rows in _row_tiles(rows_of, block.extents, traits.registers):
+            count = prod(rows.values())
+            pace = tile_pace(count, elements, lanes, traits.registers, reduction)
+            if not rows_of and pace > 0:
+                pace = streamed_pace(elements, lanes)
+            if pace > 0:
+                inner = {vector: elements, **rows}
+                tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, pace)
+    best = max((tile.pace for tile in tiles.values()), default=0.0)
+    good = [tile for tile in tiles.values() if tile.pace >= _LEAST_PACE * best]
+    return sorted(good, key=lambda tile: (-tile.pace, sorted(tile.inner.items())))
+
+
+def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:
+    found: list[dict[int, int]] = [{}]
+    for place, axis in enumerate(axes):
+        for rows in divisors(extents[axis]):
+            if rows == 1 or rows > most:
+                continue
+            found.append({axis: rows})
+            for other in axes[place + 1 :]:
+                found.extend(
+                    {axis: rows, other: more}
+                    for more in divisors(extents[other])
+                    if more > 1 and rows * more <= most
+                )
+    return found
