@@ -1,12 +1,13 @@
 """What a schedule bank saves: ``python benchmarks/bank.py MODEL [MODEL ...]``.
 
 To be run in a checkout where ``fewtune run --all`` was done for these models and for others. For
-each model a bank is built of the full runs' logs of all *other* models in ``out/``; then the model
-is selected, tuned (what the bank does not serve) and shared anew, with the stages' own parameters
-("bank") and with the least that can be measured, one candidate a task and no refinement ("bank,
-one trial"). Both libraries are verified and measured in turns, in one process, with the full and
-the selective run's and onnxruntime. Building the bank is not part of the time: it is made once
-for all models to come.
+each model a bank is built of the full runs' logs of all *other* models in ``out/``, or of those
+that ``--of`` names, such as the first model of its family; then the model is selected, tuned (what
+the bank does not serve) and shared anew, with the stages' own parameters ("bank") and with the
+least that can be measured, one candidate a task and no refinement ("bank, one trial"). A task that
+the bank holds itself is known: it is not measured in either. Both libraries are verified and
+measured in turns, in one process, with the full and the selective run's and onnxruntime. Building
+the bank is not part of the time: it is made once for all models to come.
 
 ``results/bank/MODEL.json`` is written for each model, and ``results/bank/README.md`` over all.
 """
@@ -48,8 +49,8 @@ LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0}
 VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}
 
 
-def donors(places: Places, model: str) -> dict[str, Path]:
-    """The full runs' logs of all other models, by name."""
+def donors(places: Places, model: str, named: list[str] | None = None) -> dict[str, Path]:
+    """The full runs' logs of all other models, or of those that are named, by name."""
     found = {
         path.parents[2].name: path.parent
         for path in sorted(places.out.glob("*/full/share/log.json"))
@@ -57,12 +58,19 @@ def donors(places: Places, model: str) -> dict[str, Path]:
     found.pop(model, None)
     if not found:
         raise InputError(f"no other model than {model} was tuned in full: there is no bank")
+    if named is not None:
+        missing = sorted({*named} - {*found})
+        if missing:
+            raise InputError(
+                f"{', '.join(missing)} was not tuned in full: run `fewtune run --all` with it first"
+            )
+        found = {name: found[name] for name in named}
     return found
 
 
-def made_bank(places: Places, model: str, fingerprint: Fingerprint, work: Path) -> Path:
-    """Build the bank for one model; returns its folder."""
-    for name, log in donors(places, model).items():
+def made_bank(logs: dict[str, Path], fingerprint: Fingerprint, work: Path) -> Path:
+    """Build a bank of logs by name; returns its folder."""
+    for name, log in logs.items():
         (work / "logs" / name).mkdir(parents=True)
         merge([log], work / "logs" / name)
     (work / "bank").mkdir()
@@ -116,6 +124,7 @@ def tuned_with_bank(
     row = {
         "variant": name,
         "banked": len(selection.banked),
+        "known": sum(line.status == "known" for line in shared.tasks),
         "representatives": len(selection.representatives),
         "tuning_s": round(selecting_s + tuned.tuning_s + shared.sharing_s, 3),
         "trials": tuned.trials + shared.trials,
@@ -124,9 +133,10 @@ def tuned_with_bank(
     return row, folders["compile"] / compiled.library
 
 
-def run(model: str, rounds: int, output: Path) -> None:
+def run(model: str, rounds: int, output: Path, named: list[str] | None = None) -> None:
     """Measure one model with a bank of the others, and without; write its results."""
     places = Places()
+    logs = donors(places, model, named)
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))
     measuring = BenchmarkOptions(rounds=rounds)
@@ -136,7 +146,7 @@ def run(model: str, rounds: int, output: Path) -> None:
     rows: list[dict[str, Any]] = []
     libraries: dict[str, Path] = {}
     with device_lock(device_name(fingerprint), f"bank {model}"):
-        bank = made_bank(places, model, fingerprint, work)
+        bank = made_bank(logs, fingerprint, work)
         for name in VARIANTS:
             folder = work / name.replace(", ", "_").replace(" ", "_")
             row, libraries[name] = tuned_with_bank(name, model, tasks, fingerprint, bank, folder)
@@ -149,6 +159,7 @@ def run(model: str, rounds: int, output: Path) -> None:
                 {
                     "variant": name,
                     "banked": 0,
+                    "known": 0,
                     "representatives": metrics.representatives,
                     "tuning_s": metrics.tuning_s,
                     "trials": metrics.trials,
@@ -169,7 +180,7 @@ def run(model: str, rounds: int, output: Path) -> None:
     trials_per_task = load_section("tune").trials_per_task
     result = {
         "model": model,
-        "bank_of": sorted(donors(places, model)),
+        "bank_of": sorted(logs),
         "onnxruntime_latency_ms": interleave.latency_stats(samples["onnxruntime"]).median_ms,
         "rows": rows,
         "conditions": conditions_of(fingerprint, measuring, trials_per_task).model_dump(
@@ -185,14 +196,15 @@ def markdown(output: Path) -> str:
     """All results in a folder, as one table with its conditions."""
     results = [json.loads(path.read_text()) for path in sorted(output.glob("*.json"))]
     headings = [
-        "model", "variant", "from the bank", "tuned", "time s", "used time %", "latency ms",
-        "achieved %", "p10 - p90", "x over onnxruntime", "trials",
+        "model", "variant", "from the bank", "known", "tuned", "time s", "used time %",
+        "latency ms", "achieved %", "p10 - p90", "x over onnxruntime", "trials",
     ]  # fmt: skip
     rows = [
         [
             result["model"],
             row["variant"],
             str(row["banked"]),
+            str(row.get("known", 0)),
             str(row["representatives"]),
             number(row["tuning_s"]),
             percent(row["used_time_pct"]),
@@ -218,12 +230,13 @@ def main() -> None:
     """Measure the models named and say where the results stand."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+", help="models that `fewtune run --all` was done with")
+    parser.add_argument("--of", nargs="+", metavar="MODEL", help="models that make up the bank")
     parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
     parser.add_argument("--output", type=Path, default=Path("results/bank"))
     arguments = parser.parse_args()
     try:
         for model in arguments.models:
-            run(model, arguments.rounds, arguments.output)
+            run(model, arguments.rounds, arguments.output, arguments.of)
     except FewtuneError as error:
         print(f"bank: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -82,6 +82,7 @@ def share_schedules(
                 **{t.info.name: _donations(database, t, options) for t in tuned_tasks},
                 **_banked(selection, bank, options),
             },
+            "known": _known(selection, by_name, bank, options),
             "bank": str(bank_directory) if bank is not None else None,
             "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
             "cold_weights": tuned.cold_weights,
@@ -107,7 +108,7 @@ def share_schedules(
             "options": options.model_dump(mode="json"),
         }
         events = supervise(
-            "fewtune.tuning.sharing:share_session",
+            "fewtune.tuning.share_job:share_session",
             job,
             [*(by_name[name] for name in takers), *tuned_tasks],
             fingerprint,
@@ -160,6 +161,19 @@ def _banked(
         given = bank.donations(donor.workload)
         found[name] = [donation.as_json() for donation in given[: options.count(len(given))]]
     return found
+
+
+def _known(
+    selection: Selection, by_name: dict[str, Task], bank: Bank | None, options: ShareOptions
+) -> dict[str, tuple[str, float]]:
+    """Tasks that the bank holds themselves: the donor's name, and the latency it had, in ms."""
+    if bank is None or options.measure_known:
+        return {}
+    return {
+        name: (donors[0].name, bank.entries[donors[0].workload].best_ms)
+        for name, donors in sorted(selection.banked.items())
+        if donors[0].workload == by_name[name].info.workload
+    }
 
 
 def _donations(

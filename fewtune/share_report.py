@@ -15,6 +15,8 @@ from fewtune.tuning.state import RunState, TaskState
 
 _REFINEMENT = "refinement"
 _RULES = {
+    sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
+    "it had when the bank's log was made, and not measured again",
     sharing.FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
     "best is measured and those that the cost model rates best; tasks below "
     f"{sharing.DOUBTFUL:.0%} of the throughput of the best similar task have their default "
@@ -30,7 +32,7 @@ _RULES = {
 def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> SharedTask:
     """How one task fared, read from the journal."""
     name = known.task.info.name
-    rounds = [e for e in events if e.get("task") == name and e.get("round")]
+    rounds = [e for e in events if e["kind"] == "batch" and e["task"] == name and "round" in e]
     asked = next((e["donors"].get(name, []) for e in events if e["kind"] == "ask"), [])
     origins: dict[str, tuple[str | None, int | None]] = {}
     failures: Counter[str] = Counter(known.failures())
@@ -44,14 +46,19 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     ranked = known.ranked()
     best = ranked[0] if ranked else None
     donor, rank = None, None
-    if best is None or (known.default is not None and best.key == known.default.key):
+    if best is not None and known.taken is not None and best.key == known.taken.key:
+        donor, rank, status = taker.first[0], 1, "known"
+    elif best is None or (known.default is not None and best.key == known.default.key):
         status = "default"
     elif best.key in origins:
         donor, rank = origins[best.key]
         status = "shared" if donor is not None else "drawn"
     else:
         status = "refined"
-    shared_s = min((t.outcome.median_s for t in known.trials if t.key in origins), default=math.inf)
+    given = [t for t in known.trials if t.key in origins]
+    if known.taken is not None:
+        given.append(known.taken)
+    shared_s = min((t.outcome.median_s for t in given), default=math.inf)
     return SharedTask(
         task=name,
         donors=taker.first,
@@ -77,7 +84,10 @@ def _ms(time_s: float) -> float | None:
 
 def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
     """What each round cost and gained, in their order."""
-    names = (sharing.FIRST, sharing.SECOND, _REFINEMENT)
+    taken = {name for name, known in state.tasks.items() if known.taken is not None}
+    names = [sharing.FIRST, sharing.SECOND, _REFINEMENT]
+    if taken:
+        names.insert(0, sharing.KNOWN)
     spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
     for event, saved_s in _steps(state, events):
@@ -86,10 +96,12 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         trials[name] += len(event["trials"])
         touched[name].add(event["task"])
         gained_s[name] += saved_s
-    # What the default schedules took; they belong to what they were measured for.
-    spent_s[sharing.FIRST] += sum(
-        sum(event["phases"].values()) for event in events if event["kind"] == "phases"
-    )
+    for event in events:
+        if event["kind"] == "phases":
+            # Default schedules belong to what they were measured for.
+            spent_s[event.get("round", sharing.FIRST)] += sum(event["phases"].values())
+    if taken:
+        touched[sharing.KNOWN] = taken
     return [
         ShareRound(
             name=name,
@@ -120,12 +132,13 @@ def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str
 def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
     """What each task is counted with before sharing: its default schedule, where that was measured.
 
-    Of a task without it, the first schedule that worked: nothing is said to be saved by that one.
+    Of a task without it, the first schedule that worked, or that a bank had: nothing is said to be
+    saved by that one.
     """
-    starts_s = {
-        name: known.default.outcome.median_s if known.default is not None else math.inf
-        for name, known in state.tasks.items()
-    }
+    starts_s = {}
+    for name, known in state.tasks.items():
+        start = known.default or known.taken
+        starts_s[name] = start.outcome.median_s if start is not None else math.inf
     for event in events:
         if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
             starts_s[event["task"]] = _fastest_s(event)

@@ -17,6 +17,7 @@ def row(variant: str, used: float, achieved: float) -> dict[str, object]:
     return {
         "variant": variant,
         "banked": 12,
+        "known": 5,
         "representatives": 1,
         "tuning_s": 3.21,
         "trials": 40,
@@ -40,6 +41,9 @@ def test_a_bank_is_made_of_all_other_models(tmp_path: Path) -> None:
         "other": places.shared("other", "full"),
         "third": places.shared("third", "full"),
     }
+    assert bank.donors(places, "net", ["third"]) == {"third": places.shared("third", "full")}
+    with pytest.raises(InputError, match="half was not tuned in full"):
+        bank.donors(places, "net", ["third", "half"])
     with pytest.raises(InputError, match="no other model than net"):
         bank.donors(Places(tmp_path / "empty"), "net")
 
@@ -57,5 +61,5 @@ def test_results_of_several_models_make_one_table(tmp_path: Path) -> None:
     text = bank.markdown(tmp_path)
     lines = [line for line in text.splitlines() if line.startswith("| net")]
     assert len(lines) == 2
-    assert "| bank | 12 | 1 | 3.21 | 4.0 | 4.50 | 99.0 | 98.0 - 100.0 | 1.12 | 40 |" in lines[0]
+    assert "| bank | 12 | 5 | 1 | 3.21 | 4.0 | 4.50 | 99.0 | 98.0 - 100.0 | 1.12 | 40 |" in lines[0]
     assert "other: bank of the full logs of third; measured on Test CPU" in text

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import (
     CATEGORICAL,
@@ -123,3 +124,51 @@ def test_equal_seeds_draw_equal_points() -> None:
         [Prior(space("b")).draw(np.random.default_rng(seed)) for _ in range(3)] for seed in (5, 5)
     ]
     assert draws[0] == draws[1]
+
+
+@pytest.mark.parametrize("letter", ["b", "c"])
+def test_another_register_tile_leaves_the_rest_as_it_was(letter: str) -> None:
+    prior = Prior(space(letter))
+    random = np.random.default_rng(2)
+    first = prior.draw(random)
+    others = [prior.retiled(first, random) for _ in range(8)]
+    assert len({prior.tile_of(point) for point in others}) > 1
+    for point in others:
+        made(letter, point)
+        choices = space(letter).programs[point.program].choices
+        for choice, before, after in zip(choices, first.decisions, point.decisions, strict=True):
+            if choice.kind == TILE and len(choice.given) == 4:
+                assert math.prod(after) == choice.extent
+            else:
+                assert after == before
+
+
+def test_only_good_register_tiles_promise_something() -> None:
+    prior = Prior(space("b"))
+    random = np.random.default_rng(3)
+    promises = [prior.promise(prior.draw(random)) for _ in range(32)]
+    assert max(promises) == pytest.approx(1.0)
+    # Everything outside the register tile: each step is a single multiply-add.
+    program = space("b").programs[0]
+    outside = Point(
+        0,
+        tuple(
+            (choice.extent, *[1] * (len(choice.given) - 1)) if choice.kind == TILE else choice.given
+            for choice in program.choices
+        ),
+    )
+    assert prior.promise(outside) == 0.0
+
+
+def test_a_single_row_is_read_in_a_few_vectors() -> None:
+    paces = [streamed_pace(elements, 16) for elements in (8, 16, 64, 128)]
+    assert paces[1] == paces[2] == 1.0
+    assert max(paces[0], paces[3]) < 1.0
+
+
+def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
+    def narrow_is_better(reduction: int) -> bool:
+        return tile_pace(7, 16, 16, 28, reduction) > tile_pace(7, 32, 16, 28, reduction)
+
+    assert [narrow_is_better(reduction) for reduction in (64, 128, 512)] == [True, False, False]
+    assert tile_pace(7, 16, 16, 28, 512) < tile_pace(7, 32, 16, 28, 512)

@@ -231,6 +231,15 @@ def test_what_the_bank_serves_is_not_clustered(tmp_path: Path) -> None:
     assert everything.representatives == ["wide", "near", "far"]
 
 
+def test_what_the_bank_holds_itself_takes_from_nobody_else() -> None:
+    own = next(task.info.workload for task in TASKS if task.info.name == "wide")
+    bank = made_bank(entry(own, space(64, 128)), entry("other", space(64, 128)))
+    selection, _ = select_from_spaces(
+        TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=bank
+    )
+    assert [(it.workload, it.similarity) for it in selection.banked["wide"]] == [(own, 1.0)]
+
+
 def test_an_empty_bank_changes_nothing() -> None:
     with_bank, matrix = select_from_spaces(
         TASKS, SPACES, SelectOptions(), model="net", strategy="selective", bank=made_bank()

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
+from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport, TaskInfo
+from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
 from fewtune.errors import InputError
+from fewtune.schedule.transfer import Donation
 from fewtune.share import share_schedules
 from fewtune.tuning import sharing
 from fewtune.tuning.archive import merge
+from fewtune.tuning.log import best_trials, read_database
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.run import tune
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
@@ -84,6 +87,52 @@ def test_a_bank_serves_what_it_is_selected_for(bank: Path, tmp_path: Path) -> No
         assert line.donors == [f"earlier:{workload[:8]}"]
         assert (line.offered, line.trials) == (2, 2)
         assert line.status in ("shared", "default")
+
+
+def own() -> Selection:
+    """The tiny model whose convolution ``b`` the bank holds itself; ``a`` takes from it."""
+    made, found = banked(), names()
+    (donor,) = made.banked[found["a"]]
+    return made.model_copy(
+        update={
+            "banked": {
+                found["a"]: [donor],
+                found["b"]: [donor.model_copy(update={"similarity": 1.0})],
+            }
+        }
+    )
+
+
+def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
+    report = share(own(), tmp_path, bank, options=options)
+    task = tuned_tiny.convolutions()["b"]
+    lines = {line.task: line for line in report.tasks}
+    line = lines[task.info.name]
+    (entry,) = Bank.read(bank).report.entries
+    assert (line.status, line.donor, line.donor_rank) == ("known", line.donors[0], 1)
+    assert (line.trials, line.valid, line.default_ms) == (0, 0, None)
+    assert line.best_ms == line.shared_ms == pytest.approx(entry.best_ms)
+    # The refinement is the other task's alone.
+    assert lines[names()["a"]].refining_trials == 2
+    known, first, *_ = report.rounds
+    assert (known.name, known.tasks, known.trials) == ("known", 1, 0)
+    assert first.tasks == 1
+    # The log has the very schedule, with the time it had.
+    (ours,) = best_trials(read_database(tmp_path / "share0"), task.mod, 8)
+    (theirs, *_) = best_trials(read_database(tuned_tiny.tuned()), task.mod, 8)
+    assert float(ours.run_secs[0]) * 1e3 == pytest.approx(entry.best_ms)
+    assert Donation.of(ours.trace) == Donation.of(theirs.trace)
+    # A run that is begun again takes it from the journal.
+    assert share(own(), tmp_path, bank, options=options).tasks == report.tasks
+
+
+def test_what_the_bank_holds_may_be_measured_again(bank: Path, tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"measure_known": True})
+    report = share(own(), tmp_path, bank, options=options)
+    line = {each.task: each for each in report.tasks}[names()["b"]]
+    assert (line.status, line.trials) == ("shared", 2)
+    assert [each.name for each in report.rounds][0] == "first donors"
 
 
 def test_a_selection_from_a_bank_needs_it(tmp_path: Path) -> None:
@@ -163,6 +212,18 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
     assert second.tasks == 2
     # Whom nobody gives anything has more of the schedules measured that are drawn by rule.
     assert 2 * OPTIONS.trials_per_task < first.trials <= 4 * OPTIONS.trials_per_task
+
+
+def test_what_memory_decides_neither_asks_on_nor_is_refined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "FAR", 100.0)
+    monkeypatch.setattr(TaskInfo, "is_streamed", property(lambda _: True))
+    options = OPTIONS.model_copy(update={"draws": 2, "refine_trials": 2, "least_gain": 0.0})
+    report = share(lonely(), tmp_path, options=options)
+    first, second, refinement = report.rounds
+    assert (first.tasks, second.tasks, refinement.trials) == (2, 0, 0)
+    assert all(line.trials <= options.trials_per_task for line in report.tasks)
 
 
 def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

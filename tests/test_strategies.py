@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from statistics import median
 
+import numpy as np
 import pytest
 
-from fewtune.schedule.search_space import Point
+from fewtune.schedule.search_space import Point, SearchSpace
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies import Explorer, make_strategy
 from fewtune.tuning.strategies.adaptive import AdaptiveSampling
-from tests import recorded
+from fewtune.tuning.strategies.base import Scorer
+from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from tests import recorded, tuned_tiny
 
 OURS = ["evolutionary", "annealing", "adaptive", "random"]
 TRIALS, BATCH = 48, 8
@@ -108,3 +111,32 @@ def test_a_small_space_is_searched_to_its_end() -> None:
     strategy._rejected.update(recorded.points()[:-10])
     proposals = strategy.next_batch(64)
     assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
+
+
+def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    search = EvolutionarySearch(space, Scorer(space, BoostedTrees()), TuneOptions(), 0)
+    pool = search.gather(search.draw, 24)
+    prior = search.prior
+    tried, untried = (
+        pool[0],
+        next(
+            p
+            for p in pool
+            if prior.promise(p.point) > 0 and prior.tile_of(p.point) != prior.tile_of(pool[0].point)
+        ),
+    )
+    search.times_s[tried.point] = 1.0
+    alike = [p for p in pool if prior.tile_of(p.point) == prior.tile_of(tried.point)]
+    alike += search.gather(lambda: space.changed(tried.point, search.random), 8)
+    offered = [*alike, untried]
+    # The cost model puts the untried one last.
+    scores = np.arange(len(offered), 0, -1.0)
+    search.scorer.cost_model.trees.fit([np.ones((1, 164), "float32")] * 2, np.array([1.0, 0.5]))
+    chosen = search.select(offered, scores, 4)
+    assert chosen[0] is untried
+    assert len({p.point for p in chosen}) == 4
+    # Without the rule the model alone decides, but for one that it has no say in.
+    plain = TuneOptions(informed_start=False)
+    search = EvolutionarySearch(space, search.scorer, plain, 0)
+    assert search.select(offered, scores, 4)[:3] == offered[:3]

@@ -60,7 +60,7 @@ class KernelRow(Part):
     peak_pct: float | None = Field(
         default=None, description="its gflops over the machine's measured peak; searched ones only"
     )
-    schedule: Literal["tuned", "shared", "drawn", "refined", "default", "none"]
+    schedule: Literal["tuned", "shared", "drawn", "refined", "known", "default", "none"]
     donor: str | None
 
     @property

@@ -60,7 +60,8 @@ class TuneReport(Artifact):
     stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
 
 
-ShareStatus = Literal["shared", "drawn", "refined", "default"]
+# Known: the bank holds this very task, whose schedule is taken with its time there.
+ShareStatus = Literal["shared", "drawn", "refined", "default", "known"]
 
 
 class SharedTask(_Timed):
@@ -69,7 +70,7 @@ class SharedTask(_Timed):
     task: str
     donors: list[str] = Field(description="donors tried first, most similar first")
     second_donors: list[str] = Field(description="donors tried where the first served badly")
-    donor: str | None = Field(description="whose schedule won; null unless status is shared")
+    donor: str | None = Field(description="whose schedule won, if shared or known")
     donor_rank: int | None = Field(description="rank of that schedule at its donor, 1 is best")
     status: ShareStatus
     offered: int = Field(description="schedules that the donors had to give")
@@ -92,9 +93,9 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
 class ShareRound(Part):
     """What one round of sharing cost, and what it took off the model's estimated latency."""
 
-    name: Literal["first donors", "second donors", "refinement"]
+    name: Literal["known", "first donors", "second donors", "refinement"]
     rule: str
-    tasks: int = Field(description="tasks that it measured candidates of")
+    tasks: int = Field(description="tasks that it found schedules for")
     trials: int
     spent_s: float
     gained_ms: float = Field(description="sum of weight times what each task gained")

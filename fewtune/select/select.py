@@ -110,7 +110,14 @@ def select_tasks(
         Similarities of the clustered tasks.
     """
     worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    spaces = {task.info.name: design_space(task.mod, target) for task in worth}
+    takes = bank is not None and options.method != "all"
+    own = {task.info.name: bank.entries.get(task.info.workload) for task in worth} if takes else {}
+    spaces = {
+        task.info.name: bank.space(entry)
+        if bank is not None and (entry := own.get(task.info.name)) is not None
+        else design_space(task.mod, target)
+        for task in worth
+    }
     return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
 
 
@@ -208,6 +215,12 @@ def _banked(
         return {}
     banked = {}
     for task in tasks:
+        own = bank.entries.get(task.info.workload)
+        if own is not None:
+            # What the bank holds itself needs no other donor.
+            donor = BankDonor(workload=own.workload, origin=own.origin, similarity=1.0)
+            banked[task.info.name] = [donor]
+            continue
         near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)
         if near:
             banked[task.info.name] = [

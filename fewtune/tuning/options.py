@@ -90,6 +90,11 @@ class ShareOptions(BaseModel):
         description="end the refinement when its next batch promises less than this part of the "
         "model's latency",
     )
+    measure_known: bool = Field(
+        default=False,
+        description="measure schedules anew that a bank holds of the very task; else they are "
+        "taken with the time they had on this machine when the bank's log was made",
+    )
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @field_validator("top")

@@ -1,10 +1,11 @@
 """Sharing: a tuning session whose tasks begin from what other tasks have to give.
 
-A task that is not tuned itself takes schedules in three rounds. First the best schedules of its
+A task that a bank holds already takes its schedule from there, and nothing of it is measured. Every
+other task that is not tuned itself takes schedules in three rounds. First the best schedules of its
 donors, moved into its own design space, and a few that are drawn by rule compete; the cost model,
-taught by the donors' trials, rates them, and the likeliest few are measured. What comes near to
-the throughput of the best similar task needs no further proof; of all others the default schedule
-is measured too, and kept where nothing beats it. Then those that are still behind, by enough to
+taught by the donors' trials, rates them, and the likeliest few are measured. What comes near to the
+throughput of the best similar task needs no further proof; of all others the default schedule is
+measured too, and kept where nothing beats it. Then those that are still behind, by enough to
 matter, ask on: first the tasks of their kind that did better in this very round, then, where they
 are far behind, the next most similar representatives. A task whose time memory decides neither asks
 on nor is refined: its measurements take longest and tell least.
@@ -14,18 +15,13 @@ What is left of the budget then goes, in small batches, where the model's latenc
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewtune.bank.bank import Bank
-from fewtune.machine import target_from_json
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.schedule.transfer import Donation
+from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress, best_rates
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.known import teach
-from fewtune.tuning.log import Trial, read_trace
+from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
@@ -36,7 +32,7 @@ from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
 from fewtune.tvm_runtime import tvm
 
-FIRST, SECOND = "first donors", "second donors"
+KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
 # Parts of the throughput of the best similar task: below the first, further representatives are
 # asked; below the second, tasks that reached it.
 FAR, NEAR = 0.85, 0.95
@@ -59,6 +55,13 @@ class Taker(NamedTuple):
     second: list[str]
 
 
+class Known(NamedTuple):
+    """A schedule of a task itself: the donor that has it, and the time that it had there."""
+
+    donor: str
+    latency_ms: float
+
+
 class _Opening(NamedTuple):
     """What is measured of one task next."""
 
@@ -75,6 +78,8 @@ class Sharing(Session):
         By task.
     donations : dict of list of Donation
         By donor, best first.
+    known : dict of Known
+        By task: what needs no measuring.
     peers : list of TaskProgress
         The tasks that were tuned: what they reach is what similar tasks are held to.
     sharing : ShareOptions
@@ -89,6 +94,7 @@ class Sharing(Session):
         tasks: list[Task],
         takers: dict[str, Taker],
         donations: dict[str, list[Donation]],
+        known: dict[str, Known],
         peers: list[TaskProgress],
         sharing: ShareOptions,
         target: tvm.target.Target,
@@ -117,13 +123,14 @@ class Sharing(Session):
         )
         self.takers = takers
         self.donations = donations
+        self.known = known
         self.peers = peers
         self.sharing = sharing
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
         for event in journal.events:
-            if event.get("round"):
+            if event["kind"] == "batch" and event.get("round"):
                 self._rounds[event["round"]].add(event["task"])
                 self._shared_trials += len(event["trials"])
             if event["kind"] == "ask":
@@ -132,12 +139,16 @@ class Sharing(Session):
     @property
     def total_trials(self) -> int:
         """Trials the budget allows: those of sharing itself, and the refinement's."""
-        return self._shared_trials + self.sharing.refine_trials * len(self.state.tuned)
+        searched = sum(state.taken is None for state in self.state.tasks.values())
+        return self._shared_trials + self.sharing.refine_trials * searched
 
     def begin(self) -> None:
         """Measure what donors give, and defaults and other donors where that serves badly."""
-        self._open(FIRST, {name: taker.first for name, taker in self.takers.items()})
-        self.measure_defaults(behind(self.without_default(), self._rates(), DOUBTFUL))
+        self._take_known()
+        rest = [name for name, state in self.state.tasks.items() if state.taken is None]
+        self._open(FIRST, {name: self.takers[name].first for name in rest})
+        unproven = [state for state in self.without_default() if state.taken is None]
+        self.measure_defaults(behind(unproven, self._rates(), DOUBTFUL))
         if self._asked is None:
             # Noted, since the refinement moves what tasks are behind of.
             self._asked = self._whom_to_ask()
@@ -163,7 +174,7 @@ class Sharing(Session):
         near = {state.task.info.name for state in behind(states, rates, NEAR)}
         asked = {}
         for name, state in self.state.tasks.items():
-            if state.task.info.is_streamed:
+            if state.task.info.is_streamed or state.taken is not None:
                 continue
             ours, donors = state.progress, []
             reached = NEAR * rates.get(ours.family, float("inf"))
@@ -184,6 +195,25 @@ class Sharing(Session):
         state = self.state.tasks[donor]
         trials = [trial for trial in state.ranked() if trial.key in state.known][:_FROM_EACH]
         return [Donation.of(read_trace(state.task.mod, trial, self.target)) for trial in trials]
+
+    def _take_known(self) -> None:
+        """Take the schedules that donors have of the tasks themselves, with their times there."""
+        for name, known in self.known.items():
+            state = self.state.tasks[name]
+            if state.taken is not None or state.crashed or name in self._rounds[FIRST]:
+                continue
+            self.announce(state)
+            with Timer(self.measurer.phases, "search_s"):
+                made = move(self._given(known.donor)[:1], self.space_of(state))
+            # What cannot be applied, against all expectation, is searched like any other task.
+            for one in made:
+                if one.schedule is not None:
+                    trial = Trial(trace_key(one.schedule.trace), [known.latency_ms / 1e3], None)
+                    self.note({"kind": "known", "task": name, "trial": trial.as_json()})
+        taken = [state for state in self.state.tasks.values() if state.taken is not None]
+        if taken:
+            self.note({"kind": "phases", "round": KNOWN, **self.spent()})
+            self.progress.say(f"{len(taken)} of {len(self.takers)} tasks are known from the bank")
 
     def _open(self, name: str, donors: dict[str, list[str]]) -> None:
         """One round of sharing, given each task's donors; several tasks are measured together."""
@@ -261,43 +291,3 @@ class Sharing(Session):
                 "trials": [trial.as_json() for trial in trials],
             }
         )
-
-
-def share_session(
-    job: dict[str, Any],
-    tasks: list[Task],
-    target_json: str,
-    journal: Journal,
-    progress: Progress,
-    pool: WorkerPool,
-) -> None:
-    """Child process: share what the job's donors have to give; see `fewtune.share`."""
-    by_name = {task.info.name: task for task in tasks}
-    takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
-    peers = []
-    for name, reached_ms in job["reached_ms"].items():
-        peer = TaskProgress.of(by_name[name].info)
-        peer.best_s = [] if reached_ms is None else [reached_ms / 1e3]
-        peers.append(peer)
-    sharing = Sharing(
-        [by_name[name] for name in takers],
-        takers,
-        {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
-        peers,
-        ShareOptions.model_validate(job["options"]),
-        target_from_json(target_json),
-        journal,
-        progress,
-        pool,
-        cold_weights=job["cold_weights"],
-        covered=job["covered"],
-    )
-    with Timer(sharing.measurer.phases, "model_update_s"):
-        taught = [
-            (SearchSpace(by_name[n].mod, sharing.target), [Trial.from_json(e) for e in entries])
-            for n, entries in job["taught"].items()
-        ]
-        teach(sharing.cost_model, taught)
-        if job["bank"] is not None:
-            Bank.read(Path(job["bank"])).teach(sharing.cost_model)
-    sharing.run()

@@ -29,6 +29,8 @@ class TaskState:
         Seconds of the run after which each was known.
     default : Trial or None
         The default schedule, measured.
+    taken : Trial or None
+        A schedule that a bank holds of this very task, with the time it had in an earlier run.
     finals_s : dict
         Medians of the last, interleaved measurement, by their keys.
     spent_s : float
@@ -42,6 +44,7 @@ class TaskState:
     known: dict[str, Trial] = field(default_factory=dict)
     times_s: list[float] = field(default_factory=list)
     default: Trial | None = None
+    taken: Trial | None = None
     finals_s: dict[str, float] = field(default_factory=dict)
     spent_s: float = 0.0
     crashed: str | None = None
@@ -53,8 +56,12 @@ class TaskState:
 
     @property
     def best_s(self) -> float:
-        """Fastest trial, the default schedule excluded; infinite without a valid one."""
-        return min((trial.outcome.median_s for trial in self.trials), default=float("inf"))
+        """Fastest schedule, the default one excluded; infinite without a valid one."""
+        return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
+
+    def _searched(self) -> list[Trial]:
+        """Everything but the default schedule."""
+        return self.trials if self.taken is None else [*self.trials, self.taken]
 
     def ranked(self) -> list[Trial]:
         """Valid trials by their median seconds, fastest first, each with that one figure.
@@ -62,7 +69,7 @@ class TaskState:
         Those measured again at the end go by that figure, and before all others: whatever was not
         in the final was slower in the race.
         """
-        trials = [trial for trial in self.trials if trial.run_s]
+        trials = [trial for trial in self._searched() if trial.run_s]
         if self.default is not None and self.default.run_s:
             trials.append(self.default)
         rated = []
@@ -159,6 +166,11 @@ class RunState:
             state.default = Trial.from_json(event["trial"])
             median_s = state.default.outcome.median_s
             state.progress.default_s = median_s if state.default.run_s else None
+        elif kind == "known":
+            state.taken = Trial.from_json(event["trial"])
+            state.known[state.taken.key] = state.taken
+            state.progress.best_s.append(state.best_s)
+            state.progress.finished = "known from the bank"
         elif kind == "batch":
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
@@ -176,7 +188,7 @@ class RunState:
         elif kind == "crash":
             state.crashed = event["signal"]
             state.progress.finished = "crashed"
-        if kind in ("default", "batch"):
+        if kind in ("default", "known", "batch"):
             self._mark_curve()
 
     @property
@@ -187,7 +199,7 @@ class RunState:
     @property
     def estimated_latency_s(self) -> float | None:
         """Sum of weight times best known latency, once every task has one."""
-        states = [s for s in self.tasks.values() if s.default is not None or s.trials]
+        states = [s for s in self.tasks.values() if s.default is not None or s.trials or s.taken]
         if len(states) < len(self.tasks):
             return None
         known = [s.progress for s in states if s.progress.current_s != float("inf")]

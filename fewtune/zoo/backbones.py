@@ -1,4 +1,4 @@
-"""Feature extractors that a classifier and a detector share: MobileNet 1.0 and ResNet 50 V1.
+"""Feature extractors that a classifier and a detector share: MobileNet 1.0 and ResNets V1.
 
 Both as GluonCV defines them (``gluoncv/model_zoo/mobilenet.py`` and ``resnet.py``), since the RFC
 measured those.
@@ -16,8 +16,10 @@ _MOBILENET = (
     ((1024, 2), (1024, 1)),
 )
 
-# Blocks and channels of the four stages (He et al., 2015, "Deep Residual Learning", table 1).
-_RESNET50 = ((3, 256), (4, 512), (6, 1024), (3, 2048))
+# Channels of the four stages, and by depth the blocks of each (He et al., 2015, "Deep Residual
+# Learning", table 1).
+_RESNET_CHANNELS = (256, 512, 1024, 2048)
+_RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 
 def normalized_convolution(
@@ -72,8 +74,8 @@ def mobilenet_features(builder: GraphBuilder, image: str) -> list[str]:
     return features
 
 
-def resnet50_features(builder: GraphBuilder, image: str) -> list[str]:
-    """Add ResNet 50 V1 without its classifier.
+def resnet_features(builder: GraphBuilder, image: str, depth: int = 50) -> list[str]:
+    """Add ResNet V1 of 50 or 101 layers, without its classifier.
 
     Returns
     -------
@@ -83,7 +85,8 @@ def resnet50_features(builder: GraphBuilder, image: str) -> list[str]:
     value = convolution_unit(builder, image, "stem", 64, kernel=7, stride=2)
     value = builder.pool("MaxPool", value, "stem_pool", kernel=3, stride=2, padding=1)
     features = []
-    for stage, (blocks, channels) in enumerate(_RESNET50, start=1):
+    stages = zip(_RESNET_BLOCKS[depth], _RESNET_CHANNELS, strict=True)
+    for stage, (blocks, channels) in enumerate(stages, start=1):
         for block in range(1, blocks + 1):
             stride = 2 if block == 1 and stage > 1 else 1
             value = _bottleneck(builder, value, f"stage{stage}_block{block}", channels, stride)

@@ -1,11 +1,11 @@
 """ImageNet classifiers: 1x3x224x224 images to 1000 logits.
 
-All four as GluonCV defines them, since the RFC measured those. Each adds its layers to a builder.
+All as GluonCV defines them, since the RFC measured those. Each adds its layers to a builder.
 """
 
 from __future__ import annotations
 
-from fewtune.zoo.backbones import convolution_unit, normalized_convolution, resnet50_features
+from fewtune.zoo.backbones import convolution_unit, normalized_convolution, resnet_features
 from fewtune.zoo.builder import GraphBuilder
 
 _IMAGE = (1, 3, 224, 224)
@@ -27,14 +27,15 @@ _MOBILENET_V2 = (
 # Zisserman, 2014, table 1, E).
 _VGG19 = ((2, 64), (2, 128), (4, 256), (4, 512), (4, 512))
 
-# Layers of the four blocks (Huang et al., 2016, "Densely Connected Convolutional Networks").
-_DENSENET121 = (6, 12, 24, 16)
+# Layers of the four blocks by depth (Huang et al., 2016, "Densely Connected Convolutional
+# Networks", table 1).
+_DENSENET = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32)}
 _GROWTH = 32
 
 
-def resnet50_v1(builder: GraphBuilder) -> None:
-    """Add ResNet 50 V1."""
-    value = resnet50_features(builder, builder.input("image", _IMAGE))[-1]
+def resnet_v1(builder: GraphBuilder, depth: int) -> None:
+    """Add ResNet V1 of 50 or 101 layers."""
+    value = resnet_features(builder, builder.input("image", _IMAGE), depth)[-1]
     value = builder.global_average(value, "average")
     builder.output(builder.dense(value, "logits", _CLASSES), _LOGITS)
 
@@ -100,11 +101,11 @@ def _inverted_residual(
     return builder.node("Add", [value, shortcut], f"{name}_sum") if shortcut else value
 
 
-def densenet121(builder: GraphBuilder) -> None:
-    """Add DenseNet 121."""
+def densenet(builder: GraphBuilder, depth: int) -> None:
+    """Add DenseNet of 121 or 169 layers."""
     value = convolution_unit(builder, builder.input("image", _IMAGE), "stem", 64, 7, stride=2)
     value = builder.pool("MaxPool", value, "stem_pool", kernel=3, stride=2, padding=1)
-    for block, layers in enumerate(_DENSENET121, start=1):
+    for block, layers in enumerate(_DENSENET[depth], start=1):
         for layer in range(1, layers + 1):
             name = f"block{block}_layer{layer}"
             inner = _normalized_relu(builder, value, f"{name}_reduce")
@@ -112,7 +113,7 @@ def densenet121(builder: GraphBuilder) -> None:
             inner = _normalized_relu(builder, inner, f"{name}_grow")
             inner = builder.convolution(inner, f"{name}_grow", _GROWTH, kernel=3)
             value = builder.concatenate([value, inner], f"{name}_concatenation")
-        if block < len(_DENSENET121):
+        if block < len(_DENSENET[depth]):
             name = f"transition{block}"
             value = _normalized_relu(builder, value, name)
             value = builder.convolution(value, name, builder.channels(value) // 2)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from onnx import ModelProto
 
@@ -85,14 +86,17 @@ ZOO = {
         extra_multiply_adds=32 * 32 * 112 * 112,
     ),
     "resnet50_v1": ZooModel(
-        classifiers.resnet50_v1, 25_629_032, 3.8e9, "MXNet model zoo; He et al. 2015, table 1"
+        partial(classifiers.resnet_v1, depth=50),
+        25_629_032,
+        3.8e9,
+        "MXNet model zoo; He et al. 2015, table 1",
     ),
     "vgg19_bn": ZooModel(
         classifiers.vgg19_bn, 143_689_256, 19.63e9, "MXNet model zoo; torchvision"
     ),
     "squeezenet_v1_1": ZooModel("squeezenet", 1_235_496, 0.349e9, "MXNet model zoo; torchvision"),
     "densenet121": ZooModel(
-        classifiers.densenet121, 8_062_504, 2.83e9, "MXNet model zoo; torchvision"
+        partial(classifiers.densenet, depth=121), 8_062_504, 2.83e9, "MXNet model zoo; torchvision"
     ),
     "yolov3_mobilenet": ZooModel(
         yolov3_mobilenet, 24_286_881, 10.156e9, "none published: sum over GluonCV's layers"
@@ -105,6 +109,16 @@ ZOO = {
         11_170_560,
         0.4363e9,
         "sum over the layers; Turc et al. 2019 say 11.3 M with pre-training heads (97,340)",
+    ),
+    # Second models of a family, for what a schedule bank saves (`benchmarks/bank.py`).
+    "resnet101_v1": ZooModel(
+        partial(classifiers.resnet_v1, depth=101),
+        44_695_144,
+        7.6e9,
+        "MXNet model zoo; He et al. 2015, table 1",
+    ),
+    "densenet169": ZooModel(
+        partial(classifiers.densenet, depth=169), 14_307_880, 3.36e9, "MXNet model zoo; torchvision"
     ),
     "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
 }

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fewtune.zoo.backbones import convolution_unit, resnet50_features
+from fewtune.zoo.backbones import convolution_unit, resnet_features
 from fewtune.zoo.builder import GraphBuilder
 
 _SIZE = 512
@@ -36,7 +36,7 @@ def ssd512_resnet50(builder: GraphBuilder) -> None:
     background first.
     """
     image = builder.input("image", (1, 3, _SIZE, _SIZE))
-    scales = resnet50_features(builder, image)[2:]
+    scales = resnet_features(builder, image)[2:]
     for extra, channels in enumerate(_EXTRA_CHANNELS, start=1):
         # GluonCV's transition does not reduce: as many channels as the convolution after it.
         value = convolution_unit(builder, scales[-1], f"extra{extra}_transition", channels, 1)
