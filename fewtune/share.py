@@ -16,7 +16,7 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.machine import target_from_json
-from fewtune.schedule.search_space import sampling
+from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
 from fewtune.share_report import share_curve, share_rounds, task_line
 from fewtune.task.extract import Task

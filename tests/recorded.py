@@ -16,7 +16,8 @@ from pathlib import Path
 from tvm import te, topi
 
 from fewtune.machine import target_from_json
-from fewtune.schedule.search_space import CATEGORICAL, TILE, Choice, Point, SearchSpace
+from fewtune.schedule.program import CATEGORICAL, TILE, Choice, Point
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import task_module
 from fewtune.tvm_runtime import tvm
 

@@ -15,7 +15,8 @@ from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions, BankReport
 from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
-from fewtune.schedule.search_space import SearchSpace, sampling
+from fewtune.schedule.program import sampling
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.select.select import SelectOptions, select_tasks
 from fewtune.select.similarity import similarity_rate

@@ -10,14 +10,8 @@ import pytest
 
 from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.prior import Prior
-from fewtune.schedule.search_space import (
-    CATEGORICAL,
-    LOCATION,
-    TILE,
-    Point,
-    SearchSpace,
-    factorisations,
-)
+from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Point, factorisations
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 

@@ -8,7 +8,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from fewtune.schedule.search_space import Point, SearchSpace
+from fewtune.schedule.program import Point
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies import Explorer, make_strategy

@@ -14,7 +14,7 @@ from fewtune.bank.report import BankEntry, BankReport
 from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
 from fewtune.files import canonical_json
-from fewtune.schedule.search_space import SAMPLING
+from fewtune.schedule.program import SAMPLING
 from fewtune.schedule.transfer import Donation, Given
 from fewtune.select.space import DesignSpace, SpaceTrace
 from fewtune.tuning.cost_model import BoostedTrees

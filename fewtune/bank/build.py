@@ -19,7 +19,8 @@ from fewtune.bank.report import (
 from fewtune.bank.samples import Samples, spread, write_samples
 from fewtune.errors import InputError
 from fewtune.machine import target_from_json
-from fewtune.schedule.search_space import SAMPLING, SearchSpace, Trace
+from fewtune.schedule.program import SAMPLING, Trace
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
 from fewtune.select.space import DesignSpace, design_space
 from fewtune.task.analysis import KernelCost, analyse

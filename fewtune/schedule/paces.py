@@ -12,7 +12,7 @@ from math import gcd, log2
 
 import numpy as np
 
-from fewtune.schedule.search_space import Choice, Decision, Program
+from fewtune.schedule.program import Choice, Decision, Program
 from fewtune.schedule.tiling import divisors, tile_rate
 
 # What is expected to run at a part of the best throughput is drawn this power of it as often.

@@ -25,18 +25,17 @@ from fewtune.schedule.paces import (
     unroll_depth,
     written_pace,
 )
-from fewtune.schedule.register_tiles import RegisterTile, register_tiles
-from fewtune.schedule.search_space import (
+from fewtune.schedule.program import (
     CATEGORICAL,
     TILE,
     Choice,
     Decision,
     Point,
     Program,
-    SearchSpace,
     factorisations,
-    random_decision,
 )
+from fewtune.schedule.register_tiles import RegisterTile, register_tiles
+from fewtune.schedule.search_space import SearchSpace, random_decision
 from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
 

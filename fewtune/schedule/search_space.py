@@ -9,24 +9,33 @@ postprocessors, and each is one that MetaSchedule's own search could have found.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
+from fewtune.schedule.program import (
+    CATEGORICAL,
+    LOCATION,
+    SAMPLING,
+    TILE,
+    Choice,
+    Decision,
+    Point,
+    Program,
+    Trace,
+    decision_of,
+    instructions,
+    sampling,
+    text_of,
+)
 from fewtune.schedule.tiling import divisors
 from fewtune.tvm_runtime import ms, tvm
 
-Trace = tvm.s_tir.schedule.Trace
-Decision = tuple[int, ...] | int
-
-TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
-SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
 _MOST_THREADS = 8
 
 
@@ -38,128 +47,6 @@ def search_threads() -> int:
 @cache
 def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(search_threads(), thread_name_prefix="search")
-
-
-def instructions(trace: Trace) -> list[Any]:
-    """A trace's instructions before its postprocessing."""
-    kept = []
-    for instruction in trace.insts:
-        if str(instruction.kind.name) == "EnterPostproc":
-            break
-        kept.append(instruction)
-    return kept
-
-
-def sampling(trace: Trace) -> list[Any]:
-    """The sampling instructions of a trace before its postprocessing."""
-    return [inst for inst in instructions(trace) if str(inst.kind.name) in SAMPLING]
-
-
-@lru_cache(maxsize=8192)
-def factorisations(extent: int, parts: int, innermost: int) -> tuple[tuple[int, ...], ...]:
-    """All ways to write ``extent`` as a product of ``parts`` factors, the last bounded.
-
-    Parameters
-    ----------
-    extent, parts : int
-    innermost : int
-        Largest last factor.
-    """
-    if parts == 1:
-        return ((extent,),) if extent <= innermost else ()
-    ways = []
-    for factor in divisors(extent):
-        rest = factorisations(extent // factor, parts - 1, innermost)
-        ways.extend((factor, *tail) for tail in rest)
-    return tuple(ways)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One sampling instruction of a program.
-
-    Attributes
-    ----------
-    kind : str
-        `TILE`, `CATEGORICAL`, `LOCATION`, or TVM's name of another kind, which is never changed.
-    instruction : Instruction
-    given : tuple of int, or int
-        The decision that the design space came with.
-    extent, innermost : int
-        Of a tile: the iterations to split, the largest last factor.
-    values : tuple of int
-        Of a categorical choice: what there is to choose from.
-    block, axis : str, int
-        Of a tile: the block whose loop it splits, and which loop.
-    """
-
-    kind: str
-    instruction: Any
-    given: Decision
-    extent: int = 1
-    innermost: int = 1
-    values: tuple[int, ...] = ()
-    block: str = ""
-    axis: int = -1
-
-    @property
-    def ways(self) -> tuple[tuple[int, ...], ...]:
-        """Every decision of a tile."""
-        assert isinstance(self.given, tuple)
-        return factorisations(self.extent, len(self.given), self.innermost)
-
-
-@dataclass(frozen=True)
-class Program:
-    """One design space: its instructions, and the choices among them."""
-
-    number: int
-    insts: list[Any]
-    choices: tuple[Choice, ...]
-    text: str
-
-    @staticmethod
-    def read(number: int, trace: Trace) -> Program:
-        """Read a design space as TVM generated it."""
-        insts = instructions(trace)
-        blocks, loops = _names(insts)
-        choices = []
-        for instruction in insts:
-            kind = str(instruction.kind.name)
-            if kind not in SAMPLING:
-                continue
-            given = decision_of(trace, instruction)
-            if kind == TILE and isinstance(given, tuple):
-                limit = int(instruction.attrs[1])
-                block, axis = _loop_of(instruction, blocks, loops)
-                choice = Choice(
-                    kind,
-                    instruction,
-                    given,
-                    extent=math.prod(given),
-                    innermost=limit if limit > 0 else 2**31,
-                    block=block,
-                    axis=axis,
-                )
-            elif kind == CATEGORICAL:
-                values = tuple(int(value) for value in instruction.attrs[0])
-                choice = Choice(kind, instruction, given, values=values)
-            else:
-                choice = Choice(kind, instruction, given)
-            choices.append(choice)
-        return Program(number, insts, tuple(choices), _text(trace))
-
-
-@dataclass(frozen=True)
-class Point:
-    """One schedule of a task: a program, and a decision a choice.
-
-    A decision of None is drawn while the program is applied: the loops at which a block can be
-    computed are known only then.
-    """
-
-    program: int
-    decisions: tuple[Decision | None, ...]
 
 
 @dataclass(frozen=True)
@@ -276,7 +163,7 @@ class SearchSpace:
         decided = tuple(
             decision_of(trace, inst) for inst in insts if str(inst.kind.name) in SAMPLING
         )
-        text = _text(trace) if decided else ""
+        text = text_of(trace) if decided else ""
         for program in self.programs:
             if decided and program.text == text:
                 return Point(program.number, decided)
@@ -285,14 +172,6 @@ class SearchSpace:
     def candidate(self, schedule: tvm.s_tir.Schedule) -> ms.search_strategy.MeasureCandidate:
         """A schedule as the cost model takes it."""
         return ms.search_strategy.MeasureCandidate(schedule, self.arguments)
-
-
-def decision_of(trace: Trace, instruction: Any) -> Decision:
-    """A decision as plain Python integers."""
-    decision = trace.get_decision(instruction)
-    if hasattr(decision, "__iter__"):
-        return tuple(int(factor) for factor in decision)
-    return int(decision)
 
 
 def random_decision(choice: Choice, random: np.random.Generator) -> Decision | None:
@@ -323,30 +202,3 @@ def _shift(tile: tuple[int, ...], choice: Choice, random: np.random.Generator) -
         if moved[-1] <= choice.innermost:
             return tuple(moved)
     return tile
-
-
-def _names(insts: list[Any]) -> tuple[dict[Any, str], dict[Any, tuple[Any, int]]]:
-    """Blocks by their names, and loops as (block, place), as a program's variables."""
-    blocks: dict[Any, str] = {}
-    loops: dict[Any, tuple[Any, int]] = {}
-    for instruction in insts:
-        kind = str(instruction.kind.name)
-        if kind in ("GetSBlock", "GetBlock"):
-            blocks[instruction.outputs[0]] = str(instruction.attrs[0])
-        elif kind == "GetLoops":
-            for place, loop in enumerate(instruction.outputs):
-                loops[loop] = (instruction.inputs[0], place)
-    return blocks, loops
-
-
-def _loop_of(
-    instruction: Any, blocks: dict[Any, str], loops: dict[Any, tuple[Any, int]]
-) -> tuple[str, int]:
-    block, axis = loops.get(instruction.inputs[0], (None, -1))
-    return blocks.get(block, ""), axis
-
-
-def _text(trace: Trace) -> str:
-    """A trace's needed instructions as TVM writes them: equal for equal programs."""
-    needed = trace.simplified(remove_postproc=True)
-    return "\n".join(str(inst) for inst in needed.as_json()[0])

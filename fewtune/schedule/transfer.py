@@ -16,22 +16,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fewtune.schedule.search_space import (
+from fewtune.schedule.program import (
     CATEGORICAL,
     LOCATION,
     TILE,
     Choice,
     Decision,
-    Made,
     Point,
     Program,
-    SearchSpace,
     Trace,
     decision_of,
     factorisations,
     instructions,
     sampling,
 )
+from fewtune.schedule.search_space import Made, SearchSpace
 
 # Weight of a tile's factors from the innermost outwards.
 _INNERMOST_FIRST = (8.0, 4.0, 2.0, 1.0)

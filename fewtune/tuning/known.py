@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tvm_ffi
 
-from fewtune.schedule.search_space import Point, SearchSpace, Trace
+from fewtune.schedule.program import Point, Trace
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.log import Trial, best_trials, read_trace

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
@@ -51,6 +52,15 @@ class Phases:
     def add(self, other: Phases) -> None:
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of a block to one phase."""
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - began_s)
 
     def as_json(self) -> dict[str, float]:
         return {name: round(value, 4) for name, value in vars(self).items()}

@@ -238,7 +238,7 @@ class Session:
 
     def _batch(self, state: TaskState, room: int) -> None:
         self.announce(state)
-        with Timer(self.measurer.phases, "search_s"):
+        with self.measurer.phases.timed("search_s"):
             search = self.search_of(state)
             proposals = search.next_batch(min(room, self.options.batch_size))
             keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
@@ -255,7 +255,7 @@ class Session:
             keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)
         }
         trials = [Trial(keys[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
-        with Timer(self.measurer.phases, "model_update_s"):
+        with self.measurer.phases.timed("model_update_s"):
             everything = [outcomes.get(key) or state.known[key].outcome for key in keys]
             search.learn(proposals, [outcome.median_s for outcome in everything])
         self.note(
@@ -378,17 +378,3 @@ class Session:
                 failures=dict(sorted(self.measurer.failures.items())),
             )
         )
-
-
-class Timer:
-    """Adds the seconds of a block to one phase."""
-
-    def __init__(self, phases: Phases, name: str) -> None:
-        self._phases, self._name = phases, name
-
-    def __enter__(self) -> None:
-        self._began_s = time.perf_counter()
-
-    def __exit__(self, *exception: object) -> None:
-        spent_s = time.perf_counter() - self._began_s
-        setattr(self._phases, self._name, getattr(self._phases, self._name) + spent_s)

@@ -17,7 +17,6 @@ from fewtune.tuning.log import Trial
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.session import Timer
 from fewtune.tuning.sharing import Known, Sharing, Taker
 
 
@@ -58,7 +57,7 @@ def share_session(
 
 def _teach(sharing: Sharing, job: dict[str, Any], by_name: dict[str, Task]) -> None:
     """Let the cost model learn from the donors' trials, and from the bank's."""
-    with Timer(sharing.measurer.phases, "model_update_s"):
+    with sharing.measurer.phases.timed("model_update_s"):
         taught = [
             (SearchSpace(by_name[n].mod, sharing.target), [Trial.from_json(e) for e in entries])
             for n, entries in job["taught"].items()

@@ -27,7 +27,7 @@ from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.session import Session, Timer
+from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
 from fewtune.tvm_runtime import tvm
@@ -203,7 +203,7 @@ class Sharing(Session):
             if state.taken is not None or state.crashed or name in self._rounds[FIRST]:
                 continue
             self.announce(state)
-            with Timer(self.measurer.phases, "search_s"):
+            with self.measurer.phases.timed("search_s"):
                 made = move(self._given(known.donor)[:1], self.space_of(state))
             # What cannot be applied, against all expectation, is searched like any other task.
             for one in made:
@@ -222,7 +222,7 @@ class Sharing(Session):
         batch: list[_Opening] = []
         for place, state in enumerate(waiting):
             self.announce(state)
-            with Timer(self.measurer.phases, "search_s"):
+            with self.measurer.phases.timed("search_s"):
                 batch.append(self._opening(name, state, donors[state.task.info.name]))
             modules = sum(len(opening.offers.likeliest) for opening in batch)
             if modules >= _MODULES_A_BATCH or place == len(waiting) - 1:
@@ -263,7 +263,7 @@ class Sharing(Session):
             # A crash while features are extracted is to be laid to the right task.
             self.announce(opening.state)
             proposals = [offer.proposal for offer in opening.offers.likeliest]
-            with Timer(self.measurer.phases, "model_update_s"):
+            with self.measurer.phases.timed("model_update_s"):
                 self.search_of(opening.state).learn(proposals, times_s)
             self.show(opening.state, phase="share" if name == FIRST else "share again")
 

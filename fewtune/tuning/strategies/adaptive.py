@@ -15,7 +15,7 @@ from collections import Counter
 
 import numpy as np
 
-from fewtune.schedule.search_space import Decision, Point
+from fewtune.schedule.program import Decision, Point
 from fewtune.tuning.strategies.base import Proposal
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 

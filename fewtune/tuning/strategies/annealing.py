@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fewtune.schedule.search_space import Point
+from fewtune.schedule.program import Point
 from fewtune.tuning.strategies.base import Explorer, Proposal
 
 _STEPS = 4

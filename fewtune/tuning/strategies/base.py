@@ -11,7 +11,8 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.schedule.prior import Prior
-from fewtune.schedule.search_space import Point, SearchSpace
+from fewtune.schedule.program import Point
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
 from fewtune.tvm_runtime import tvm

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fewtune.schedule.prior import TileKey
-from fewtune.schedule.search_space import Point
+from fewtune.schedule.program import Point
 from fewtune.tuning.strategies.base import Explorer, Proposal
 
 # Part of a batch that the model has no say in.

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fewtune.schedule.search_space import Point
+from fewtune.schedule.program import Point
 from fewtune.tuning.strategies.base import Explorer, Proposal
 from fewtune.tvm_runtime import ms
 
