@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport, TaskInfo
+from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
@@ -212,18 +212,6 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
     assert second.tasks == 2
     # Whom nobody gives anything has more of the schedules measured that are drawn by rule.
     assert 2 * OPTIONS.trials_per_task < first.trials <= 4 * OPTIONS.trials_per_task
-
-
-def test_what_memory_decides_neither_asks_on_nor_is_refined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharing, "FAR", 100.0)
-    monkeypatch.setattr(TaskInfo, "is_streamed", property(lambda _: True))
-    options = OPTIONS.model_copy(update={"draws": 2, "refine_trials": 2, "least_gain": 0.0})
-    report = share(lonely(), tmp_path, options=options)
-    first, second, refinement = report.rounds
-    assert (first.tasks, second.tasks, refinement.trials) == (2, 0, 0)
-    assert all(line.trials <= options.trials_per_task for line in report.tasks)
 
 
 def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

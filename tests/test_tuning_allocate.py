@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
+from tests.made_banks import task_info
 
 INF = float("inf")
 
@@ -54,6 +55,22 @@ def test_the_steepest_task_is_next() -> None:
     assert next_task([slow_and_converged, falling], "gradient") is falling
     often_called = task("often", [10.0, 8.0], weight=40)
     assert next_task([falling, often_called], "gradient") is often_called
+
+
+def test_what_memory_decides_is_held_to_its_own_kind() -> None:
+    product = task_info("product", workload="a", operator="dense", flops=400.0)
+    streamed = task_info("streamed", workload="b", operator="dense", flops=2.0)
+    found = [TaskProgress.of(info) for info in (product, streamed)]
+    assert [(each.family, each.work) for each in found] == [
+        ("dense", 400.0),
+        ("streamed dense", 4.0),
+    ]
+    for each in found:
+        each.best_s = [2.0]
+    # 200 operations a second of the one would leave the other 99 % of its time to gain.
+    rates = best_rates(found)
+    assert rates == {"dense": 250.0, "streamed dense": 2.5}
+    assert gradient(found[1], rates["streamed dense"]) == pytest.approx(0.8 * 0.4)
 
 
 def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:

@@ -31,10 +31,11 @@ class TaskProgress:
     ----------
     name : str
     weight : int
-    flops : float
-        Operations of one call.
+    work : float
+        Operations of one call; bytes where memory decides its time.
     family : str
-        Tasks of one operator family are similar: what one of them reaches, others may.
+        Tasks of one operator family are similar: what one of them reaches, others may. Those whose
+        time memory decides are a family of their own.
     stands_for : float
         How many times its own share of the model's time its schedules are to serve: what a
         representative gains, its whole cluster may.
@@ -49,7 +50,7 @@ class TaskProgress:
 
     name: str
     weight: int
-    flops: float = 0.0
+    work: float = 0.0
     family: str = ""
     stands_for: float = 1.0
     default_s: float | None = None
@@ -60,6 +61,8 @@ class TaskProgress:
     @staticmethod
     def of(info: TaskInfo) -> TaskProgress:
         """The progress of a task that nothing was measured of."""
+        if info.is_streamed:
+            return TaskProgress(info.name, info.weight, info.bytes, f"streamed {info.operator}")
         return TaskProgress(info.name, info.weight, info.flops, info.operator)
 
     @property
@@ -69,19 +72,19 @@ class TaskProgress:
         return min(known, default=float("inf"))
 
     @property
-    def flops_s(self) -> float:
-        """Operations a second at the best known time; 0 where nothing works."""
-        return self.flops / self.current_s
+    def throughput(self) -> float:
+        """Work a second at the best known time; 0 where nothing works."""
+        return self.work / self.current_s
 
 
-def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
+def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     """Seconds of model latency that the next batch is expected to save.
 
     Parameters
     ----------
     task : TaskProgress
-    most_flops_s : float
-        Operations a second of the task that is best in this.
+    reached : float
+        Throughput of the task of its family that is best in this.
     """
     batches = len(task.best_s)
     if batches == 0 or task.current_s == float("inf"):
@@ -92,7 +95,7 @@ def gradient(task: TaskProgress, most_flops_s: float = float("inf")) -> float:
     span = min(_RECENT_BATCHES, batches - 1)
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
     # A task that is bound by memory never gets there; a task at the top may still gain a little.
-    reachable = max(now - task.flops / most_flops_s, _LEAST_REACHABLE * now) / batches
+    reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / batches
     # An awkward extent may never get there either: hope fades with each batch that brought nothing.
     reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
@@ -112,7 +115,7 @@ def _fruitless(best_s: list[float]) -> int:
 def best_rates(
     tasks: Sequence[TaskProgress], most_flops_s: float = float("inf")
 ) -> dict[str, float]:
-    """Most operations a second by operator family.
+    """Highest throughput by operator family.
 
     A family of one has nobody to be held to: it is taken to reach a quarter more than it does, but
     no more than the machine can do. A depthwise convolution never gets to the throughput of a
@@ -127,7 +130,7 @@ def best_rates(
     rates: dict[str, list[float]] = {}
     for task in tasks:
         if task.current_s not in (0.0, float("inf")):
-            rates.setdefault(task.family, []).append(task.flops_s)
+            rates.setdefault(task.family, []).append(task.throughput)
     reached = {family: max(known) for family, known in rates.items()}
     return {
         family: (rate if len(rates[family]) > 1 else _headroom(rate, most_flops_s)) or float("inf")
@@ -153,7 +156,7 @@ def next_task(
     allocation : str
         ``gradient`` or ``round_robin``.
     rates : dict of float, optional
-        Operations a second that tasks of a family may reach: `best_rates` of these tasks unless
+        Throughput that tasks of a family may reach: `best_rates` of these tasks unless
         given.
     """
     waiting = [task for task in tasks if task.finished is None]

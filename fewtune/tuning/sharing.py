@@ -7,8 +7,7 @@ taught by the donors' trials, rates them, and the likeliest few are measured. Wh
 throughput of the best similar task needs no further proof; of all others the default schedule is
 measured too, and kept where nothing beats it. Then those that are still behind, by enough to
 matter, ask on: first the tasks of their kind that did better in this very round, then, where they
-are far behind, the next most similar representatives. A task whose time memory decides neither asks
-on nor is refined: its measurements take longest and tell least.
+are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared.
 """
@@ -154,16 +153,12 @@ class Sharing(Session):
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
         self._open(SECOND, self._asked)
-        for state in self.state.tasks.values():
-            settled = state.task.info.is_streamed and state.best_s != float("inf")
-            if settled and state.progress.finished is None:
-                self.end(state, "memory decides its time")
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
 
     def _rates(self) -> dict[str, float]:
-        """Most operations a second by operator family."""
+        """Highest throughput by operator family."""
         progress = [state.progress for state in self.state.tasks.values()]
         return best_rates([*progress, *self.peers], self.measurer.most_flops_s)
 
@@ -174,12 +169,12 @@ class Sharing(Session):
         near = {state.task.info.name for state in behind(states, rates, NEAR)}
         asked = {}
         for name, state in self.state.tasks.items():
-            if state.task.info.is_streamed or state.taken is not None:
+            if state.taken is not None:
                 continue
             ours, donors = state.progress, []
             reached = NEAR * rates.get(ours.family, float("inf"))
             if name in near and self.is_worth_it(
-                _CLOSED * ours.weight * (ours.current_s - ours.flops / reached)
+                _CLOSED * ours.weight * (ours.current_s - ours.work / reached)
             ):
                 donors += siblings(state, states, reached)
             if name in far:

@@ -17,13 +17,13 @@ def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float)
     ----------
     states : iterable of TaskState
     rates : mapping of float
-        Operations a second that tasks of an operator family may reach.
+        Throughput that tasks of an operator family may reach.
     part : float
     """
     return [
         state
         for state in states
-        if state.progress.flops_s < part * rates.get(state.progress.family, float("inf"))
+        if state.progress.throughput < part * rates.get(state.progress.family, float("inf"))
     ]
 
 
@@ -35,7 +35,7 @@ def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> l
     state : TaskState
     states : iterable of TaskState
     reached : float
-        Operations a second that they reach at least.
+        Throughput that they have at least.
 
     Returns
     -------
@@ -57,6 +57,6 @@ def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> l
         and other.progress.family == state.progress.family
         # A default schedule makes no choices to give.
         and other.best_s == other.progress.current_s
-        and other.progress.flops_s >= reached
+        and other.progress.throughput >= reached
     ]
     return [other.task.info.name for other in sorted(better, key=unlikeness)[:_MOST]]
