@@ -59,6 +59,8 @@ def donors(places: Places, model: str, named: list[str] | None = None) -> dict[s
     if not found:
         raise InputError(f"no other model than {model} was tuned in full: there is no bank")
     if named is not None:
+        if model in named:
+            raise InputError(f"--of names {model} itself: a bank is made of other models")
         missing = sorted({*named} - {*found})
         if missing:
             raise InputError(
@@ -235,6 +237,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/bank"))
     arguments = parser.parse_args()
     try:
+        for model in arguments.models:
+            donors(Places(), model, arguments.of)
         for model in arguments.models:
             run(model, arguments.rounds, arguments.output, arguments.of)
     except FewtuneError as error:

@@ -169,11 +169,13 @@ def _known(
     """Tasks that the bank holds themselves: the donor's name, and the latency it had, in ms."""
     if bank is None or options.measure_known:
         return {}
-    return {
-        name: (donors[0].name, bank.entries[donors[0].workload].best_ms)
-        for name, donors in sorted(selection.banked.items())
-        if donors[0].workload == by_name[name].info.workload
-    }
+    found = {}
+    for name, (first, *_) in sorted(selection.banked.items()):
+        entry = bank.entries[first.workload]
+        # Where the default schedule was the faster one, there is nothing to take.
+        if first.workload == by_name[name].info.workload and entry.best_ms <= entry.fastest_ms:
+            found[name] = (first.name, entry.best_ms)
+    return found
 
 
 def _donations(

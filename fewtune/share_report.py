@@ -164,8 +164,11 @@ def share_curve(
         point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
         for point in before.points
     ]
-    trials = before.points[-1].trials if before.points else 0
-    estimate_ms = points[-1].estimated_latency_ms if points else rest_ms
+    if not points:
+        # Nothing was tuned before: where sharing begins is what there is to begin with.
+        points = [CurvePoint(elapsed_s=0.0, trials=0, estimated_latency_ms=rest_ms)]
+    trials = points[-1].trials
+    estimate_ms = points[-1].estimated_latency_ms
     for event, saved_s in _steps(state, events):
         trials += len(event["trials"])
         estimate_ms -= saved_s * 1e3

@@ -29,6 +29,7 @@ def entry(
         flops=flops,
         shapes=[[1]],
         best_ms=1.0,
+        fastest_ms=1.0,
         space=[
             BankTrace(form=0, samplings=[BankSampling.of(sampling) for sampling in trace.samplings])
             for trace in space.traces

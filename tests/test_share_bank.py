@@ -9,11 +9,10 @@ import pytest
 import tvm_ffi
 
 from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
-from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
-from fewtune.bank.report import BankOptions
+from fewtune.bank.report import BankEntry, BankOptions, BankReport
 from fewtune.errors import InputError
-from fewtune.schedule.transfer import Donation
+from fewtune.schedule.program import sampling
 from fewtune.share import share_schedules
 from fewtune.tuning import sharing
 from fewtune.tuning.archive import merge
@@ -21,6 +20,7 @@ from fewtune.tuning.log import best_trials, read_database
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.run import tune
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from fewtune.tvm_runtime import ms, tvm
 from tests import tuned_tiny
 
 OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0)
@@ -89,6 +89,21 @@ def test_a_bank_serves_what_it_is_selected_for(bank: Path, tmp_path: Path) -> No
         assert line.status in ("shared", "default")
 
 
+def applied(record: ms.database.TuningRecord, module: tvm.IRModule) -> tvm.IRModule:
+    schedule = tvm.s_tir.Schedule(module)
+    record.trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule.mod
+
+
+def held(bank: Path, fastest_times: float = 1.0) -> BankEntry:
+    """The bank's one entry; its default schedule takes so many times what its best does."""
+    report = BankReport.read(bank)
+    (entry,) = report.entries
+    entry = entry.model_copy(update={"fastest_ms": fastest_times * entry.best_ms})
+    report.model_copy(update={"entries": [entry]}).write(bank)
+    return entry
+
+
 def own() -> Selection:
     """The tiny model whose convolution ``b`` the bank holds itself; ``a`` takes from it."""
     made, found = banked(), names()
@@ -104,12 +119,12 @@ def own() -> Selection:
 
 
 def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) -> None:
+    entry = held(bank)
     options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
     report = share(own(), tmp_path, bank, options=options)
     task = tuned_tiny.convolutions()["b"]
     lines = {line.task: line for line in report.tasks}
     line = lines[task.info.name]
-    (entry,) = Bank.read(bank).report.entries
     assert (line.status, line.donor, line.donor_rank) == ("known", line.donors[0], 1)
     assert (line.trials, line.valid, line.default_ms) == (0, 0, None)
     assert line.best_ms == line.shared_ms == pytest.approx(entry.best_ms)
@@ -120,19 +135,46 @@ def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) 
     assert first.tasks == 1
     # The log has the very schedule, with the time it had.
     (ours,) = best_trials(read_database(tmp_path / "share0"), task.mod, 8)
-    (theirs, *_) = best_trials(read_database(tuned_tiny.tuned()), task.mod, 8)
+    searched = best_trials(read_database(tuned_tiny.tuned()), task.mod, 8)
+    theirs = next(record for record in searched if sampling(record.trace))
     assert float(ours.run_secs[0]) * 1e3 == pytest.approx(entry.best_ms)
-    assert Donation.of(ours.trace) == Donation.of(theirs.trace)
+    assert tvm_ffi.structural_equal(applied(ours, task.mod), applied(theirs, task.mod))
     # A run that is begun again takes it from the journal.
     assert share(own(), tmp_path, bank, options=options).tasks == report.tasks
 
 
-def test_what_the_bank_holds_may_be_measured_again(bank: Path, tmp_path: Path) -> None:
-    options = OPTIONS.model_copy(update={"measure_known": True})
+@pytest.mark.parametrize(("measured", "default_times"), [(True, 1.0), (False, 0.9)])
+def test_what_the_bank_holds_may_be_measured_again(
+    bank: Path, tmp_path: Path, measured: bool, default_times: float
+) -> None:
+    # Because it was asked for; because its default schedule was faster than what can be taken.
+    held(bank, default_times)
+    options = OPTIONS.model_copy(update={"measure_known": measured})
     report = share(own(), tmp_path, bank, options=options)
     line = {each.task: each for each in report.tasks}[names()["b"]]
-    assert (line.status, line.trials) == ("shared", 2)
-    assert [each.name for each in report.rounds][0] == "first donors"
+    assert line.status != "known"
+    assert line.trials == 2
+    assert report.rounds[0].name == "first donors"
+
+
+def test_with_everything_known_nothing_is_measured(bank: Path, tmp_path: Path) -> None:
+    held(bank)
+    only = own().model_copy(update={"banked": {names()["b"]: own().banked[names()["b"]]}})
+    (tmp_path / "tune").mkdir()
+    with tuned_tiny.in_this_process():
+        tune(
+            tuned_tiny.tasks(),
+            only,
+            tuned_tiny.fingerprint(),
+            tuned_tiny.OPTIONS,
+            tmp_path / "tune-journals",
+            tmp_path / "tune",
+        )
+    report = share(only, tmp_path, bank, tmp_path / "tune")
+    assert (report.trials, [line.status for line in report.tasks]) == (0, ["known"])
+    (point,) = Curve.read(tmp_path / "share0").points
+    weight = tuned_tiny.convolutions()["b"].info.weight
+    assert point.estimated_latency_ms == pytest.approx(weight * report.tasks[0].best_ms)
 
 
 def test_a_selection_from_a_bank_needs_it(tmp_path: Path) -> None:

@@ -129,7 +129,8 @@ def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> N
     )
     search.times_s[tried.point] = 1.0
     alike = [p for p in pool if prior.tile_of(p.point) == prior.tile_of(tried.point)]
-    alike += search.gather(lambda: space.changed(tried.point, search.random), 8)
+    changed = search.gather(lambda: space.changed(tried.point, search.random), 16)
+    alike += [p for p in changed if prior.tile_of(p.point) == prior.tile_of(tried.point)]
     offered = [*alike, untried]
     # The cost model puts the untried one last.
     scores = np.arange(len(offered), 0, -1.0)

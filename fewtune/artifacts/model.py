@@ -69,7 +69,7 @@ class TaskInfo(Part):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether memory decides its time: good schedules differ by less than the noise then."""
+        """Whether memory decides its time: its throughput is bytes a second, not operations."""
         return self.flops < _STREAMED_FLOPS_PER_BYTE * self.bytes
 
 

@@ -95,7 +95,7 @@ class ShareRound(Part):
 
     name: Literal["known", "first donors", "second donors", "refinement"]
     rule: str
-    tasks: int = Field(description="tasks that it found schedules for")
+    tasks: int = Field(description="tasks that it measured candidates of, or took over")
     trials: int
     spent_s: float
     gained_ms: float = Field(description="sum of weight times what each task gained")

@@ -134,7 +134,8 @@ class Bank:
             form = self._forms[donation.form]
             kinds = [kind for kind in form if kind in SAMPLING]
             given = zip(kinds, donation.decisions, donation.candidates, strict=True)
-            found.append(Donation(form, tuple(Given(*sample) for sample in given)))
+            samples = tuple(Given(*sample) for sample in given)
+            found.append(Donation(form, samples, donation.program))
         return found
 
     def teach(self, cost_model: BoostedTrees) -> None:

@@ -101,6 +101,7 @@ class _Workload(NamedTuple):
     cost: KernelCost
     space: DesignSpace
     donations: list[tuple[Donation, float]]
+    fastest_s: float
     samples: Samples
 
 
@@ -130,6 +131,7 @@ def _distil(
         analyse(None, logged.module),
         design_space(logged.module, target),
         list(donations.items()),
+        min(trial.outcome.median_s for trial in logged.trials),
         # Extracted here once, so that whoever learns needs no TVM.
         Samples(
             *learnable(
@@ -157,6 +159,7 @@ def _entry(
     donations = [
         BankDonation(
             form=places[donation.form],
+            program=donation.program,
             decisions=[given.decision for given in donation.given],
             candidates=[given.candidates for given in donation.given],
             latency_ms=time_s * 1e3,
@@ -170,6 +173,7 @@ def _entry(
         flops=workload.cost.flops,
         shapes=workload.cost.shapes,
         best_ms=donations[0].latency_ms,
+        fastest_ms=workload.fastest_s * 1e3,
         space=[
             BankTrace(
                 form=places[trace.form],

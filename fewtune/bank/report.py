@@ -86,6 +86,7 @@ class BankDonation(Part):
     """One schedule that can be moved to another task."""
 
     form: int = Field(description="place of its program's form in the bank's list")
+    program: str = Field(description="which program of its workload that is, a digest")
     decisions: list[tuple[int, ...] | int] = Field(
         description="of the form's sampling instructions, in order"
     )
@@ -102,6 +103,7 @@ class BankEntry(Part):
     flops: float = Field(description="floating-point operations of one call")
     shapes: list[list[int]] = Field(description="shapes of its buffers, outputs last")
     best_ms: float = Field(description="latency of its best schedule that can be moved")
+    fastest_ms: float = Field(description="of its best schedule, the default one included")
     space: list[BankTrace]
     donations: list[BankDonation]
 

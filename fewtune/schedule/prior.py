@@ -116,7 +116,10 @@ class Prior:
                 choice = program.choices[place]
                 tile = inner.get(choice.axis, 1)
                 last = self._innermost(choice, tile, rows_outside)
-                if isinstance(now, tuple) and len(now) == _SPATIAL_LEVELS and last is not None:
+                if last is None:
+                    # Half of a tile and half of another may spill.
+                    return point
+                if isinstance(now, tuple) and len(now) == _SPATIAL_LEVELS:
                     thread, cache = _nearest(choice.extent // tile, now[0])
                     decisions[place] = (thread, cache, tile // last, last)
         return Point(point.program, self._shared(program, decisions, random))

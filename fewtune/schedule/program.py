@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,6 +16,7 @@ Trace = tvm.s_tir.schedule.Trace
 Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
+WRITTEN_BACK = "ReverseComputeAt"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
 
 
@@ -94,6 +97,7 @@ class Program:
     insts: list[Any]
     choices: tuple[Choice, ...]
     text: str
+    form: tuple[str, ...]
 
     @staticmethod
     def read(number: int, trace: Trace) -> Program:
@@ -124,7 +128,7 @@ class Program:
             else:
                 choice = Choice(kind, instruction, given)
             choices.append(choice)
-        return Program(number, insts, tuple(choices), text_of(trace))
+        return Program(number, insts, tuple(choices), text_of(trace), form_of(insts))
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,36 @@ class Point:
 
     program: int
     decisions: tuple[Decision | None, ...]
+
+
+def tile_levels(insts: Sequence[Any]) -> dict[Any, int]:
+    """Loops that tiles were split into, with their levels, 0 outermost."""
+    return {
+        loop: level
+        for instruction in insts
+        if str(instruction.kind.name) == "Split"
+        for level, loop in enumerate(instruction.outputs)
+    }
+
+
+def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
+    """Kinds of a program's instructions, in order, and at which tile results are written back.
+
+    Programs that differ in nothing but that are told apart by it, whatever their loops are called.
+    """
+    levels = tile_levels(insts)
+    words = []
+    for instruction in insts:
+        kind = str(instruction.kind.name)
+        if kind == WRITTEN_BACK:
+            kind = f"{kind} {levels.get(instruction.inputs[1], 0)}"
+        words.append(kind)
+    return tuple(words)
+
+
+def digest_of(text: str) -> str:
+    """What tells a program from others of its task: sixteen hex digits of its text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def decision_of(trace: Trace, instruction: Any) -> Decision:

@@ -26,9 +26,12 @@ from fewtune.schedule.program import (
     Program,
     Trace,
     decision_of,
+    digest_of,
     factorisations,
+    form_of,
     instructions,
     sampling,
+    text_of,
 )
 from fewtune.schedule.search_space import Made, SearchSpace
 
@@ -90,13 +93,16 @@ class Donation:
     Attributes
     ----------
     form : tuple of str
-        Kinds of its instructions, in order.
+        Of its program (`fewtune.schedule.program.form_of`).
+    program : str
+        Which program that is, for a task that has the very same (`digest_of`).
     given : tuple of Given
         Its sampling instructions, in order.
     """
 
     form: tuple[str, ...]
     given: tuple[Given, ...]
+    program: str = ""
 
     @staticmethod
     def of(trace: Trace) -> Donation:
@@ -106,12 +112,13 @@ class Donation:
             kind = str(inst.kind.name)
             candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
             given.append(Given(kind, decision_of(trace, inst), candidates))
-        return Donation(tuple(str(i.kind.name) for i in instructions(trace)), tuple(given))
+        return Donation(form_of(instructions(trace)), tuple(given), digest_of(text_of(trace)))
 
     def as_json(self) -> dict[str, Any]:
         """The donation as JSON values."""
         return {
             "form": list(self.form),
+            "program": self.program,
             "given": [[one.kind, one.decision, one.candidates] for one in self.given],
         }
 
@@ -122,7 +129,7 @@ class Donation:
             Given(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
             for kind, decision, candidates in entry["given"]
         )
-        return Donation(tuple(entry["form"]), given)
+        return Donation(tuple(entry["form"]), given, entry["program"])
 
 
 def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
@@ -161,7 +168,8 @@ def _fit(donation: Donation, space: SearchSpace) -> Point:
     ]
     if not kinds or not fitting:
         raise _UnfitError("no design space of the same form")
-    program = min(fitting, key=lambda program: _difference(donation.form, program))
+    same = [program for program in fitting if digest_of(program.text) == donation.program]
+    program = min(same or fitting, key=lambda program: _difference(donation.form, program))
     return Point(program.number, _decisions(donation.given, program))
 
 
@@ -199,8 +207,7 @@ class _UnfitError(Exception):
 
 
 def _difference(form: tuple[str, ...], program: Program) -> int:
-    """How many instructions two forms do not share, by kind."""
-    other = [str(inst.kind.name) for inst in program.insts]
-    kinds = {*form, *other}
-    apart = sum(abs(form.count(kind) - other.count(kind)) for kind in kinds)
-    return apart + (list(form) != other)
+    """How many instructions two forms do not share."""
+    words = {*form, *program.form}
+    apart = sum(abs(form.count(word) - program.form.count(word)) for word in words)
+    return apart + (form != program.form)

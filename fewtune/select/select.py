@@ -215,12 +215,6 @@ def _banked(
         return {}
     banked = {}
     for task in tasks:
-        own = bank.entries.get(task.info.workload)
-        if own is not None:
-            # What the bank holds itself needs no other donor.
-            donor = BankDonor(workload=own.workload, origin=own.origin, similarity=1.0)
-            banked[task.info.name] = [donor]
-            continue
         near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)
         if near:
             banked[task.info.name] = [

@@ -21,6 +21,8 @@ _LONE_HEADROOM = 1.25
 # What is below this part of an earlier time is a gain, not noise.
 _VISIBLE = 0.995
 _MOST_HALVINGS = 3
+# Families whose throughput is bytes a second.
+_STREAMED = "streamed "
 
 
 @dataclass
@@ -62,7 +64,7 @@ class TaskProgress:
     def of(info: TaskInfo) -> TaskProgress:
         """The progress of a task that nothing was measured of."""
         if info.is_streamed:
-            return TaskProgress(info.name, info.weight, info.bytes, f"streamed {info.operator}")
+            return TaskProgress(info.name, info.weight, info.bytes, _STREAMED + info.operator)
         return TaskProgress(info.name, info.weight, info.flops, info.operator)
 
     @property
@@ -132,15 +134,16 @@ def best_rates(
         if task.current_s not in (0.0, float("inf")):
             rates.setdefault(task.family, []).append(task.throughput)
     reached = {family: max(known) for family, known in rates.items()}
-    return {
-        family: (rate if len(rates[family]) > 1 else _headroom(rate, most_flops_s)) or float("inf")
-        for family, rate in reached.items()
-    }
+    for family, known in rates.items():
+        if len(known) == 1:
+            most = float("inf") if family.startswith(_STREAMED) else most_flops_s
+            reached[family] = _headroom(known[0], most)
+    return {family: rate or float("inf") for family, rate in reached.items()}
 
 
-def _headroom(rate: float, most_flops_s: float) -> float:
+def _headroom(rate: float, most: float) -> float:
     # What was measured was reached, whatever the machine is said to do.
-    return max(rate, min(rate * _LONE_HEADROOM, most_flops_s))
+    return max(rate, min(rate * _LONE_HEADROOM, most))
 
 
 def next_task(

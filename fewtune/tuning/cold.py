@@ -78,7 +78,7 @@ def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None)
 
 def to_be_flushed(weights: Sequence[Any]) -> list[Any]:
     """Those of a kernel's weights that the cache may still hold from its last call."""
-    cache_bytes = last_level_cache_bytes()
+    cache_bytes = last_level_cache_bytes() if weights else None
     if cache_bytes is None:
         return list(weights)
     most_bytes = _SELF_FLUSHED * cache_bytes

@@ -111,9 +111,11 @@ def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]
     # The model may err; what is best for the most similar task is a good guess without it.
     first = [0] if offers[0].donor is not None else []
     # One of the same register tile would tell little more.
-    tiles = [search.prior.tile_of(offer.proposal.point) for offer in offers]
+    alike = {0} if first else set()
+    if first and search.is_informed:
+        tiles = [search.prior.tile_of(offer.proposal.point) for offer in offers]
+        alike = {place for place, tile in enumerate(tiles) if tile == tiles[0]}
     others = sorted(
-        range(len(first), len(offers)),
-        key=lambda place: (bool(first) and tiles[place] == tiles[0], -scores[place]),
+        range(len(first), len(offers)), key=lambda place: (place in alike, -scores[place])
     )
     return [offers[place] for place in [*first, *others][:count]]

@@ -195,7 +195,7 @@ class Session:
             budget_s = self.options.budget_s
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"
-            rates = best_rates([*tuned, *self.peers], self.measurer.most_flops_s)
+            rates = self.rates()
             chosen = next_task(tuned, self.options.allocation, rates)
             if chosen is None or self._run_has_converged():
                 return "converged"
@@ -206,6 +206,12 @@ class Session:
             began_s = self._clock()
             self._batch(self.state.tasks[chosen.name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
+
+    def rates(self) -> dict[str, float]:
+        """Highest throughput by operator family, of what was measured here or of a peer."""
+        states = (self.state.tasks[name] for name in self.state.tuned)
+        measured = [state.progress for state in states if state.taken is None]
+        return best_rates([*measured, *self.peers], self.measurer.most_flops_s)
 
     def is_worth_it(self, gain_s: float) -> bool:
         """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all.
@@ -267,7 +273,7 @@ class Session:
             }
         )
         if not fresh:
-            self.end(state, "design space exhausted")
+            self._end(state, "design space exhausted")
         self._stop_early(state)
         self.show(state)
 
@@ -303,7 +309,7 @@ class Session:
         earlier = state.trials[: max(0, len(state.trials) - patience)]
         before_s = min((trial.outcome.median_s for trial in earlier), default=float("inf"))
         if before_s != float("inf") and state.best_s > before_s * 0.99:
-            self.end(state, f"no 1 % gain in {patience} trials")
+            self._end(state, f"no 1 % gain in {patience} trials")
 
     def _final(self, state: TaskState) -> None:
         """Measure the fastest few again, in turn: a race's winner may have won by noise."""
@@ -345,7 +351,7 @@ class Session:
         trial = trial or Trial(trace_key(None), None, "no_default_schedule")
         self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
-    def end(self, state: TaskState, why: str) -> None:
+    def _end(self, state: TaskState, why: str) -> None:
         self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
     def spent(self) -> dict[str, Any]:

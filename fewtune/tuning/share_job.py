@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
+from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial
@@ -18,6 +20,7 @@ from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.sharing import Known, Sharing, Taker
+from fewtune.tvm_runtime import tvm
 
 
 def share_session(
@@ -30,6 +33,7 @@ def share_session(
 ) -> None:
     """Child process: share what the job's donors have to give; see `fewtune.share`."""
     by_name = {task.info.name: task for task in tasks}
+    target = target_from_json(target_json)
     takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
     peers = []
     for name, reached_ms in job["reached_ms"].items():
@@ -41,27 +45,30 @@ def share_session(
         takers,
         {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
         {name: Known(*pair) for name, pair in job["known"].items()},
+        partial(_teach, job, by_name, target),
         peers,
         ShareOptions.model_validate(job["options"]),
-        target_from_json(target_json),
+        target,
         journal,
         progress,
         pool,
         cold_weights=job["cold_weights"],
         covered=job["covered"],
     )
-    if set(takers) - set(job["known"]):
-        _teach(sharing, job, by_name)
     sharing.run()
 
 
-def _teach(sharing: Sharing, job: dict[str, Any], by_name: dict[str, Task]) -> None:
+def _teach(
+    job: dict[str, Any],
+    by_name: dict[str, Task],
+    target: tvm.target.Target,
+    cost_model: BoostedTrees,
+) -> None:
     """Let the cost model learn from the donors' trials, and from the bank's."""
-    with sharing.measurer.phases.timed("model_update_s"):
-        taught = [
-            (SearchSpace(by_name[n].mod, sharing.target), [Trial.from_json(e) for e in entries])
-            for n, entries in job["taught"].items()
-        ]
-        teach(sharing.cost_model, taught)
-        if job["bank"] is not None:
-            Bank.read(Path(job["bank"])).teach(sharing.cost_model)
+    taught = [
+        (SearchSpace(by_name[n].mod, target), [Trial.from_json(e) for e in entries])
+        for n, entries in job["taught"].items()
+    ]
+    teach(cost_model, taught)
+    if job["bank"] is not None:
+        Bank.read(Path(job["bank"])).teach(cost_model)

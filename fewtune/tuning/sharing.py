@@ -14,11 +14,13 @@ What is left of the budget then goes, in small batches, where the model's latenc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import TaskProgress, best_rates
+from fewtune.tuning.allocate import TaskProgress
+from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
@@ -79,6 +81,8 @@ class Sharing(Session):
         By donor, best first.
     known : dict of Known
         By task: what needs no measuring.
+    teach : callable
+        Lets the cost model learn what was measured before, if anything is to be measured now.
     peers : list of TaskProgress
         The tasks that were tuned: what they reach is what similar tasks are held to.
     sharing : ShareOptions
@@ -94,6 +98,7 @@ class Sharing(Session):
         takers: dict[str, Taker],
         donations: dict[str, list[Donation]],
         known: dict[str, Known],
+        teach: Callable[[BoostedTrees], None],
         peers: list[TaskProgress],
         sharing: ShareOptions,
         target: tvm.target.Target,
@@ -122,7 +127,8 @@ class Sharing(Session):
         )
         self.takers = takers
         self.donations = donations
-        self.known = known
+        self._known = known
+        self._teach = teach
         self.peers = peers
         self.sharing = sharing
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
@@ -145,10 +151,13 @@ class Sharing(Session):
         """Measure what donors give, and defaults and other donors where that serves badly."""
         self._take_known()
         rest = [name for name, state in self.state.tasks.items() if state.taken is None]
+        if rest:
+            with self.measurer.phases.timed("model_update_s"):
+                self._teach(self.cost_model)
         self._open(FIRST, {name: self.takers[name].first for name in rest})
-        unproven = [state for state in self.without_default() if state.taken is None]
-        self.measure_defaults(behind(unproven, self._rates(), DOUBTFUL))
         if self._asked is None:
+            unproven = [state for state in self.without_default() if state.taken is None]
+            self.measure_defaults(behind(unproven, self.rates(), DOUBTFUL))
             # Noted, since the refinement moves what tasks are behind of.
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
@@ -157,14 +166,9 @@ class Sharing(Session):
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
 
-    def _rates(self) -> dict[str, float]:
-        """Highest throughput by operator family."""
-        progress = [state.progress for state in self.state.tasks.values()]
-        return best_rates([*progress, *self.peers], self.measurer.most_flops_s)
-
     def _whom_to_ask(self) -> dict[str, list[str]]:
         """Further donors of each task that is behind, by its name."""
-        states, rates = list(self.state.tasks.values()), self._rates()
+        states, rates = list(self.state.tasks.values()), self.rates()
         far = {state.task.info.name for state in behind(states, rates, FAR)}
         near = {state.task.info.name for state in behind(states, rates, NEAR)}
         asked = {}
@@ -193,7 +197,8 @@ class Sharing(Session):
 
     def _take_known(self) -> None:
         """Take the schedules that donors have of the tasks themselves, with their times there."""
-        for name, known in self.known.items():
+        taken = 0
+        for name, known in self._known.items():
             state = self.state.tasks[name]
             if state.taken is not None or state.crashed or name in self._rounds[FIRST]:
                 continue
@@ -205,10 +210,10 @@ class Sharing(Session):
                 if one.schedule is not None:
                     trial = Trial(trace_key(one.schedule.trace), [known.latency_ms / 1e3], None)
                     self.note({"kind": "known", "task": name, "trial": trial.as_json()})
-        taken = [state for state in self.state.tasks.values() if state.taken is not None]
+                    taken += 1
         if taken:
             self.note({"kind": "phases", "round": KNOWN, **self.spent()})
-            self.progress.say(f"{len(taken)} of {len(self.takers)} tasks are known from the bank")
+            self.progress.say(f"{taken} of {len(self.takers)} tasks are known from the bank")
 
     def _open(self, name: str, donors: dict[str, list[str]]) -> None:
         """One round of sharing, given each task's donors; several tasks are measured together."""

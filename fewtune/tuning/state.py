@@ -24,7 +24,7 @@ class TaskState:
     trials : list of Trial
         In the order they were measured.
     known : dict
-        The same by their keys.
+        The same by their keys, and ``taken``.
     times_s : list of float
         Seconds of the run after which each was known.
     default : Trial or None

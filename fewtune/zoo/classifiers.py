@@ -1,6 +1,7 @@
 """ImageNet classifiers: 1x3x224x224 images to 1000 logits.
 
-All as GluonCV defines them, since the RFC measured those. Each adds its layers to a builder.
+All as GluonCV defines them, since the RFC measured those or their next of kin. Each adds its layers
+to a builder.
 """
 
 from __future__ import annotations

@@ -80,9 +80,11 @@ class EvolutionarySearch(Explorer):
         if len(pool) <= count or not self.scorer.trained:
             return pool[:count]
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
-        untried = self._untried(pool, order)[: max(1, round(_UNTRIED * count))]
-        order = untried + [i for i in order if i not in untried]
         unscored = max(1, round(_UNSCORED * count))
+        # One place at least is the model's.
+        places = max(0, min(max(1, round(_UNTRIED * count)), count - unscored - 1))
+        untried = self._untried(pool, order)[:places]
+        order = untried + [i for i in order if i not in untried]
         chosen, rest = order[: count - unscored], order[count - unscored :]
         picked = self.random.choice(len(rest), size=min(unscored, len(rest)), replace=False)
         return [pool[i] for i in [*chosen, *(rest[int(p)] for p in picked)]]
