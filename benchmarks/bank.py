@@ -135,10 +135,9 @@ def tuned_with_bank(
     return row, folders["compile"] / compiled.library
 
 
-def run(model: str, rounds: int, output: Path, named: list[str] | None = None) -> None:
-    """Measure one model with a bank of the others, and without; write its results."""
+def run(model: str, logs: dict[str, Path], rounds: int, output: Path) -> None:
+    """Measure one model with a bank of these logs, and without; write its results."""
     places = Places()
-    logs = donors(places, model, named)
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))
     measuring = BenchmarkOptions(rounds=rounds)
@@ -237,10 +236,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/bank"))
     arguments = parser.parse_args()
     try:
+        logs = {model: donors(Places(), model, arguments.of) for model in arguments.models}
         for model in arguments.models:
-            donors(Places(), model, arguments.of)
-        for model in arguments.models:
-            run(model, arguments.rounds, arguments.output, arguments.of)
+            run(model, logs[model], arguments.rounds, arguments.output)
     except FewtuneError as error:
         print(f"bank: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

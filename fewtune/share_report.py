@@ -85,9 +85,7 @@ def _ms(time_s: float) -> float | None:
 def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
     """What each round cost and gained, in their order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
-    names = [sharing.FIRST, sharing.SECOND, _REFINEMENT]
-    if taken:
-        names.insert(0, sharing.KNOWN)
+    names = [name for name in _RULES if taken or name != sharing.KNOWN]
     spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
     for event, saved_s in _steps(state, events):

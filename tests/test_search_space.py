@@ -140,7 +140,7 @@ def test_another_register_tile_leaves_the_rest_as_it_was(letter: str) -> None:
 def test_only_good_register_tiles_promise_something() -> None:
     prior = Prior(space("b"))
     random = np.random.default_rng(3)
-    promises = [prior.promise(prior.draw(random)) for _ in range(32)]
+    promises = [prior.promise(prior.tile_of(prior.draw(random))) for _ in range(32)]
     assert max(promises) == pytest.approx(1.0)
     # Everything outside the register tile: each step is a single multiply-add.
     program = space("b").programs[0]
@@ -151,7 +151,7 @@ def test_only_good_register_tiles_promise_something() -> None:
             for choice in program.choices
         ),
     )
-    assert prior.promise(outside) == 0.0
+    assert prior.promise(prior.tile_of(outside)) == 0.0
 
 
 def test_a_single_row_is_read_in_a_few_vectors() -> None:

@@ -119,18 +119,13 @@ def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> N
     search = EvolutionarySearch(space, Scorer(space, BoostedTrees()), TuneOptions(), 0)
     pool = search.gather(search.draw, 24)
     prior = search.prior
-    tried, untried = (
-        pool[0],
-        next(
-            p
-            for p in pool
-            if prior.promise(p.point) > 0 and prior.tile_of(p.point) != prior.tile_of(pool[0].point)
-        ),
-    )
+    tried = pool[0]
+    tile = prior.tile_of(tried.point)
+    others = [p for p in pool if prior.tile_of(p.point) != tile]
+    untried = next(p for p in others if prior.promise(prior.tile_of(p.point)) > 0)
     search.times_s[tried.point] = 1.0
-    alike = [p for p in pool if prior.tile_of(p.point) == prior.tile_of(tried.point)]
     changed = search.gather(lambda: space.changed(tried.point, search.random), 16)
-    alike += [p for p in changed if prior.tile_of(p.point) == prior.tile_of(tried.point)]
+    alike = [p for p in [*pool, *changed] if prior.tile_of(p.point) == tile]
     offered = [*alike, untried]
     # The cost model puts the untried one last.
     scores = np.arange(len(offered), 0, -1.0)

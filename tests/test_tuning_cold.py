@@ -62,14 +62,10 @@ def test_weights_and_nothing_else_are_flushed_before_each_call() -> None:
     assert all(len(each) == 1 and each[0].same_as(arguments[1]) for each in flushed)
 
 
-def test_weights_that_leave_nothing_in_the_cache_are_not_flushed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_weights_that_leave_nothing_in_the_cache_are_not_flushed() -> None:
     small, large = (tvm.runtime.tensor(np.ones(size, "float32")) for size in (512, 513))
-    monkeypatch.setattr(cold, "last_level_cache_bytes", lambda: 1024)
-    assert [each.shape for each in cold.to_be_flushed([small, large])] == [(512,)]
-    monkeypatch.setattr(cold, "last_level_cache_bytes", lambda: None)
-    assert len(cold.to_be_flushed([small, large])) == 2
+    assert [each.shape for each in cold.to_be_flushed([small, large], 1024)] == [(512,)]
+    assert len(cold.to_be_flushed([small, large], None)) == 2
 
 
 def test_a_worker_measures_with_cold_weights() -> None:

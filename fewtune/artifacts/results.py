@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions
+from fewtune.artifacts.tuning import ShareStatus
 from fewtune.files import canonical_json, write_text
 
 
@@ -60,7 +61,7 @@ class KernelRow(Part):
     peak_pct: float | None = Field(
         default=None, description="its gflops over the machine's measured peak; searched ones only"
     )
-    schedule: Literal["tuned", "shared", "drawn", "refined", "known", "default", "none"]
+    schedule: ShareStatus | Literal["tuned", "none"]
     donor: str | None
 
     @property

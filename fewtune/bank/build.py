@@ -131,7 +131,7 @@ def _distil(
         analyse(None, logged.module),
         design_space(logged.module, target),
         list(donations.items()),
-        min(trial.outcome.median_s for trial in logged.trials),
+        logged.trials[0].outcome.median_s,
         # Extracted here once, so that whoever learns needs no TVM.
         Samples(
             *learnable(

@@ -12,7 +12,7 @@ from math import gcd, log2
 
 import numpy as np
 
-from fewtune.schedule.program import WRITTEN_BACK, Choice, Decision, Program, tile_levels
+from fewtune.schedule.program import Choice, Decision, Program, written_levels
 from fewtune.schedule.tiling import divisors, tile_rate
 
 # What is expected to run at a part of the best throughput is drawn this power of it as often.
@@ -81,12 +81,7 @@ def reduction_tile(choice: Choice, random: np.random.Generator) -> Decision:
 
 def written_pace(program: Program) -> float:
     """The expected pace of a program by the tile after which results are written back."""
-    levels = tile_levels(program.insts)
-    written = [
-        levels.get(instruction.inputs[1], 0)
-        for instruction in program.insts
-        if str(instruction.kind.name) == WRITTEN_BACK
-    ]
+    written = written_levels(program.insts)
     if not written:
         return _WRITTEN_LAST
     return 1.0 if max(written) > 0 else _WRITTEN_BY_THREAD

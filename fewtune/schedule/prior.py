@@ -43,8 +43,10 @@ _SPATIAL_LEVELS, _REDUCTION_LEVELS = 4, 2
 # Register tiles of at least this part of the best expected pace are worth a measurement each.
 _WORTH_TRYING = 0.85
 
-# Of each block that there is a rule for: its iterations along each spatial axis.
-TileKey = tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+# Of a block: the spatial axes that have more than one iteration in its register tile.
+_Iterations = frozenset[tuple[int, int]]
+# The same of each block that there is a rule for, by its name.
+TileKey = tuple[tuple[str, _Iterations], ...]
 
 
 class Prior:
@@ -130,7 +132,7 @@ class Prior:
         return tuple(
             (
                 name,
-                tuple(
+                _iterations(
                     (program.choices[place].axis, _inner(point.decisions[place]))
                     for place in self._spatial_places(program, name)
                 ),
@@ -138,16 +140,16 @@ class Prior:
             for name in self._tiles
         )
 
-    def promise(self, point: Point) -> float:
-        """The expected pace of a point's register tile; 0 for one that is not worth trying."""
+    def promise(self, tile: TileKey) -> float:
+        """The expected pace of a register tile; 0 for one that is not worth trying."""
         promised = 1.0
-        for name, tile in self.tile_of(point):
-            pace = self._paces[name].get(_iterations(tile), 0.0)
+        for name, iterations in tile:
+            pace = self._paces[name].get(iterations, 0.0)
             promised *= pace if pace >= _WORTH_TRYING * self._tiles[name][0].pace else 0.0
         return promised
 
     @cached_property
-    def _paces(self) -> dict[str, dict[frozenset[tuple[int, int]], float]]:
+    def _paces(self) -> dict[str, dict[_Iterations, float]]:
         return {
             name: {_iterations(tile.inner.items()): tile.pace for tile in tiles}
             for name, tiles in self._tiles.items()
@@ -236,8 +238,7 @@ class Prior:
         return tuple(decisions)
 
 
-def _iterations(tile: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    """The axes of a register tile that have more than one iteration in it."""
+def _iterations(tile: Iterable[tuple[int, int]]) -> _Iterations:
     return frozenset((axis, count) for axis, count in tile if count > 1)
 
 

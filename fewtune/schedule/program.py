@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from fewtune.schedule.tiling import divisors
@@ -16,8 +16,8 @@ Trace = tvm.s_tir.schedule.Trace
 Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
-WRITTEN_BACK = "ReverseComputeAt"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
+_WRITTEN_BACK = "ReverseComputeAt"
 
 
 def instructions(trace: Trace) -> list[Any]:
@@ -99,6 +99,11 @@ class Program:
     text: str
     form: tuple[str, ...]
 
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from the other programs of its task."""
+        return digest_of(self.text)
+
     @staticmethod
     def read(number: int, trace: Trace) -> Program:
         """Read a design space as TVM generated it."""
@@ -143,14 +148,19 @@ class Point:
     decisions: tuple[Decision | None, ...]
 
 
-def tile_levels(insts: Sequence[Any]) -> dict[Any, int]:
-    """Loops that tiles were split into, with their levels, 0 outermost."""
-    return {
+def written_levels(insts: Sequence[Any]) -> list[int]:
+    """After which tile each result is written back, in order, 0 the outermost."""
+    levels = {
         loop: level
         for instruction in insts
         if str(instruction.kind.name) == "Split"
         for level, loop in enumerate(instruction.outputs)
     }
+    return [
+        levels.get(instruction.inputs[1], 0)
+        for instruction in insts
+        if str(instruction.kind.name) == _WRITTEN_BACK
+    ]
 
 
 def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
@@ -158,14 +168,9 @@ def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
 
     Programs that differ in nothing but that are told apart by it, whatever their loops are called.
     """
-    levels = tile_levels(insts)
-    words = []
-    for instruction in insts:
-        kind = str(instruction.kind.name)
-        if kind == WRITTEN_BACK:
-            kind = f"{kind} {levels.get(instruction.inputs[1], 0)}"
-        words.append(kind)
-    return tuple(words)
+    levels = iter(written_levels(insts))
+    kinds = (str(instruction.kind.name) for instruction in insts)
+    return tuple(f"{kind} {next(levels)}" if kind == _WRITTEN_BACK else kind for kind in kinds)
 
 
 def digest_of(text: str) -> str:

@@ -168,7 +168,7 @@ def _fit(donation: Donation, space: SearchSpace) -> Point:
     ]
     if not kinds or not fitting:
         raise _UnfitError("no design space of the same form")
-    same = [program for program in fitting if digest_of(program.text) == donation.program]
+    same = [program for program in fitting if program.digest == donation.program]
     program = min(same or fitting, key=lambda program: _difference(donation.form, program))
     return Point(program.number, _decisions(donation.given, program))
 

@@ -110,15 +110,17 @@ def select_tasks(
         Similarities of the clustered tasks.
     """
     worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
-    takes = bank is not None and options.method != "all"
-    own = {task.info.name: bank.entries.get(task.info.workload) for task in worth} if takes else {}
-    spaces = {
-        task.info.name: bank.space(entry)
-        if bank is not None and (entry := own.get(task.info.name)) is not None
-        else design_space(task.mod, target)
-        for task in worth
-    }
+    donors = bank if options.method != "all" else None
+    spaces = {task.info.name: _space(task, target, donors) for task in worth}
     return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
+
+
+def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
+    """The design space of a task; that of one the bank holds itself need not be generated."""
+    own = bank.entries.get(task.info.workload) if bank is not None else None
+    if bank is not None and own is not None:
+        return bank.space(own)
+    return design_space(task.mod, target)
 
 
 def select_from_spaces(

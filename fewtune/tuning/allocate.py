@@ -133,12 +133,14 @@ def best_rates(
     for task in tasks:
         if task.current_s not in (0.0, float("inf")):
             rates.setdefault(task.family, []).append(task.throughput)
-    reached = {family: max(known) for family, known in rates.items()}
+    reached = {}
     for family, known in rates.items():
+        rate = max(known)
         if len(known) == 1:
             most = float("inf") if family.startswith(_STREAMED) else most_flops_s
-            reached[family] = _headroom(known[0], most)
-    return {family: rate or float("inf") for family, rate in reached.items()}
+            rate = _headroom(rate, most)
+        reached[family] = rate or float("inf")
+    return reached
 
 
 def _headroom(rate: float, most: float) -> float:
@@ -159,8 +161,7 @@ def next_task(
     allocation : str
         ``gradient`` or ``round_robin``.
     rates : dict of float, optional
-        Throughput that tasks of a family may reach: `best_rates` of these tasks unless
-        given.
+        Throughput that tasks of a family may reach: `best_rates` of these tasks unless given.
     """
     waiting = [task for task in tasks if task.finished is None]
     if not waiting:

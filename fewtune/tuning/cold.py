@@ -76,9 +76,15 @@ def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None)
     return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes
 
 
-def to_be_flushed(weights: Sequence[Any]) -> list[Any]:
-    """Those of a kernel's weights that the cache may still hold from its last call."""
-    cache_bytes = last_level_cache_bytes() if weights else None
+def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
+    """Those of a kernel's weights that a cache may still hold from its last call.
+
+    Parameters
+    ----------
+    weights : sequence of Tensor
+    cache_bytes : int or None
+        `last_level_cache_bytes`.
+    """
     if cache_bytes is None:
         return list(weights)
     most_bytes = _SELF_FLUSHED * cache_bytes

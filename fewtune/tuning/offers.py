@@ -111,7 +111,7 @@ def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]
     # The model may err; what is best for the most similar task is a good guess without it.
     first = [0] if offers[0].donor is not None else []
     # One of the same register tile would tell little more.
-    alike = {0} if first else set()
+    alike: set[int] = set()
     if first and search.is_informed:
         tiles = [search.prior.tile_of(offer.proposal.point) for offer in offers]
         alike = {place for place, tile in enumerate(tiles) if tile == tiles[0]}

@@ -153,9 +153,12 @@ class Session:
         ]
 
     def without_default(self) -> list[TaskState]:
-        """Tasks whose default schedule was not measured."""
-        states = self.state.tasks.values()
-        return [state for state in states if state.default is None and not state.crashed]
+        """Tasks whose default schedule was not measured, and is to be."""
+        return [
+            state
+            for state in self.state.tasks.values()
+            if state.default is None and state.taken is None and not state.crashed
+        ]
 
     def measure_defaults(self, waiting: list[TaskState]) -> None:
         """Measure the default schedules of tasks."""

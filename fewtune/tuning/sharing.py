@@ -156,8 +156,7 @@ class Sharing(Session):
                 self._teach(self.cost_model)
         self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
-            unproven = [state for state in self.without_default() if state.taken is None]
-            self.measure_defaults(behind(unproven, self.rates(), DOUBTFUL))
+            self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
             # Noted, since the refinement moves what tasks are behind of.
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
@@ -204,13 +203,13 @@ class Sharing(Session):
                 continue
             self.announce(state)
             with self.measurer.phases.timed("search_s"):
-                made = move(self._given(known.donor)[:1], self.space_of(state))
-            # What cannot be applied, against all expectation, is searched like any other task.
-            for one in made:
-                if one.schedule is not None:
-                    trial = Trial(trace_key(one.schedule.trace), [known.latency_ms / 1e3], None)
-                    self.note({"kind": "known", "task": name, "trial": trial.as_json()})
-                    taken += 1
+                (made,) = move(self.donations[known.donor][:1], self.space_of(state))
+            if made.schedule is None:
+                # Against all expectation: it is searched like any other task.
+                continue
+            trial = Trial(trace_key(made.schedule.trace), [known.latency_ms / 1e3], None)
+            self.note({"kind": "known", "task": name, "trial": trial.as_json()})
+            taken += 1
         if taken:
             self.note({"kind": "phases", "round": KNOWN, **self.spent()})
             self.progress.say(f"{taken} of {len(self.takers)} tasks are known from the bank")

@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
-from fewtune.tuning.cold import WeightFlusher, to_be_flushed, weight_places
+from fewtune.tuning.cold import (
+    WeightFlusher,
+    last_level_cache_bytes,
+    to_be_flushed,
+    weight_places,
+)
 
 # Single calls that make up one sample where weights are flushed between them.
 _MOST_COLD_CALLS = 8
@@ -84,6 +89,7 @@ class Worker:
         self._fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._built: dict[int, _Built] = {}
         self._flusher: WeightFlusher | None = None
+        self._cache_bytes = last_level_cache_bytes()
         self._buffers: dict[str, list[Any]] = {}
 
     def build(self, number: int, module_json: str) -> float:
@@ -183,7 +189,7 @@ class Worker:
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
         weights = [arguments[place] for place in built.weight_places] if cold else []
-        return _Kernel(built.code, arguments, to_be_flushed(weights))
+        return _Kernel(built.code, arguments, to_be_flushed(weights, self._cache_bytes))
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""

@@ -94,9 +94,9 @@ class EvolutionarySearch(Explorer):
         if not self.is_informed:
             return []
         tried = {self.prior.tile_of(point) for point in self.times_s}
-        found: dict[TileKey, int] = {}
+        best: dict[TileKey, int] = {}
         for place in order:
-            tile = self.prior.tile_of(pool[place].point)
-            if tile not in tried and self.prior.promise(pool[place].point) > 0:
-                found.setdefault(tile, place)
-        return sorted(found.values(), key=lambda place: -self.prior.promise(pool[place].point))
+            best.setdefault(self.prior.tile_of(pool[place].point), place)
+        promises = {best[tile]: self.prior.promise(tile) for tile in best if tile not in tried}
+        good = [place for place, promise in promises.items() if promise > 0]
+        return sorted(good, key=lambda place: -promises[place])
