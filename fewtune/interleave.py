@@ -2,14 +2,18 @@
 
 Two figures measured at different times differ by what the machine did meanwhile. Here every round
 runs each variant once, in an order that turns, and ratios are taken round by round, so that drift
-meets all variants alike.
+meets all variants alike. Variants that are compared closely, and share their threads, take several
+short turns a round: on a shared host the speed of the machine changes many times a second, and
+with turns of a call or two the ratio's spread is a quarter of what it is with one turn a round.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,14 +28,59 @@ _WARM_UP_S = 0.1
 _SLOW_S = 0.5
 _SLOW_ROUNDS = 3
 _VERY_SLOW_S = 5.0
+# Of variants that share their threads: the measured calls of a turn, all turns of a round.
+_SHORT_TURN_S = 0.02
+_TURNS_S = 0.5
+_LEAST_TURNS, _MOST_TURNS = 2, 8
+
+Clock = Callable[[], float]
+Samples = dict[str, list[float]]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """How one variant is run: seconds of a call, and how often it is called."""
+
+    run: Callable[[], object]
+    call_s: float
+    rounds: int
+
+    @property
+    def warming(self) -> int:
+        return 0 if self.call_s > _SLOW_S else self._fitting(_WARM_UP_S, 200)
+
+    @property
+    def calls(self) -> int:
+        return 1 if self.call_s > _SLOW_S else self._fitting(_CALLS_S, 50)
+
+    @property
+    def calls_of_a_turn(self) -> int:
+        return self._fitting(_SHORT_TURN_S, 50)
+
+    @property
+    def turn_s(self) -> float:
+        return self.call_s * (1 + self.calls_of_a_turn)
+
+    def _fitting(self, time_s: float, most: int) -> int:
+        return max(1, min(most, round(time_s / max(self.call_s, 1e-6))))
+
+    def timed(self, calls: int, clock: Clock) -> list[float]:
+        taken = []
+        for _ in range(calls):
+            began = clock()
+            self.run()
+            taken.append(clock() - began)
+        return taken
 
 
 def interleave(
     variants: dict[str, Callable[[], object]],
     rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
     for_scale: frozenset[str] = frozenset(),
-) -> dict[str, list[float]]:
+    together: frozenset[str] = frozenset(),
+) -> Samples:
     """Measure variants in turns.
 
     Parameters
@@ -44,48 +93,64 @@ def interleave(
     for_scale : frozenset of str
         Variants that nothing is compared with closely: one that takes over half a second a call
         is left out after three rounds, one that takes over five is run just once, before them.
+    together : frozenset of str
+        Variants that share their threads: in every round they take several short turns, each
+        after a call that is not measured, which brings its own weights back into the cache.
 
     Returns
     -------
     samples_s : dict of list of float
         Seconds of one call, a sample a round: the median of the calls of that round.
     """
-    calls, warming, turns = {}, {}, {}
-    samples: dict[str, list[float]] = {name: [] for name in variants}
+    ready: dict[str, _Variant] = {}
+    samples: Samples = {name: [] for name in variants}
     for name, run in variants.items():
         began = clock()
         run()
         first_s = clock() - began
         if name in for_scale and first_s > _VERY_SLOW_S:
-            samples[name], turns[name] = [first_s], 0
+            samples[name] = [first_s]
             continue
         began = clock()
         run()
         once_s = clock() - began
-        calls[name] = max(1, min(50, round(_CALLS_S / max(once_s, 1e-6))))
-        warming[name] = max(1, min(200, round(_WARM_UP_S / max(once_s, 1e-6))))
-        turns[name] = rounds
-        if once_s > _SLOW_S:
-            calls[name], warming[name] = 1, 0
-            if name in for_scale:
-                turns[name] = min(rounds, _SLOW_ROUNDS)
-    names = list(variants)
+        few = once_s > _SLOW_S and name in for_scale
+        ready[name] = _Variant(run, once_s, min(rounds, _SLOW_ROUNDS) if few else rounds)
+    alone = [[name] for name in variants if name not in together]
+    close = [name for name in variants if name in together]
+    groups = [*alone, close] if close else alone
     for index in range(rounds):
-        turned = names[index % len(names) :] + names[: index % len(names)]
-        for name in turned:
-            if index >= turns[name]:
-                continue
-            time.sleep(_SETTLE_S)
-            run = variants[name]
-            for _ in range(warming[name]):
-                run()
-            taken = []
-            for _ in range(calls[name]):
-                began = clock()
-                run()
-                taken.append(clock() - began)
-            samples[name].append(statistics.median(taken))
+        for group in _turned(groups, index):
+            due = {name: ready[name] for name in group if name in ready}
+            due = {name: variant for name, variant in due.items() if index < variant.rounds}
+            if due:
+                for name, taken in _round(due, index, clock).items():
+                    samples[name].append(statistics.median(taken))
     return samples
+
+
+def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
+    """The calls of one round of variants that share their threads, or of one variant."""
+    names = _turned(list(group), index)
+    first = group[names[0]]
+    time.sleep(_SETTLE_S)
+    for _ in range(first.warming):
+        first.run()
+    if len(names) == 1:
+        return {names[0]: first.timed(first.calls, clock)}
+    taken: Samples = {name: [] for name in names}
+    fitting = round(_TURNS_S / max(sum(variant.turn_s for variant in group.values()), 1e-6))
+    for turn in range(max(_LEAST_TURNS, min(_MOST_TURNS, fitting))):
+        for name in _turned(names, turn):
+            group[name].run()
+            taken[name] += group[name].timed(group[name].calls_of_a_turn, clock)
+    return taken
+
+
+def _turned(items: Sequence[Item], index: int) -> list[Item]:
+    """The items, another one first with every index."""
+    start = index % len(items)
+    return [*items[start:], *items[:start]]
 
 
 def latency_stats(samples_s: list[float]) -> LatencyStats:

@@ -112,3 +112,23 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_ratios_take_the_rounds_that_both_were_in() -> None:
     stats = ratio_stats([6.0, 6.0, 6.0], [2.0, 2.0, 2.0, 100.0, 100.0])
     assert (stats.median, stats.p10, stats.p90) == pytest.approx((3.0, 3.0, 3.0))
+
+
+def test_variants_that_share_their_threads_take_short_turns() -> None:
+    clock = FakeClock()
+    calls_s = {"a": 0.03, "b": 0.03, "other": 0.1}
+    variants = {name: clock.variant(name, call_s) for name, call_s in calls_s.items()}
+    found = interleave(variants, 2, clock, together=frozenset("ab"))
+    assert found == {name: pytest.approx([call_s] * 2) for name, call_s in calls_s.items()}
+    # Sized; then each round the other one, three calls to warm up the threads, and four turns of
+    # 120 ms: a call that brings the weights back, and one that is measured.
+    ran = "".join(name[0] for name in clock.ran)
+    assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
+
+
+@pytest.mark.parametrize(("call_s", "turns"), [(0.001, 8), (0.1, 2), (2.0, 2)])
+def test_turns_of_a_round_are_bounded(call_s: float, turns: int) -> None:
+    clock = FakeClock()
+    variants = {name: clock.variant(name, call_s) for name in "ab"}
+    interleave(variants, 1, clock, together=frozenset("ab"))
+    assert len(clock.turns()) == 2 + turns * 2 - (turns - 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tvm_ffi
 
@@ -12,13 +14,17 @@ from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankEntry, BankOptions, BankReport
 from fewtune.errors import InputError
-from fewtune.schedule.program import sampling
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.program import Point, sampling
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.schedule.transfer import Donation
 from fewtune.share import share_schedules
 from fewtune.tuning import sharing
 from fewtune.tuning.archive import merge
 from fewtune.tuning.log import best_trials, read_database
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.run import tune
+from fewtune.tuning.sharing import Sharing
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 from fewtune.tvm_runtime import ms, tvm
 from tests import tuned_tiny
@@ -56,6 +62,7 @@ def names() -> dict[str, str]:
 def no_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a task of a few microseconds takes from its kind is chance; one test asks for it."""
     monkeypatch.setattr(sharing, "NEAR", 0.0)
+    monkeypatch.setattr(sharing, "BETTER", float("inf"))
 
 
 @pytest.fixture
@@ -254,6 +261,33 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
     assert second.tasks == 2
     # Whom nobody gives anything has more of the schedules measured that are drawn by rule.
     assert 2 * OPTIONS.trials_per_task < first.trials <= 4 * OPTIONS.trials_per_task
+
+
+def test_a_search_tries_what_one_of_its_kind_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tuned_tiny.convolutions()["b"]
+    space = SearchSpace(task.mod, tuned_tiny.target())
+    best, second = (space.make(Prior(space).draw(np.random.default_rng(n))) for n in (1, 2))
+    found = {
+        "best": [Donation.of(best.schedule.trace)],
+        "second": [Donation.of(second.schedule.trace)],
+    }
+    session = SimpleNamespace(state=SimpleNamespace(tasks={}), _given=found.__getitem__)
+    asked: list[float] = []
+    monkeypatch.setattr(sharing, "BETTER", 1.05)
+    monkeypatch.setattr(
+        sharing, "siblings", lambda state, states, reached: asked.append(reached) or [*found]
+    )
+    begun: list[list[Point]] = []
+    search = SimpleNamespace(space=space, times_s={}, begin_from=begun.append)
+    behind = SimpleNamespace(progress=SimpleNamespace(throughput=100.0))
+    Sharing.prompt(session, behind, search)
+    search.times_s[begun[0][0]] = 1.0
+    Sharing.prompt(session, behind, search)
+    search.times_s[begun[1][0]] = 1.0
+    Sharing.prompt(session, behind, search)
+    # One at a time, of those that do visibly better, until all were measured.
+    assert begun == [[best.point], [second.point], []]
+    assert asked == [pytest.approx(105.0)] * 3
 
 
 def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,20 @@ from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 
 
-def test_the_largest_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_cache_and_the_one_before_it_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
     monkeypatch.setattr(cold, "_CACHES", tmp_path)
     assert cold.last_level_cache_bytes() == 32 * 2**20
+    assert cold.own_cache_bytes() == 2**20
+    monkeypatch.setattr(cold, "_CACHES", tmp_path / "index0")
+    assert cold.own_cache_bytes() is None
     monkeypatch.setattr(cold, "_CACHES", tmp_path / "absent")
     assert cold.last_level_cache_bytes() is None
+    assert cold.own_cache_bytes() is None
     assert not cold.weights_outgrow_cache(tuned_tiny.tasks())
 
 

@@ -249,6 +249,7 @@ class Session:
         self.announce(state)
         with self.measurer.phases.timed("search_s"):
             search = self.search_of(state)
+            self.prompt(state, search)
             proposals = search.next_batch(min(room, self.options.batch_size))
             keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
@@ -279,6 +280,9 @@ class Session:
             self._end(state, "design space exhausted")
         self._stop_early(state)
         self.show(state)
+
+    def prompt(self, state: TaskState, search: Explorer) -> None:
+        """Say what a search is to measure first in its next batch; here nothing."""
 
     def space_of(self, state: TaskState) -> SearchSpace:
         """The task's search space, generated once."""

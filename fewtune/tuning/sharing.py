@@ -9,7 +9,8 @@ measured too, and kept where nothing beats it. Then those that are still behind,
 matter, ask on: first the tasks of their kind that did better in this very round, then, where they
 are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
-(`fewtune.tuning.allocate`), each search going on from what was shared.
+(`fewtune.tuning.allocate`), each search going on from what was shared; what one task finds there,
+those of its kind that do worse try too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
+from fewtune.tuning.strategies import Explorer
 from fewtune.tvm_runtime import tvm
 
 KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
@@ -45,6 +47,8 @@ _CLOSED = 0.3
 DOUBTFUL = 0.9
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
+# From this many times a task's throughput on, it tries what a task of its kind found.
+BETTER = 1.05
 # Small batches, so that what is left goes where the model gains most.
 _REFINING_BATCH = 4
 
@@ -161,6 +165,13 @@ class Sharing(Session):
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
         self._open(SECOND, self._asked)
+
+    def prompt(self, state: TaskState, search: Explorer) -> None:
+        """Have the schedule of the likest task that does better by now measured beside the rest."""
+        donors = siblings(state, self.state.tasks.values(), BETTER * state.progress.throughput)
+        given = [donation for donor in donors for donation in self._given(donor)[:1]]
+        made = [one.point for one in move(given, search.space) if one.schedule is not None]
+        search.begin_from([point for point in made if point not in search.times_s][:1])
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
