@@ -1,10 +1,10 @@
 """Latencies of several variants of a model, measured in turns in one process.
 
 Two figures measured at different times differ by what the machine did meanwhile. Here every round
-runs each variant once, in an order that turns, and ratios are taken round by round, so that drift
+runs every variant, in an order that turns, and ratios are taken round by round, so that drift
 meets all variants alike. Variants that are compared closely, and share their threads, take several
 short turns a round: on a shared host the speed of the machine changes many times a second, and
-with turns of a call or two the ratio's spread is a quarter of what it is with one turn a round.
+short turns leave the ratio less than half the spread that one turn a round does.
 """
 
 from __future__ import annotations

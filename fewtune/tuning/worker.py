@@ -231,8 +231,8 @@ def filler(*, on_host: bool) -> Callable[[Any], None]:
     """What fills a buffer with random numbers.
 
     TVM's own function draws each of them, and buffers are filled in every worker and whenever
-    another task comes: half a second each time for the 411 MB of VGG's classifier. On the host one
-    block of them is repeated, which takes a tenth of that.
+    another task comes: 0.66 s each time for the 411 MB of VGG's classifier. On the host one block
+    of them is repeated: 0.28 s, most of it for memory that is touched for the first time.
     """
     from fewtune.tvm_runtime import tvm
 
