@@ -68,7 +68,6 @@ class Variants:
         self._ordered = [feeds[spec.name] for spec in inputs]
         untuned = build_executable(read_lowered(import_directory), target)
         self._compiled = {"untuned": CompiledModel(untuned, target)}
-        self._libraries = frozenset(libraries)
         for name, library in libraries.items():
             self._compiled[name] = CompiledModel(library, target)
         session = reference.OnnxruntimeSession(import_directory / REFERENCE, fingerprint.threads)
@@ -81,9 +80,9 @@ class Variants:
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale."""
-        return interleave.interleave(
-            self.runs, rounds, for_scale=frozenset({"untuned"}), together=self._libraries
-        )
+        untuned = frozenset({"untuned"})
+        tuned = frozenset(self._compiled) - untuned
+        return interleave.interleave(self.runs, rounds, for_scale=untuned, together=tuned)
 
     def relative_error(self, name: str) -> float:
         """Largest relative error of a variant against onnxruntime on the measured inputs."""

@@ -52,7 +52,7 @@ class _Variant:
 
     @property
     def calls(self) -> int:
-        return 1 if self.call_s > _SLOW_S else self._fitting(_CALLS_S, 50)
+        return self._fitting(_CALLS_S, 50)
 
     @property
     def calls_of_a_turn(self) -> int:
@@ -64,14 +64,6 @@ class _Variant:
 
     def _fitting(self, time_s: float, most: int) -> int:
         return max(1, min(most, round(time_s / max(self.call_s, 1e-6))))
-
-    def timed(self, calls: int, clock: Clock) -> list[float]:
-        taken = []
-        for _ in range(calls):
-            began = clock()
-            self.run()
-            taken.append(clock() - began)
-        return taken
 
 
 def interleave(
@@ -105,15 +97,12 @@ def interleave(
     ready: dict[str, _Variant] = {}
     samples: Samples = {name: [] for name in variants}
     for name, run in variants.items():
-        began = clock()
-        run()
-        first_s = clock() - began
+        (first_s,) = _timed(run, 1, clock)
         if name in for_scale and first_s > _VERY_SLOW_S:
             samples[name] = [first_s]
+            ready[name] = _Variant(run, first_s, rounds=0)
             continue
-        began = clock()
-        run()
-        once_s = clock() - began
+        (once_s,) = _timed(run, 1, clock)
         few = once_s > _SLOW_S and name in for_scale
         ready[name] = _Variant(run, once_s, min(rounds, _SLOW_ROUNDS) if few else rounds)
     alone = [[name] for name in variants if name not in together]
@@ -121,8 +110,7 @@ def interleave(
     groups = [*alone, close] if close else alone
     for index in range(rounds):
         for group in _turned(groups, index):
-            due = {name: ready[name] for name in group if name in ready}
-            due = {name: variant for name, variant in due.items() if index < variant.rounds}
+            due = {name: ready[name] for name in group if index < ready[name].rounds}
             if due:
                 for name, taken in _round(due, index, clock).items():
                     samples[name].append(statistics.median(taken))
@@ -137,13 +125,24 @@ def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     for _ in range(first.warming):
         first.run()
     if len(names) == 1:
-        return {names[0]: first.timed(first.calls, clock)}
+        return {names[0]: _timed(first.run, first.calls, clock)}
     taken: Samples = {name: [] for name in names}
     fitting = round(_TURNS_S / max(sum(variant.turn_s for variant in group.values()), 1e-6))
     for turn in range(max(_LEAST_TURNS, min(_MOST_TURNS, fitting))):
         for name in _turned(names, turn):
-            group[name].run()
-            taken[name] += group[name].timed(group[name].calls_of_a_turn, clock)
+            variant = group[name]
+            variant.run()
+            taken[name] += _timed(variant.run, variant.calls_of_a_turn, clock)
+    return taken
+
+
+def _timed(run: Callable[[], object], calls: int, clock: Clock) -> list[float]:
+    """Seconds of each of some calls in a row."""
+    taken = []
+    for _ in range(calls):
+        began = clock()
+        run()
+        taken.append(clock() - began)
     return taken
 
 

@@ -60,7 +60,7 @@ def names() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a task of a few microseconds takes from its kind is chance; one test asks for it."""
+    """Whether a task of a few microseconds takes from its kind is chance; two tests ask for it."""
     monkeypatch.setattr(sharing, "NEAR", 0.0)
     monkeypatch.setattr(sharing, "BETTER", float("inf"))
 

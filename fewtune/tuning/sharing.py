@@ -16,6 +16,7 @@ those of its kind that do worse try too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from fewtune.schedule.transfer import Donation, move
@@ -169,9 +170,14 @@ class Sharing(Session):
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Have the schedule of the likest task that does better by now measured beside the rest."""
         donors = siblings(state, self.state.tasks.values(), BETTER * state.progress.throughput)
-        given = [donation for donor in donors for donation in self._given(donor)[:1]]
-        made = [one.point for one in move(given, search.space) if one.schedule is not None]
-        search.begin_from([point for point in made if point not in search.times_s][:1])
+        # One after the other: a schedule that nobody measures need not be made.
+        untried = (
+            one.point
+            for donor in donors
+            for one in move(self._given(donor)[:1], search.space)
+            if one.schedule is not None and one.point not in search.times_s
+        )
+        search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
         """No finals: they would take longer than the sharing did."""
