@@ -29,6 +29,7 @@ def run(model: str) -> None:
         f"{model}: {report.nodes} nodes, {report.nodes_simplified} simplified, "
         f"{report.layout} ({report.layout_note}), {report.transposes} transposes, "
         f"{report.winograd} convolutions by Winograd's transforms, "
+        f"{report.padded} with filters padded, "
         f"relative error {report.max_relative_error:.1e}"
     )
 

@@ -34,8 +34,11 @@ class ImportReport(Artifact):
     layout: Literal["NHWC", "NCHW"]
     layout_note: str
     winograd: int = Field(default=0, description="convolutions by Winograd's transforms")
+    padded: int = Field(default=0, description="convolutions with filters of zeros added")
     saved_flops: float = Field(
-        default=0, description="operations that those products need less than the plain sums"
+        default=0,
+        description="operations that those products need less than the plain sums, without what "
+        "added filters take",
     )
     transposes: int = Field(description="layout transposes left in the lowered module")
     max_relative_error: float = Field(description="untuned TVM against onnxruntime")

@@ -18,6 +18,7 @@ from fewtune.files import write_text
 from fewtune.model import layout_free, prepare, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
+from fewtune.model.padding import Filters, Padding
 from fewtune.model.source import load_registered
 from fewtune.model.winograd import Convolution
 from fewtune.model.winograd_choice import Chooser, legalize
@@ -47,6 +48,11 @@ class ImportOptions(BaseModel):
         description="auto: Winograd's transforms for the 3x3 convolutions that are expected to "
         "gain by them, on CPUs in NHWC; never: every convolution summed directly",
     )
+    pad_filters: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: filters of zeros beside those that fill no vector, where that is "
+        "expected to gain, on CPUs in NHWC; never: filters as given",
+    )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
 
 
@@ -55,14 +61,30 @@ class _Plan(NamedTuple):
 
     layout: Literal["NHWC", "NCHW"]
     chooser: Chooser | None = None
+    padding: Padding | None = None
 
     @property
     def transforms(self) -> list[tuple[Convolution, int]]:
         return self.chooser.chosen if self.chooser is not None else []
 
     @property
+    def padded(self) -> list[Filters]:
+        return self.padding.chosen if self.padding is not None else []
+
+    @property
+    def is_plain(self) -> bool:
+        return self.chooser is None and self.padding is None
+
+    @property
+    def saved_flops(self) -> int:
+        saved = self.chooser.saved_flops if self.chooser is not None else 0
+        return saved - (self.padding.added_flops if self.padding is not None else 0)
+
+    @property
     def text(self) -> str:
-        return f"{self.layout} with Winograd's transforms" if self.transforms else self.layout
+        extras = ["Winograd's transforms"] if self.transforms else []
+        extras += ["padded filters"] if self.padded else []
+        return f"{self.layout} with {' and '.join(extras)}" if extras else self.layout
 
 
 def lower(
@@ -70,6 +92,7 @@ def lower(
     target: tvm.target.Target,
     layout: Literal["NHWC", "NCHW"],
     tile_of: Callable[[Convolution], int] | None = None,
+    padding: Padding | None = None,
 ) -> tvm.IRModule:
     """Import an ONNX graph into Relax and lower it to fused kernels.
 
@@ -83,6 +106,8 @@ def lower(
     tile_of : callable, optional
         The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
         (`fewtune.model.winograd_choice.legalize`).
+    padding : Padding, optional
+        Pads the filters of convolutions.
 
     Returns
     -------
@@ -93,7 +118,11 @@ def lower(
 
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
-    legalizers = {"relax.nn.conv2d": legalize(tile_of)} if tile_of is not None else None
+    convolution = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
+    if padding is not None:
+        convolution = padding.legalizer(convolution)
+    if tile_of is not None:
+        convolution = legalize(tile_of, convolution)
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -101,7 +130,7 @@ def lower(
         *convert,
         relax.transform.Normalize(),
         relax.transform.FoldConstant(),
-        relax.transform.LegalizeOps(legalizers),
+        relax.transform.LegalizeOps({"relax.nn.conv2d": convolution}),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -153,7 +182,7 @@ def import_model(
     expected = session.run(feeds)
 
     def attempt(plan: _Plan) -> tuple[tvm.IRModule, float]:
-        lowered = lower(simplified, target, plan.layout, plan.chooser)
+        lowered = lower(simplified, target, plan.layout, plan.chooser, plan.padding)
         say(f"{name}: {plan.text} lowered, running it untuned beside onnxruntime")
         actual = CompiledModel(build_executable(lowered, target), target).outputs(
             [feeds[spec.name] for spec in inputs]
@@ -171,8 +200,8 @@ def import_model(
             lowered, error = attempt(plan)
             break
         except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
-            if plan.chooser is not None and not plan.transforms:
-                plans.pop(0)  # the same without the transforms is what has just failed
+            if not plan.is_plain and not plan.transforms and not plan.padded:
+                plans.pop(0)  # the same without them is what has just failed
             if not plans:
                 raise _import_fault(name, bound, fault, options.error_bound) from fault
             failures.append(f"{plan.text} failed: {first_line(fault)}")
@@ -191,7 +220,8 @@ def import_model(
         layout=plan.layout,
         layout_note="; ".join(failures) or "as asked",
         winograd=len(plan.transforms),
-        saved_flops=plan.chooser.saved_flops if plan.chooser is not None else 0,
+        padded=len(plan.padded),
+        saved_flops=plan.saved_flops,
         transposes=sum(
             count
             for kernel, count in call_counts(lowered).items()
@@ -211,8 +241,11 @@ def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
     if options.layout == "NHWC":
         plans.insert(0, _Plan("NHWC"))
         # Only on CPUs are there schedules for the transforms.
-        if options.winograd == "auto" and str(target.kind.name) == "llvm":
-            plans.insert(0, _Plan("NHWC", Chooser()))
+        if str(target.kind.name) == "llvm":
+            chooser = Chooser() if options.winograd == "auto" else None
+            padding = Padding() if options.pad_filters == "auto" else None
+            best = _Plan("NHWC", chooser, padding)
+            plans = plans if best.is_plain else [best, *plans]
     return plans
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fewtune.model.padding import Legalizer
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
@@ -89,21 +90,22 @@ class Chooser:
         return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
 
 
-def legalize(choose: Callable[[Convolution], int]) -> Callable[..., relax.Expr]:
+def legalize(choose: Callable[[Convolution], int], otherwise: Legalizer) -> Legalizer:
     """A legaliser for ``relax.nn.conv2d`` that turns some convolutions into transformed ones.
 
     Parameters
     ----------
     choose : callable
         The tile ``m`` for a convolution that could be transformed, 0 to leave it as it is.
+    otherwise : callable
+        Legalises what is left as it is.
     """
-    plain = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         convolution = eligible(call)
         m = choose(convolution) if convolution is not None else 0
         if not m:
-            return plain(builder, call)
+            return otherwise(builder, call)
         weights = transformed_weights(call.args[1].value.numpy(), m)
         tiles = builder.emit(
             builder.call_te(

@@ -1,0 +1,73 @@
+"""Filters that fill no vector: the same result, from a convolution that has full ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.model.calls import call_counts
+from fewtune.model.padding import Filters
+from fewtune.model.relax_import import ImportOptions, read_lowered
+from fewtune.task.extract import extract_tasks
+from tests import tuned_tiny
+from tests.test_relax_import import imported
+from tests.test_winograd import convolution_model
+
+BOUND = 2e-5
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "filters", "gains"),
+    [
+        (13, 512, 1000, True),  # SqueezeNet's classifier: 125 half vectors
+        (52, 256, 75, True),  # a detector's head: no vector at all
+        (56, 144, 24, False),  # half vectors, but a third of padding and a result to move again
+        (56, 64, 64, False),  # four full vectors
+        (13, 16, 8, False),  # not worth another kernel
+    ],
+)
+def test_filters_are_padded_where_full_vectors_save_more_than_moving_the_result_takes(
+    size: int, channels: int, filters: int, gains: bool
+) -> None:
+    assert Filters(filters, channels, size**2, size**2 * channels).gains is gains
+
+
+def test_padding_is_counted() -> None:
+    filters = Filters(75, 256, 10, 2560)
+    assert filters.padded == 80
+    assert filters.flops == 2 * 10 * 256 * 75
+    assert filters.added_flops == 2 * 10 * 256 * 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "depth"),
+    [
+        ({"kernel_shape": [1, 1], "pads": [0, 0, 0, 0]}, 128),
+        ({"strides": [2, 2]}, 9 * 128),
+    ],
+)
+def test_a_padded_convolution_gives_what_it_gave(
+    settings: dict[str, object], depth: int, tmp_path: Path
+) -> None:
+    model = convolution_model((40, 40), channels=128, filters=75, **settings)
+    report = imported(model, tmp_path)
+    assert (report.padded, report.winograd) == (1, 0)
+    assert report.max_relative_error < BOUND
+    points = int(np.prod(report.outputs[0].shape)) // 75
+    assert report.saved_flops == -2 * points * depth * 5
+    lowered = read_lowered(tmp_path / "import")
+    tasks = {task.info.operator: task.info for task in extract_tasks(lowered, tuned_tiny.target())}
+    assert tasks["conv2d"].shapes[-1][-1] == 80
+    # Bias and activation are left to the kernel that leaves the zeros out.
+    (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
+    assert "add" in rest
+    assert "relu" in rest
+
+
+def test_filters_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = convolution_model((40, 40), 128, 75, kernel_shape=[1, 1], pads=[0, 0, 0, 0])
+    report = imported(model, tmp_path, ImportOptions(pad_filters="never"))
+    assert (report.padded, report.saved_flops) == (0, 0)
+    assert not [n for n in call_counts(read_lowered(tmp_path / "import")) if "unpadded" in n]
