@@ -126,7 +126,7 @@ def test_variants_that_share_their_threads_take_short_turns() -> None:
     assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
 
 
-@pytest.mark.parametrize(("call_s", "turns"), [(0.001, 8), (0.1, 2), (2.0, 2)])
+@pytest.mark.parametrize(("call_s", "turns"), [(0.00025, 8), (0.001, 6), (0.1, 2), (2.0, 2)])
 def test_turns_of_a_round_are_bounded(call_s: float, turns: int) -> None:
     clock = FakeClock()
     variants = {name: clock.variant(name, call_s) for name in "ab"}

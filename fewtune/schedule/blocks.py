@@ -15,6 +15,7 @@ ScheduleError = tvm.s_tir.ScheduleError
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 _CHOICE = "if_then_else"
+_HALVES_VECTORS = "znver4"
 _KINDS = {tvm.tirx.IterVar.DataPar: "S", tvm.tirx.IterVar.CommReduce: "R"}
 
 
@@ -30,11 +31,15 @@ class CpuTraits:
         Vector registers that accumulators may fill; some are left for operands.
     threads : int
         Cores that share a parallel loop.
+    in_flight : int
+        Multiply-adds of vectors that a core has to have under way to reach its peak: their latency
+        in cycles times how many it begins in one.
     """
 
     vector_bytes: int
     registers: int
     threads: int
+    in_flight: int = 8
 
     @staticmethod
     def of(target: tvm.target.Target) -> CpuTraits:
@@ -47,7 +52,10 @@ class CpuTraits:
             except Exception:  # noqa: BLE001 (no LLVM for this target: the narrow choice is safe)
                 wide = False
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
-        return CpuTraits(64, 28, threads) if wide else CpuTraits(32, 12, threads)
+        # Zen 4 takes two cycles for the two halves of a wide vector.
+        in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
+        registers = (64, 28) if wide else (32, 12)
+        return CpuTraits(*registers, threads, in_flight)
 
     def lanes(self, data_type: str) -> int:
         """Elements of ``data_type`` in one vector register."""

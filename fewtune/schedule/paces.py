@@ -3,7 +3,9 @@
 The paces come from a regression of the logarithm of throughput on these decisions, with an effect
 for each task, over 8,548 trials of 137 contractions: full tuning of eight models of the zoo on two
 cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They say what to look at
-first, and rule out nothing that fits.
+first, and rule out nothing that fits. What is said of streamed weights, and of multiply-adds that
+have to be under way, comes from 2,491 trials of 39 tasks on two cores of an Intel Xeon; of the rest
+most came out much the same there.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ _INNER_DOUBLED, _THREADS_DOUBLED, _CACHE_DOUBLED = 0.988, 0.97, 0.985
 # Windows of kernels; a longer reduction runs over channels.
 _LONGEST_WINDOW = 11
 _WINDOW_INSIDE = 0.3
+# Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
+# among threads, which all read the same weights then, and of the inner reduction, along which they
+# are read in one stretch; of deep unrolling.
+_SHARED_DOUBLED, _STRETCH_DOUBLED, _STREAM_UNROLLED = 0.87, 1.015, 0.98
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
 
@@ -59,22 +65,28 @@ def outer_pace(thread: int, cache: int) -> float:
     return float(_THREADS_DOUBLED ** log2(thread) * _CACHE_DOUBLED ** log2(cache))
 
 
-def unroll_depth(choice: Choice, random: np.random.Generator) -> Decision:
+def shared_pace(thread: int) -> float:
+    """The expected pace where rows that share streamed weights are cut so among threads."""
+    return float(_SHARED_DOUBLED ** log2(thread))
+
+
+def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
     """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win."""
+    deep = _STREAM_UNROLLED if streamed else _UNROLLED_DEEP
     paces = [
-        _UNROLLED_DEEP if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0
-        for value in choice.values
+        deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in choice.values
     ]
     return int(random.choice(len(paces), p=likelihoods(paces)))
 
 
-def reduction_tile(choice: Choice, random: np.random.Generator) -> Decision:
+def reduction_tile(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
     """A tile of a reduction: windows whole, a few channels at a time."""
     if choice.extent <= _LONGEST_WINDOW:
         return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
     limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
     factors = [d for d in divisors(choice.extent) if d <= limit]
-    chances = likelihoods([_INNER_DOUBLED ** log2(factor) for factor in factors])
+    doubled = _STRETCH_DOUBLED if streamed else _INNER_DOUBLED
+    chances = likelihoods([doubled ** log2(factor) for factor in factors])
     last = factors[int(random.choice(len(factors), p=chances))]
     return (choice.extent // last, last)
 
@@ -94,7 +106,9 @@ def streamed_pace(elements: int, lanes: int) -> float:
     return 1.0 if elements <= _STREAMED_VECTORS * lanes else _MANY_STREAMED
 
 
-def tile_pace(rows: int, elements: int, lanes: int, registers: int, reduction: int) -> float:
+def tile_pace(
+    rows: int, elements: int, lanes: int, registers: int, reduction: int, in_flight: int = 4
+) -> float:
     """The expected part of the best throughput; 0 for a tile that spills or splits vectors.
 
     Parameters
@@ -104,6 +118,8 @@ def tile_pace(rows: int, elements: int, lanes: int, registers: int, reduction: i
     lanes, registers : int
     reduction : int
         Terms of each sum.
+    in_flight : int
+        Multiply-adds that a core has to have under way.
     """
     if tile_rate(rows, elements, lanes, registers) == 0.0:
         return 0.0
@@ -116,6 +132,6 @@ def tile_pace(rows: int, elements: int, lanes: int, registers: int, reduction: i
         pace *= _WIDE_IN_SHORT_SUM
     elif reduction > _LONG_SUM and vectors == 1:
         pace *= _NARROW_IN_LONG_SUM
-    if accumulators < 4:
+    if accumulators < in_flight:
         return pace * _FEW_ACCUMULATORS
     return pace * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)

@@ -22,6 +22,7 @@ from fewtune.schedule.paces import (
     outer_pace,
     reduction_tile,
     rows_are_outside,
+    shared_pace,
     unroll_depth,
     written_pace,
 )
@@ -34,7 +35,7 @@ from fewtune.schedule.program import (
     Program,
     factorisations,
 )
-from fewtune.schedule.register_tiles import RegisterTile, register_tiles
+from fewtune.schedule.register_tiles import RegisterTile, register_tiles, streamed_rows
 from fewtune.schedule.search_space import SearchSpace, random_decision
 from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
@@ -67,6 +68,8 @@ class Prior:
         self._tiles: dict[str, list[RegisterTile]] = {}
         self._blocks: dict[str, Block] = {}
         self._vector: dict[str, int] = {}
+        # Axes along which a block's weights stand still, where memory has to bring them.
+        self._shared_along: dict[str, frozenset[int]] = {}
         self._threads = 1
         self._programs = likelihoods([written_pace(program) for program in space.programs])
         if "cpu" not in list(space.target.keys):
@@ -84,6 +87,7 @@ class Prior:
             if tiles:
                 self._tiles[name], self._blocks[name] = tiles, block
                 self._vector[name] = vector
+                self._shared_along[name] = streamed_rows(block, vector)
 
     @property
     def informed(self) -> bool:
@@ -178,7 +182,7 @@ class Prior:
     ) -> Decision | None:
         block = self._blocks.get(choice.block)
         if choice.kind == CATEGORICAL:
-            return unroll_depth(choice, random)
+            return unroll_depth(choice, random, streamed=any(self._shared_along.values()))
         if block is None or not isinstance(choice.given, tuple):
             return random_decision(choice, random)
         levels = len(choice.given)
@@ -187,7 +191,8 @@ class Prior:
             tile = inner[choice.block].get(choice.axis, 1)
             return self._spatial(choice, tile, rows_outside, random)
         if not is_spatial and levels == _REDUCTION_LEVELS:
-            return reduction_tile(choice, random)
+            streamed = bool(self._shared_along[choice.block])
+            return reduction_tile(choice, random, streamed=streamed)
         return random_decision(choice, random)
 
     def _spatial(
@@ -198,8 +203,11 @@ class Prior:
         if last is None:
             return random_decision(choice, random)
         pairs = factorisations(choice.extent // tile, 2, 2**31)
+        shared = self._shared_along[choice.block]
         paces = [1.0] * len(pairs)
-        if choice.axis == self._vector[choice.block]:
+        if choice.axis in shared:
+            paces = [shared_pace(thread) for thread, _ in pairs]
+        elif choice.axis == self._vector[choice.block] and not shared:
             paces = [outer_pace(thread, cache) for thread, cache in pairs]
         thread, cache = pairs[int(random.choice(len(pairs), p=likelihoods(paces)))]
         return (thread, cache, tile // last, last)
@@ -229,7 +237,9 @@ class Prior:
             if outer % self._threads == 0 or not tiles:
                 continue
             order = [places[int(i)] for i in random.permutation(len(places))]
-            for place in order:
+            # Threads that share streamed weights are the last resort.
+            shared = self._shared_along[name]
+            for place in sorted(order, key=lambda p: program.choices[p].axis in shared):
                 tile = tiles[place]
                 if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS and tile[1] > 1:
                     factor = _smallest_factor(tile[1], self._threads)

@@ -8,9 +8,12 @@ from math import prod
 from fewtune.schedule.blocks import Block, CpuTraits
 from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.tiling import divisors
+from fewtune.tvm_runtime import tvm
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
 _LEAST_PACE = 0.6
+# Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
+_STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[Registe
             break
         for rows in _row_tiles(rows_of, block.extents, traits.registers):
             count = prod(rows.values())
-            pace = tile_pace(count, elements, lanes, traits.registers, reduction)
+            pace = tile_pace(count, elements, lanes, traits.registers, reduction, traits.in_flight)
             if not rows_of and pace > 0:
                 pace = streamed_pace(elements, lanes)
             if pace > 0:
@@ -63,6 +66,35 @@ def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[Registe
     best = max((tile.pace for tile in tiles.values()), default=0.0)
     good = [tile for tile in tiles.values() if tile.pace >= _LEAST_PACE * best]
     return sorted(good, key=lambda tile: (-tile.pace, sorted(tile.inner.items())))
+
+
+def streamed_rows(block: Block, vector: int) -> frozenset[int]:
+    """Axes along which weights stand still that memory has to bring, and that serve few rows.
+
+    Products after Winograd's transforms of small images are such, and 1x1 convolutions on planes of
+    7x7: reading their weights takes as long as their arithmetic. None for a block whose weights
+    stay in the cache, or serve many rows.
+
+    Parameters
+    ----------
+    block : Block
+    vector : int
+        The axis that its results are contiguous along, and its weights.
+    """
+    for walk in block.reads:
+        if walk is None or walk[vector].stride != 1:
+            continue
+        rows = frozenset(
+            axis
+            for axis, kind in enumerate(block.kinds)
+            if kind == "S" and walk[axis].stride == 0 and block.extents[axis] > 1
+        )
+        served = prod(block.extents[axis] for axis in rows)
+        elements = prod(block.extents) // max(1, served)
+        size = elements * tvm.DataType(block.data_type).bits // 8
+        if block.is_reduction and served <= _FEW_ROWS and size >= _STREAMED_BYTES:
+            return rows
+    return frozenset()
 
 
 def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:
