@@ -81,7 +81,16 @@ def test_repeats_take_a_fifth_of_a_second_at_most() -> None:
     assert Machine(*[SLOW_S] * 9, attempt_s=0.15).measure(3.0, 2.0).repeats == 1
 
 
-def test_a_faster_call_lowers_the_floor() -> None:
-    machine = Machine(FLOOR_S / 2, FLOOR_S, FLOOR_S / 2, FLOOR_S / 2)
-    assert machine.measure(3.0, 2.0, 1.0).repeats == 2
+def test_a_moment_of_speed_does_not_make_all_else_slow() -> None:
+    machine = Machine(FLOOR_S / 2, FLOOR_S, FLOOR_S, FLOOR_S)
+    assert [machine.measure(3.0).repeats for _ in range(2)] == [0, 0]
     assert machine.calibration.floor_s == FLOOR_S / 2
+    assert machine.calibration.good_s == FLOOR_S
+
+
+def test_what_was_seen_often_enough_is_what_good_times_take() -> None:
+    machine = Machine(*[FLOOR_S / 2] * 6, FLOOR_S, FLOOR_S, FLOOR_S, FLOOR_S)
+    for _ in range(3):
+        assert machine.measure(3.0).repeats == 0
+    assert machine.calibration.good_s == FLOOR_S / 2
+    assert machine.measure(3.0, 2.0, 1.0).repeats == 2

@@ -56,9 +56,9 @@ def test_weights_and_nothing_else_are_flushed_before_each_call() -> None:
     arguments = [
         tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
     ]
-    flusher = cold.WeightFlusher()
+    flusher = cold.WeightFlusher(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     flushed: list[tuple[Any, ...]] = []
-    flusher._flush = lambda *given: flushed.append(given[1:])  # noqa: SLF001
+    flusher._flush = lambda *given: flushed.append(given)  # noqa: SLF001
     times_s = flusher.evaluate(
         getattr(built, "jit", lambda: built)(), device, arguments, [arguments[1]], 3
     )

@@ -23,13 +23,14 @@ import numpy as np
 
 from fewtune.model.layout_free import FREE
 from fewtune.task.extract import Task
+from fewtune.tuning.flush import flusher
 from fewtune.tvm_runtime import tvm
 
 _FLUSH = "fewtune.flush_weights"
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 # Weights that are so many times the cache leave nothing of themselves in it from call to call, and
-# flushing them takes several times as long as reading them.
+# flushing them is for nothing.
 _SELF_FLUSHED = 2
 # Activations need room as well.
 _CACHE_FOR_WEIGHTS = 0.5
@@ -108,10 +109,17 @@ def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
 
 
 class WeightFlusher:
-    """Flushes the weights of the kernel under measurement; one a process."""
+    """Flushes the weights of the kernel under measurement; one a process.
 
-    def __init__(self) -> None:
-        self._flush = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+    Parameters
+    ----------
+    target : Target
+        Of a CPU.
+    threads : int
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self._flush = flusher(target, threads)
         self._weights: list[Any] = []
         tvm.register_global_func(_FLUSH, self._before_call, override=True)
 
@@ -123,5 +131,5 @@ class WeightFlusher:
         evaluator = built.time_evaluator("main", device, number=1, repeat=count, f_preproc=_FLUSH)
         return [float(value) for value in evaluator(*arguments).results]
 
-    def _before_call(self, first: Any, *_: Any) -> None:
-        self._flush(first, *self._weights)
+    def _before_call(self, *_: Any) -> None:
+        self._flush(*self._weights)

@@ -36,8 +36,8 @@ from fewtune.tuning.cold import (
 _FILLED_AT_ONCE = 2**16
 # Single calls that make up one sample where weights are flushed between them.
 _MOST_COLD_CALLS = 8
-# The faster of two calls counts: a single one may wait for a thread that was asleep.
-_CALIBRATION_CALLS = 2
+# The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
+_CALIBRATION_CALLS = 4
 
 
 class Race(NamedTuple):
@@ -199,7 +199,7 @@ class Worker:
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
         if kernel.weights:
-            self._flusher = self._flusher or WeightFlusher()
+            self._flusher = self._flusher or WeightFlusher(self._target, self._threads)
             calls = min(number, _MOST_COLD_CALLS)
             times_s = self._flusher.evaluate(
                 kernel.built, self._device, kernel.arguments, kernel.weights, calls * repeat
