@@ -44,7 +44,7 @@ _WINDOW_INSIDE = 0.3
 # Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
 # among threads, which all read the same weights then, and of the inner reduction, along which they
 # are read in one stretch; of deep unrolling.
-_SHARED_DOUBLED, _STRETCH_DOUBLED, _STREAM_UNROLLED = 0.87, 1.015, 0.98
+_SHARED_DOUBLED, _STRETCH_DOUBLED, _STREAM_UNROLLED = 0.87, 1.03, 0.98
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
 

@@ -97,11 +97,11 @@ class Prior:
         """One point, of any of the programs."""
         number = int(random.choice(len(self._programs), p=self._programs))
         program = self._space.programs[number]
-        inner = {name: self._tile(name, random).inner for name in self._tiles}
+        tiles = {name: self._tile(name, random) for name in self._tiles}
         # One choice of level for all axes of a tile: the levels are loops inside one another.
         rows_outside = rows_are_outside(random)
         decisions = [
-            self._decide(choice, inner, rows_outside, random) for choice in program.choices
+            self._decide(choice, tiles, rows_outside, random) for choice in program.choices
         ]
         return Point(program.number, self._shared(program, decisions, random))
 
@@ -110,24 +110,23 @@ class Prior:
         program = self._space.programs[point.program]
         decisions = list(point.decisions)
         for name in self._tiles:
-            inner = self._tile(name, random).inner
-            places = self._spatial_places(program, name)
-            tiles = {place: decisions[place] for place in places}
+            tile = self._tile(name, random)
+            before = {place: decisions[place] for place in self._spatial_places(program, name)}
             rows_outside = any(
-                isinstance(tile, tuple) and tile[-2] > 1
-                for place, tile in tiles.items()
+                isinstance(now, tuple) and now[-2] > 1
+                for place, now in before.items()
                 if program.choices[place].axis != self._vector[name]
             )
-            for place, now in tiles.items():
+            for place, now in before.items():
                 choice = program.choices[place]
-                tile = inner.get(choice.axis, 1)
+                inner = tile.inner.get(choice.axis, 1)
                 last = self._innermost(choice, tile, rows_outside)
                 if last is None:
                     # Half of a tile and half of another may spill.
                     return point
                 if isinstance(now, tuple) and len(now) == _SPATIAL_LEVELS:
-                    thread, cache = _nearest(choice.extent // tile, now[0])
-                    decisions[place] = (thread, cache, tile // last, last)
+                    thread, cache = _nearest(choice.extent // inner, now[0])
+                    decisions[place] = (thread, cache, inner // last, last)
         return Point(point.program, self._shared(program, decisions, random))
 
     def tile_of(self, point: Point) -> TileKey:
@@ -154,8 +153,9 @@ class Prior:
 
     @cached_property
     def _paces(self) -> dict[str, dict[_Iterations, float]]:
+        # The best last: several tiles may differ only in what registers hold of them.
         return {
-            name: {_iterations(tile.inner.items()): tile.pace for tile in tiles}
+            name: {_iterations(tile.inner.items()): tile.pace for tile in reversed(tiles)}
             for name, tiles in self._tiles.items()
         }
 
@@ -176,7 +176,7 @@ class Prior:
     def _decide(
         self,
         choice: Choice,
-        inner: dict[str, dict[int, int]],
+        tiles: dict[str, RegisterTile],
         rows_outside: bool,
         random: np.random.Generator,
     ) -> Decision | None:
@@ -188,21 +188,21 @@ class Prior:
         levels = len(choice.given)
         is_spatial = block.kinds[choice.axis] == "S"
         if is_spatial and levels == _SPATIAL_LEVELS:
-            tile = inner[choice.block].get(choice.axis, 1)
-            return self._spatial(choice, tile, rows_outside, random)
+            return self._spatial(choice, tiles[choice.block], rows_outside, random)
         if not is_spatial and levels == _REDUCTION_LEVELS:
             streamed = bool(self._shared_along[choice.block])
             return reduction_tile(choice, random, streamed=streamed)
         return random_decision(choice, random)
 
     def _spatial(
-        self, choice: Choice, tile: int, rows_outside: bool, random: np.random.Generator
+        self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
         """Levels thread, cache, [reduction], rows, [reduction], vector."""
         last = self._innermost(choice, tile, rows_outside)
         if last is None:
             return random_decision(choice, random)
-        pairs = factorisations(choice.extent // tile, 2, 2**31)
+        inner = tile.inner.get(choice.axis, 1)
+        pairs = factorisations(choice.extent // inner, 2, 2**31)
         shared = self._shared_along[choice.block]
         paces = [1.0] * len(pairs)
         if choice.axis in shared:
@@ -210,18 +210,23 @@ class Prior:
         elif choice.axis == self._vector[choice.block] and not shared:
             paces = [outer_pace(thread, cache) for thread, cache in pairs]
         thread, cache = pairs[int(random.choice(len(pairs), p=likelihoods(paces)))]
-        return (thread, cache, tile // last, last)
+        return (thread, cache, inner // last, last)
 
-    def _innermost(self, choice: Choice, tile: int, rows_outside: bool) -> int | None:
+    def _innermost(self, choice: Choice, tile: RegisterTile, rows_outside: bool) -> int | None:
         """How much of an axis' register tile stands innermost; None where nothing can."""
+        inner = tile.inner.get(choice.axis, 1)
         if choice.axis != self._vector[choice.block]:
-            return 1 if rows_outside or tile > choice.innermost else tile
+            if tile.held is not None:
+                inner = tile.held.get(choice.axis, 1)
+            elif rows_outside:
+                inner = 1
+            return inner if inner <= choice.innermost else 1
         # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40 in a
         # long unrolled body: only powers of two stand inside.
-        whole = gcd(tile, self._lanes)
+        whole = gcd(inner, self._lanes)
         factors = [
             d
-            for d in divisors(tile)
+            for d in divisors(inner)
             if d % whole == 0 and d & (d - 1) == 0 and d <= choice.innermost
         ]
         return factors[-1] if factors else None

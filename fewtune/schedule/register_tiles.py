@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -12,16 +13,29 @@ from fewtune.tvm_runtime import tvm
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
 _LEAST_PACE = 0.6
+# What reading them just once is worth.
+_READ_ONCE = 1.15
 # Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How many iterations of each spatial axis, those of one left out, and its expected pace."""
+    """What stands inside the outer loops of a reduction, and how fast that is expected to be.
+
+    Attributes
+    ----------
+    inner : dict of int
+        Iterations by spatial axis; an axis of one is left out.
+    pace : float
+    held : dict of int, optional
+        Those of ``inner`` that registers hold, where they do not hold all: the others stand
+        between these and the outer reduction.
+    """
 
     inner: dict[int, int]
     pace: float
+    held: dict[int, int] | None = None
 
 
 def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[RegisterTile]:
@@ -63,9 +77,28 @@ def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[Registe
             if pace > 0:
                 inner = {vector: elements, **rows}
                 tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, pace)
-    best = max((tile.pace for tile in tiles.values()), default=0.0)
-    good = [tile for tile in tiles.values() if tile.pace >= _LEAST_PACE * best]
-    return sorted(good, key=lambda tile: (-tile.pace, sorted(tile.inner.items())))
+    found = [*tiles.values(), *_covering(tiles.values(), block, vector)]
+    best = max((tile.pace for tile in found), default=0.0)
+    good = [tile for tile in found if tile.pace >= _LEAST_PACE * best]
+    return sorted(good, key=lambda tile: (-tile.pace, sorted((tile.held or tile.inner).items())))
+
+
+def _covering(tiles: Iterable[RegisterTile], block: Block, vector: int) -> Iterator[RegisterTile]:
+    """Tiles with all rows that streamed weights serve, registers holding some at a time.
+
+    Every piece of the weights is read once then, and not again for each tile of rows. The partial
+    sums of the others go to the nearest cache and back, a few kilobytes.
+    """
+    shared = streamed_rows(block, vector)
+    rows = {axis: block.extents[axis] for axis in shared}
+    for tile in tiles:
+        if (
+            shared
+            and shared >= tile.inner.keys() - {vector}
+            and not rows.items() <= tile.inner.items()
+        ):
+            inner = {vector: tile.inner[vector], **rows}
+            yield RegisterTile(inner, _READ_ONCE * tile.pace, tile.inner)
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:
