@@ -248,7 +248,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def plain_lowered(imported: Path, target: tvm.target.Target) -> tvm.IRModule:
-    """The imported model, every convolution as its plain sum.
+    """The imported model, every convolution as its plain sum of the filters it has.
 
     Parameters
     ----------

@@ -135,7 +135,7 @@ def _peak_text(report: BenchmarkReport) -> str:
     if report.plain_gflops is not None:
         lines.append(
             "With every convolution counted as its plain sum, not as what Winograd's transforms "
-            f"leave of it, that is {number(report.plain_gflops)} GFLOPS."
+            f"leave of it or padding adds, that is {number(report.plain_gflops)} GFLOPS."
         )
     if report.memory_gb_s is not None:
         lines.append(

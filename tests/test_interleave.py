@@ -126,6 +126,15 @@ def test_variants_that_share_their_threads_take_short_turns() -> None:
     assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
 
 
+def test_a_turn_of_a_small_model_begins_with_calls_that_bring_its_weights_back() -> None:
+    clock = FakeClock()
+    variants = {name: clock.variant(name, 0.003) for name in "ab"}
+    interleave(variants, 1, clock, together=frozenset("ab"))
+    # Sized, the threads warmed up for 100 ms; then turns of 30 ms and 20 ms.
+    ran = "".join(name[0] for name in clock.ran)
+    assert ran.startswith("aabb" + "a" * 33 + "a" * 17 + "b" * 17 * 2 + "a" * 17 * 2)
+
+
 @pytest.mark.parametrize(("call_s", "turns"), [(0.00025, 8), (0.001, 6), (0.1, 2), (2.0, 2)])
 def test_turns_of_a_round_are_bounded(call_s: float, turns: int) -> None:
     clock = FakeClock()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from onnx import helper
 
+from fewtune.model import winograd
 from fewtune.model.calls import call_counts
 from fewtune.model.padding import Filters
 from fewtune.model.relax_import import ImportOptions, read_lowered
@@ -14,28 +17,30 @@ from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
 from tests.test_relax_import import imported
 from tests.test_winograd import convolution_model
+from tests.tiny_models import make_model, random_weight
 
 BOUND = 2e-5
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "filters", "gains"),
+    ("size", "channels", "filters", "lanes", "gains"),
     [
-        (13, 512, 1000, True),  # SqueezeNet's classifier: 125 half vectors
-        (52, 256, 75, True),  # a detector's head: no vector at all
-        (56, 144, 24, False),  # half vectors, but a third of padding and a result to move again
-        (56, 64, 64, False),  # four full vectors
-        (13, 16, 8, False),  # not worth another kernel
+        (13, 512, 1000, 16, True),  # SqueezeNet's classifier: 125 half vectors
+        (13, 512, 1000, 8, False),  # 125 full ones
+        (52, 256, 75, 16, True),  # a detector's head: no vector at all
+        (56, 144, 24, 16, False),  # halves, but a third of padding and a result to move again
+        (56, 64, 64, 16, False),  # four full vectors
+        (13, 16, 8, 16, False),  # not worth another kernel
     ],
 )
 def test_filters_are_padded_where_full_vectors_save_more_than_moving_the_result_takes(
-    size: int, channels: int, filters: int, gains: bool
+    size: int, channels: int, filters: int, lanes: int, gains: bool
 ) -> None:
-    assert Filters(filters, channels, size**2, size**2 * channels).gains is gains
+    assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
 
 
 def test_padding_is_counted() -> None:
-    filters = Filters(75, 256, 10, 2560)
+    filters = Filters(75, 256, 10, 2560, 16)
     assert filters.padded == 80
     assert filters.flops == 2 * 10 * 256 * 75
     assert filters.added_flops == 2 * 10 * 256 * 5
@@ -64,6 +69,31 @@ def test_a_padded_convolution_gives_what_it_gave(
     (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
     assert "add" in rest
     assert "relu" in rest
+
+
+def test_a_grouped_convolution_is_left_alone(tmp_path: Path) -> None:
+    model = convolution_model((40, 40), channels=130, filters=130, group=2)
+    assert imported(model, tmp_path).padded == 0
+
+
+def test_the_sums_of_transforms_that_are_too_far_off_keep_their_padding(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    weights = {
+        "first": random_weight(generator, 64, 64, 3, 3),
+        "second": random_weight(generator, 75, 64, 1, 1),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["between"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["between", "second"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [1, 64, 40, 40]}, {"y": None}, weights)
+    wrong = {m: (b, g, 2 * np.array(a)) for m, (b, g, a) in winograd.TRANSFORMS.items()}
+    with mock.patch.object(winograd, "TRANSFORMS", wrong):
+        report = imported(model, tmp_path)
+    assert (report.layout, report.winograd, report.padded) == ("NHWC", 0, 1)
+    assert report.layout_note.startswith(
+        "NHWC with Winograd's transforms and padded filters failed: "
+    )
 
 
 def test_filters_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:

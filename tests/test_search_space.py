@@ -162,7 +162,7 @@ def test_a_single_row_is_read_in_a_few_vectors() -> None:
 
 def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
     def narrow_is_better(reduction: int) -> bool:
-        return tile_pace(7, 16, 16, 28, reduction) > tile_pace(7, 32, 16, 28, reduction)
+        return tile_pace(7, 16, 16, 28, reduction, 4) > tile_pace(7, 32, 16, 28, reduction, 4)
 
     assert [narrow_is_better(reduction) for reduction in (64, 128, 512)] == [True, False, False]
-    assert tile_pace(7, 16, 16, 28, 512) < tile_pace(7, 32, 16, 28, 512)
+    assert tile_pace(7, 16, 16, 28, 512, 4) < tile_pace(7, 32, 16, 28, 512, 4)

@@ -91,8 +91,8 @@ class BenchmarkReport(Artifact):
     )
     plain_gflops: float | None = Field(
         default=None,
-        description="the same with every convolution counted as its plain sum; null where none "
-        "goes through Winograd's transforms",
+        description="the same with every convolution counted as its plain sum of the filters it "
+        "has; null where none is transformed or padded",
     )
     peak_gflops: float | None = Field(
         default=None, description="most the machine did in float32 multiply-adds; null for a GPU"

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Models: read, checked, simplified, run by onnxruntime, imported into Relax."""

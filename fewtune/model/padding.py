@@ -11,20 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fewtune.model.winograd import LANES, TYPE
+from fewtune.model.winograd import TYPE
 from fewtune.task.analysis import cost_bytes
 from fewtune.tvm_runtime import relax, te, tvm
 
 UNPADDED = "unpadded"
 _BYTES = 4
-# Parts of the throughput of full vectors, by the longest vector that divides the filters: half and
-# quarter vectors, and shorter ones.
+# Parts of the throughput of full vectors, guessed from few kernels (1000 filters in half vectors
+# took 1.35 times as long as 1008 in full ones): of halves and quarters, and of shorter ones.
 _PART_VECTOR, _NO_VECTOR = 0.6, 0.3
-_SHORTEST_VECTOR = LANES // 4
+_SHORTEST_PART = 4
 # What padding has to bring the estimate down to: the estimate is rough.
 _LEAST_GAIN = 0.9
 # TVM's kind of operator (OpPatternKind) that is fused with what follows, not into a convolution:
@@ -47,17 +46,20 @@ class Filters:
         Outputs of one filter.
     given : int
         Elements of the input.
+    lanes : int
+        Elements of a vector register.
     """
 
     filters: int
     depth: int
     points: int
     given: int
+    lanes: int
 
     @property
     def padded(self) -> int:
         """As many filters as fill vectors."""
-        return math.ceil(self.filters / LANES) * LANES
+        return math.ceil(self.filters / self.lanes) * self.lanes
 
     @property
     def flops(self) -> int:
@@ -69,32 +71,41 @@ class Filters:
         """Of the filters beyond those given."""
         return 2 * self.points * self.depth * (self.padded - self.filters)
 
-    def cost(self, padded: bool) -> float:
-        """Roughly the time it takes, in the bytes that memory moves in it."""
-        results = self.points * self.filters
-        elements = self.given + self.depth * self.filters / 2 + results
-        if not padded:
-            vector = math.gcd(self.filters, LANES)
-            pace = _PART_VECTOR if vector >= _SHORTEST_VECTOR else _NO_VECTOR
-            return cost_bytes(self.flops / pace, _BYTES * elements)
-        elements += self.points * self.padded + results
-        return cost_bytes(self.flops + self.added_flops, _BYTES * elements, calls=2)
-
     @property
     def gains(self) -> bool:
         """Whether padding is expected to pay."""
-        return self.padded > self.filters and self.cost(True) < _LEAST_GAIN * self.cost(False)
+        return self.padded > self.filters and self._padded_cost() < _LEAST_GAIN * self._cost()
+
+    def _cost(self) -> float:
+        """Roughly the time it takes as it is, in the bytes that memory moves in it."""
+        has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
+        pace = _PART_VECTOR if has_vectors else _NO_VECTOR
+        return cost_bytes(self.flops / pace, _BYTES * self._elements())
+
+    def _padded_cost(self) -> float:
+        """The same of the padded one, whose result is written once more and read again."""
+        elements = self._elements() + self.points * (self.padded + self.filters)
+        return cost_bytes(self.flops + self.added_flops, _BYTES * elements, calls=2)
+
+    def _elements(self) -> float:
+        return self.given + self.depth * self.filters / 2 + self.points * self.filters
 
 
 class Padding:
     """Legalises convolutions with padded filters where that pays, and remembers them.
+
+    Parameters
+    ----------
+    lanes : int
+        float32 values of a vector register.
 
     Attributes
     ----------
     chosen : list of Filters
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
         self.chosen: list[Filters] = []
 
     @property
@@ -103,10 +114,16 @@ class Padding:
         return sum(filters.added_flops for filters in self.chosen)
 
     def legalizer(self, otherwise: Legalizer) -> Legalizer:
-        """A legaliser for ``relax.nn.conv2d`` that hands on what it does not pad."""
+        """A legaliser for ``relax.nn.conv2d`` that hands on what it does not pad.
+
+        Parameters
+        ----------
+        otherwise : callable
+            Legalises what is left as it is, and the padded convolutions themselves.
+        """
 
         def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-            filters = filters_of(call)
+            filters = self.filters_of(call)
             if filters is None or not filters.gains:
                 return otherwise(builder, call)
             self.chosen.append(filters)
@@ -126,23 +143,43 @@ class Padding:
 
         return legalized
 
+    def filters_of(self, call: relax.Call) -> Filters | None:
+        """The filters of a convolution; None where they could not be padded."""
+        weights = known_weights(call)
+        if weights is None:
+            return None
+        *kernel, filters = weights
+        result = [int(extent) for extent in call.ty.shape]
+        given = [int(extent) for extent in call.args[0].ty.shape]
+        points = math.prod(result[:-1])
+        return Filters(filters, math.prod(kernel), points, math.prod(given), self.lanes)
+
 
 def unpadded(given: te.Tensor, filters: int) -> te.Tensor:
-    """The first filters of a result in NHWC."""
+    """The first filters of a result in NHWC: of its shape, but for the last extent."""
     shape = (*given.shape[:-1], filters)
     return te.compute(shape, lambda *place: given(*place), name=UNPADDED)
 
 
-def filters_of(call: relax.Call) -> Filters | None:
-    """The filters of a convolution that could be padded: in NHWC, ungrouped, known weights."""
-    data, weights = call.args
-    attributes: Any = call.attrs
-    known = isinstance(weights, tvm.ir.expr.GenericConst)
-    if not known or (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+def known_weights(call: relax.Call) -> list[int] | None:
+    """The shape of a convolution's weights, where they can be rewritten.
+
+    Parameters
+    ----------
+    call : relax.Call
+        Of ``relax.nn.conv2d``.
+
+    Returns
+    -------
+    shape : list of int, or None
+        Kernel, channels, filters; None unless the convolution is in NHWC and ungrouped, and its
+        weights are a float32 constant.
+    """
+    weights, attributes = call.args[1], call.attrs
+    if not isinstance(weights, tvm.ir.expr.GenericConst) or int(attributes.groups) != 1:
         return None
-    if int(attributes.groups) != 1 or str(weights.value.dtype) != TYPE:
+    if (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
         return None
-    *kernel, filters = (int(extent) for extent in weights.value.shape)
-    result = [int(extent) for extent in call.ty.shape]
-    given = [int(extent) for extent in data.ty.shape]
-    return Filters(filters, math.prod(kernel), math.prod(result[:-1]), math.prod(given))
+    if str(weights.value.dtype) != TYPE:
+        return None
+    return [int(extent) for extent in weights.value.shape]

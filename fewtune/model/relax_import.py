@@ -22,6 +22,7 @@ from fewtune.model.padding import Filters, Padding
 from fewtune.model.source import load_registered
 from fewtune.model.winograd import Convolution
 from fewtune.model.winograd_choice import Chooser, legalize
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.tvm_runtime import relax, set_threads, tvm
 
 LOWERED = "lowered.json"
@@ -72,10 +73,6 @@ class _Plan(NamedTuple):
         return self.padding.chosen if self.padding is not None else []
 
     @property
-    def is_plain(self) -> bool:
-        return self.chooser is None and self.padding is None
-
-    @property
     def saved_flops(self) -> int:
         saved = self.chooser.saved_flops if self.chooser is not None else 0
         return saved - (self.padding.added_flops if self.padding is not None else 0)
@@ -107,7 +104,7 @@ def lower(
         The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
         (`fewtune.model.winograd_choice.legalize`).
     padding : Padding, optional
-        Pads the filters of convolutions.
+        Pads the filters of convolutions in NHWC, and notes which.
 
     Returns
     -------
@@ -200,8 +197,9 @@ def import_model(
             lowered, error = attempt(plan)
             break
         except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
-            if not plan.is_plain and not plan.transforms and not plan.padded:
-                plans.pop(0)  # the same without them is what has just failed
+            if not plan.transforms and not plan.padded:
+                # The same without them is what has just failed.
+                plans = [other for other in plans if other.layout != plan.layout]
             if not plans:
                 raise _import_fault(name, bound, fault, options.error_bound) from fault
             failures.append(f"{plan.text} failed: {first_line(fault)}")
@@ -240,12 +238,14 @@ def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
     plans = [_Plan("NCHW")]
     if options.layout == "NHWC":
         plans.insert(0, _Plan("NHWC"))
-        # Only on CPUs are there schedules for the transforms.
+        # Transforms have schedules only on CPUs, and only there filters fill vectors.
         if str(target.kind.name) == "llvm":
-            chooser = Chooser() if options.winograd == "auto" else None
-            padding = Padding() if options.pad_filters == "auto" else None
-            best = _Plan("NHWC", chooser, padding)
-            plans = plans if best.is_plain else [best, *plans]
+            lanes = CpuTraits.of(target).lanes("float32")
+            if options.pad_filters == "auto":
+                plans.insert(0, _Plan("NHWC", None, Padding(lanes)))
+            if options.winograd == "auto":
+                padding = Padding(lanes) if options.pad_filters == "auto" else None
+                plans.insert(0, _Plan("NHWC", Chooser(), padding))
     return plans
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fewtune.model.padding import Legalizer
+from fewtune.model.padding import Legalizer, known_weights
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
     LANES,
     OUTPUT,
     TRANSFORMS,
-    TYPE,
     Convolution,
     multiplied,
     transformed_input,
@@ -19,7 +18,7 @@ from fewtune.model.winograd import (
     transformed_weights,
 )
 from fewtune.task.analysis import cost_bytes
-from fewtune.tvm_runtime import relax, tvm
+from fewtune.tvm_runtime import relax
 
 _BYTES = 4
 # Of what lies between the transforms: a large image's tiles are not to fill the memory.
@@ -132,20 +131,9 @@ def legalize(choose: Callable[[Convolution], int], otherwise: Legalizer) -> Lega
 
 def eligible(call: relax.Call) -> Convolution | None:
     """The convolution of a call, where it is one that could be transformed."""
-    data, weights = call.args
-    attributes = call.attrs
-    if (attributes.data_layout, attributes.kernel_layout) != ("NHWC", "HWIO"):
+    shape = known_weights(call)
+    steps = (*call.attrs.strides, *call.attrs.dilation)
+    if shape is None or shape[:2] != [KERNEL, KERNEL] or any(int(step) != 1 for step in steps):
         return None
-    if not isinstance(weights, tvm.ir.expr.GenericConst):
-        return None
-    shape = [int(extent) for extent in weights.value.shape]
-    plain = (
-        shape[:2] == [KERNEL, KERNEL]
-        and str(weights.value.dtype) == TYPE
-        and int(attributes.groups) == 1
-        and all(int(step) == 1 for step in (*attributes.strides, *attributes.dilation))
-    )
-    if not plain:
-        return None
-    given = tuple(int(extent) for extent in data.ty.shape)
-    return Convolution(given, shape[3], tuple(int(p) for p in attributes.padding))
+    given = tuple(int(extent) for extent in call.args[0].ty.shape)
+    return Convolution(given, shape[3], tuple(int(p) for p in call.attrs.padding))

@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm_ffi
 
+from fewtune.model.layout_free import FREE
 from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
 from fewtune.tvm_runtime import tvm
 
@@ -39,7 +40,7 @@ class CpuTraits:
     vector_bytes: int
     registers: int
     threads: int
-    in_flight: int = 8
+    in_flight: int
 
     @staticmethod
     def of(target: tvm.target.Target) -> CpuTraits:
@@ -54,8 +55,8 @@ class CpuTraits:
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
         # Zen 4 takes two cycles for the two halves of a wide vector.
         in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
-        registers = (64, 28) if wide else (32, 12)
-        return CpuTraits(*registers, threads, in_flight)
+        vector_bytes, registers = (64, 28) if wide else (32, 12)
+        return CpuTraits(vector_bytes, registers, threads, in_flight)
 
     def lanes(self, data_type: str) -> int:
         """Elements of ``data_type`` in one vector register."""
@@ -76,6 +77,8 @@ class Block:
         For every region, the walk of each axis (None: no plain arithmetic).
     data_type : str
         Of what is written.
+    weights_bytes : list of int
+        For every region that is read: the size of the weights it is of, 0 where it is of none.
     """
 
     handle: Any
@@ -84,6 +87,7 @@ class Block:
     reads: list[list[Walk] | None]
     writes: list[list[Walk] | None]
     data_type: str
+    weights_bytes: list[int]
 
     @property
     def is_reduction(self) -> bool:
@@ -123,7 +127,20 @@ def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
         [walks(region, variables, extents) for region in statement.reads],
         [walks(region, variables, extents) for region in statement.writes],
         str(statement.writes[0].source.dtype),
+        [_weights_bytes(sch, region.source) for region in statement.reads],
     )
+
+
+def _weights_bytes(sch: tvm.s_tir.Schedule, tensor: Any) -> int:
+    """Size of an argument that is a weight; 0 of any other tensor."""
+    functions = {variable.name_hint: each for variable, each in sch.mod.functions_items()}
+    function = functions.get("main")
+    if function is None or function.attrs is None or FREE not in function.attrs:
+        return 0
+    weights = [function.params[int(place)] for place in function.attrs[FREE]]
+    if not any(tensor.same_as(weight) for weight in weights):
+        return 0
+    return prod(shape_of(tensor)) * tvm.DataType(str(tensor.dtype)).bits // 8
 
 
 def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:

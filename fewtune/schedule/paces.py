@@ -3,9 +3,9 @@
 The paces come from a regression of the logarithm of throughput on these decisions, with an effect
 for each task, over 8,548 trials of 137 contractions: full tuning of eight models of the zoo on two
 cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They say what to look at
-first, and rule out nothing that fits. What is said of streamed weights, and of multiply-adds that
-have to be under way, comes from 2,491 trials of 39 tasks on two cores of an Intel Xeon; of the rest
-most came out much the same there.
+first, and rule out nothing that fits. What is said of streamed weights comes from 1,120 trials of
+11 tasks on two cores of an Intel Xeon, full tuning of ResNet 50 and SqueezeNet, and from the best
+schedules among them; of the rest most effects came out much the same there.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _INNER_DOUBLED, _THREADS_DOUBLED, _CACHE_DOUBLED = 0.988, 0.97, 0.985
 # Windows of kernels; a longer reduction runs over channels.
 _LONGEST_WINDOW = 11
 _WINDOW_INSIDE = 0.3
-# Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
-# among threads, which all read the same weights then, and of the inner reduction, along which they
-# are read in one stretch; of deep unrolling.
-_SHARED_DOUBLED, _STRETCH_DOUBLED, _STREAM_UNROLLED = 0.87, 1.03, 0.98
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
+# Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
+# among threads, which all read the same weights then; with each doubling away from the inner
+# reduction that the best schedules had, about so many multiply-adds of vectors in a tile.
+_SHARED_DOUBLED = 0.87
+_STRETCH, _STRETCH_DOUBLED = 1024, 0.95
 
 
 def likelihoods(paces: list[float]) -> np.ndarray:
@@ -71,22 +72,44 @@ def shared_pace(thread: int) -> float:
 
 
 def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
-    """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win."""
-    deep = _STREAM_UNROLLED if streamed else _UNROLLED_DEEP
+    """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win.
+
+    Parameters
+    ----------
+    choice : Choice
+    random : Generator
+    streamed : bool
+        Whether weights are streamed: there they win as often as others.
+    """
+    deep = 1.0 if streamed else _UNROLLED_DEEP
     paces = [
         deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in choice.values
     ]
     return int(random.choice(len(paces), p=likelihoods(paces)))
 
 
-def reduction_tile(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
-    """A tile of a reduction: windows whole, a few channels at a time."""
+def reduction_tile(
+    choice: Choice, random: np.random.Generator, multiply_adds: float | None
+) -> Decision:
+    """A tile of a reduction: windows whole, a few channels at a time.
+
+    Parameters
+    ----------
+    choice : Choice
+    random : Generator
+    multiply_adds : float or None
+        Of vectors in one step of the reduction, where weights are streamed.
+    """
     if choice.extent <= _LONGEST_WINDOW:
         return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
     limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
     factors = [d for d in divisors(choice.extent) if d <= limit]
-    doubled = _STRETCH_DOUBLED if streamed else _INNER_DOUBLED
-    chances = likelihoods([doubled ** log2(factor) for factor in factors])
+    if multiply_adds is None:
+        paces = [_INNER_DOUBLED ** log2(factor) for factor in factors]
+    else:
+        best = max(1.0, min(float(limit), _STRETCH / multiply_adds))
+        paces = [_STRETCH_DOUBLED ** abs(log2(factor / best)) for factor in factors]
+    chances = likelihoods(paces)
     last = factors[int(random.choice(len(factors), p=chances))]
     return (choice.extent // last, last)
 
@@ -107,7 +130,7 @@ def streamed_pace(elements: int, lanes: int) -> float:
 
 
 def tile_pace(
-    rows: int, elements: int, lanes: int, registers: int, reduction: int, in_flight: int = 4
+    rows: int, elements: int, lanes: int, registers: int, reduction: int, in_flight: int
 ) -> float:
     """The expected part of the best throughput; 0 for a tile that spills or splits vectors.
 

@@ -10,7 +10,6 @@ contiguous axis. Every decision is drawn, the likelier the faster it is expected
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from math import gcd, log2, prod
 
@@ -44,8 +43,9 @@ _SPATIAL_LEVELS, _REDUCTION_LEVELS = 4, 2
 # Register tiles of at least this part of the best expected pace are worth a measurement each.
 _WORTH_TRYING = 0.85
 
-# Of a block: the spatial axes that have more than one iteration in its register tile.
-_Iterations = frozenset[tuple[int, int]]
+# Of a block: the spatial axes that have more than one iteration in its register tile, and how many
+# of these stand innermost where that counts.
+_Iterations = frozenset[tuple[int, int, int]]
 # The same of each block that there is a rule for, by its name.
 TileKey = tuple[tuple[str, _Iterations], ...]
 
@@ -68,7 +68,7 @@ class Prior:
         self._tiles: dict[str, list[RegisterTile]] = {}
         self._blocks: dict[str, Block] = {}
         self._vector: dict[str, int] = {}
-        # Axes along which a block's weights stand still, where memory has to bring them.
+        # Axes along which a block's weights stand still, where they are streamed.
         self._shared_along: dict[str, frozenset[int]] = {}
         self._threads = 1
         self._programs = likelihoods([written_pace(program) for program in space.programs])
@@ -112,11 +112,12 @@ class Prior:
         for name in self._tiles:
             tile = self._tile(name, random)
             before = {place: decisions[place] for place in self._spatial_places(program, name)}
-            rows_outside = any(
-                isinstance(now, tuple) and now[-2] > 1
+            rows = [
+                now
                 for place, now in before.items()
-                if program.choices[place].axis != self._vector[name]
-            )
+                if program.choices[place].axis != self._vector[name] and isinstance(now, tuple)
+            ]
+            rows_outside = any(now[-2] > 1 for now in rows) and all(now[-1] == 1 for now in rows)
             for place, now in before.items():
                 choice = program.choices[place]
                 inner = tile.inner.get(choice.axis, 1)
@@ -132,16 +133,7 @@ class Prior:
     def tile_of(self, point: Point) -> TileKey:
         """The register tile of a point: points of one tile differ in what matters less."""
         program = self._space.programs[point.program]
-        return tuple(
-            (
-                name,
-                _iterations(
-                    (program.choices[place].axis, _inner(point.decisions[place]))
-                    for place in self._spatial_places(program, name)
-                ),
-            )
-            for name in self._tiles
-        )
+        return tuple((name, self._iterations(program, name, point)) for name in self._tiles)
 
     def promise(self, tile: TileKey) -> float:
         """The expected pace of a register tile; 0 for one that is not worth trying."""
@@ -153,11 +145,35 @@ class Prior:
 
     @cached_property
     def _paces(self) -> dict[str, dict[_Iterations, float]]:
-        # The best last: several tiles may differ only in what registers hold of them.
         return {
-            name: {_iterations(tile.inner.items()): tile.pace for tile in reversed(tiles)}
+            name: {
+                self._key(name, tile.inner, tile.held or tile.inner): tile.pace for tile in tiles
+            }
             for name, tiles in self._tiles.items()
         }
+
+    def _iterations(self, program: Program, name: str, point: Point) -> _Iterations:
+        """The register tile of one block at a point."""
+        inner, last = {}, {}
+        for place in self._spatial_places(program, name):
+            axis, tile = program.choices[place].axis, point.decisions[place]
+            if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS:
+                inner[axis], last[axis] = tile[-2] * tile[-1], tile[-1]
+        return self._key(name, inner, last)
+
+    def _key(self, name: str, inner: dict[int, int], last: dict[int, int]) -> _Iterations:
+        """What tells register tiles apart.
+
+        Where all rows stand inside that share streamed weights, also what registers hold of them.
+        """
+        shared = self._shared_along[name]
+        extents = self._blocks[name].extents
+        covers = bool(shared) and all(inner.get(axis, 1) == extents[axis] for axis in shared)
+        return frozenset(
+            (axis, count, last.get(axis, 1) if covers and axis in shared else 0)
+            for axis, count in inner.items()
+            if count > 1
+        )
 
     def _tile(self, name: str, random: np.random.Generator) -> RegisterTile:
         tiles = self._tiles[name]
@@ -190,8 +206,9 @@ class Prior:
         if is_spatial and levels == _SPATIAL_LEVELS:
             return self._spatial(choice, tiles[choice.block], rows_outside, random)
         if not is_spatial and levels == _REDUCTION_LEVELS:
-            streamed = bool(self._shared_along[choice.block])
-            return reduction_tile(choice, random, streamed=streamed)
+            streamed = self._shared_along[choice.block]
+            elements = prod(tiles[choice.block].inner.values())
+            return reduction_tile(choice, random, elements / self._lanes if streamed else None)
         return random_decision(choice, random)
 
     def _spatial(
@@ -251,17 +268,6 @@ class Prior:
                     decisions[place] = (tile[0] * factor, tile[1] // factor, *tile[2:])
                     break
         return tuple(decisions)
-
-
-def _iterations(tile: Iterable[tuple[int, int]]) -> _Iterations:
-    return frozenset((axis, count) for axis, count in tile if count > 1)
-
-
-def _inner(tile: Decision | None) -> int:
-    """The iterations of one axis inside a register tile."""
-    if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS:
-        return tile[-2] * tile[-1]
-    return 1
 
 
 def _nearest(extent: int, thread: int) -> tuple[int, int]:

@@ -9,14 +9,14 @@ from math import prod
 from fewtune.schedule.blocks import Block, CpuTraits
 from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.tiling import divisors
-from fewtune.tvm_runtime import tvm
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
 _LEAST_PACE = 0.6
-# What reading them just once is worth.
-_READ_ONCE = 1.15
 # Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
+# What reading such weights just once is worth, by the best schedules of full runs of ResNet 50 and
+# SqueezeNet on an Intel Xeon; partial sums that half of a cache of 32 kB has room for.
+_READ_ONCE, _MOST_PARTIAL_SUMS = 1.15, 2**12
 
 
 @dataclass(frozen=True)
@@ -87,26 +87,24 @@ def _covering(tiles: Iterable[RegisterTile], block: Block, vector: int) -> Itera
     """Tiles with all rows that streamed weights serve, registers holding some at a time.
 
     Every piece of the weights is read once then, and not again for each tile of rows. The partial
-    sums of the others go to the nearest cache and back, a few kilobytes.
+    sums that registers do not hold go to the nearest cache and back: they have to fit it.
     """
-    shared = streamed_rows(block, vector)
-    rows = {axis: block.extents[axis] for axis in shared}
+    rows = {axis: block.extents[axis] for axis in streamed_rows(block, vector)}
+    if not rows:
+        return
     for tile in tiles:
-        if (
-            shared
-            and shared >= tile.inner.keys() - {vector}
-            and not rows.items() <= tile.inner.items()
-        ):
-            inner = {vector: tile.inner[vector], **rows}
+        inner = {vector: tile.inner[vector], **rows}
+        along_rows = tile.inner.keys() - {vector} <= rows.keys()
+        if along_rows and inner != tile.inner and prod(inner.values()) <= _MOST_PARTIAL_SUMS:
             yield RegisterTile(inner, _READ_ONCE * tile.pace, tile.inner)
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:
-    """Axes along which weights stand still that memory has to bring, and that serve few rows.
+    """Axes along which large weights stand still that serve few rows.
 
-    Products after Winograd's transforms of small images are such, and 1x1 convolutions on planes of
-    7x7: reading their weights takes as long as their arithmetic. None for a block whose weights
-    stay in the cache, or serve many rows.
+    Products after Winograd's transforms of small images have such weights, and 1x1 convolutions on
+    planes of 7x7: where memory has to bring them, that takes as long as the arithmetic. None for a
+    block whose weights are small enough to stay in the cache, or serve many rows.
 
     Parameters
     ----------
@@ -114,18 +112,15 @@ def streamed_rows(block: Block, vector: int) -> frozenset[int]:
     vector : int
         The axis that its results are contiguous along, and its weights.
     """
-    for walk in block.reads:
-        if walk is None or walk[vector].stride != 1:
+    for walk, size in zip(block.reads, block.weights_bytes, strict=True):
+        if walk is None or walk[vector].stride != 1 or size < _STREAMED_BYTES:
             continue
         rows = frozenset(
             axis
             for axis, kind in enumerate(block.kinds)
             if kind == "S" and walk[axis].stride == 0 and block.extents[axis] > 1
         )
-        served = prod(block.extents[axis] for axis in rows)
-        elements = prod(block.extents) // max(1, served)
-        size = elements * tvm.DataType(block.data_type).bits // 8
-        if block.is_reduction and served <= _FEW_ROWS and size >= _STREAMED_BYTES:
+        if prod(block.extents[axis] for axis in rows) <= _FEW_ROWS:
             return rows
     return frozenset()
 

@@ -74,6 +74,11 @@ class TaskProgress:
         return min(known, default=float("inf"))
 
     @property
+    def bar_s(self) -> float | None:
+        """What a candidate has to beat to be measured in full; None where nothing is known."""
+        return None if self.current_s == float("inf") else self.current_s
+
+    @property
     def throughput(self) -> float:
         """Work a second at the best known time; 0 where nothing works."""
         return self.work / self.current_s

@@ -20,6 +20,8 @@ from typing import NamedTuple
 _SLOW_RATIO = 1.25
 # Of all times of the kernel, the part that is faster than what counts as good.
 _GOOD_TIMES = 0.2
+# Where the host is slow nearly all the time, the times when it was not still tell.
+_MOST_OVER_FLOOR = 1.2
 _MOST_REPEATS = 2
 _MOST_EXTRA_S = 0.2
 _FIRST_SAMPLES = 10
@@ -84,7 +86,8 @@ class Calibration:
     floor_s : float
         The kernel's fastest time so far.
     good_s : float
-        What it takes in good times: a fifth of its times so far were shorter.
+        What it takes in good times: a fifth of its times so far were shorter, but no more than a
+        fifth over the fastest.
     """
 
     def __init__(
@@ -107,7 +110,8 @@ class Calibration:
 
     @property
     def good_s(self) -> float:
-        return self._times_s[int(_GOOD_TIMES * len(self._times_s))]
+        usual_s = self._times_s[int(_GOOD_TIMES * len(self._times_s))]
+        return min(usual_s, _MOST_OVER_FLOOR * self.floor_s)
 
     def measure(self, attempt: Callable[[], Attempt]) -> Measured:
         """Measure a candidate, again while the machine is slow, and keep the fastest attempt.

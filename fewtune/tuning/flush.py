@@ -8,6 +8,7 @@ asleep meanwhile, which the kernel would wait for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,24 @@ _LINE = 16
 
 
 def flush_kernel(threads: int) -> tvm.IRModule:
-    """Flushes every cache line of a float32 buffer, ``(elements,)``; on x86 with ``clflushopt``."""
+    """Flushes every cache line of a buffer, on x86.
+
+    Parameters
+    ----------
+    threads : int
+        They take lines in turn.
+
+    Returns
+    -------
+    module : IRModule
+        ``main`` takes a float32 buffer, ``(elements,)``, of at least one element.
+    """
 
     @T.prim_func(s_tir=True)
     def main(given: T.handle) -> None:
         elements = T.int64()
         buffer = T.match_buffer(given, (elements,), "float32")
-        # One line more than its length has, where it begins within one.
+        # The last element's line too: a buffer may begin within a line.
         for thread in T.parallel(threads):
             for step in T.serial(elements // (_LINE * threads) + 2):
                 place = T.min((step * threads + thread) * _LINE, elements - 1)
@@ -46,6 +58,11 @@ def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
     target : Target
     threads : int
         TVM's pool must have as many.
+
+    Returns
+    -------
+    flush : callable
+        Takes any number of tensors.
     """
     by_tvm = tvm.get_global_func("cache_flush_cpu_non_first_arg")
     has_feature = tvm.get_global_func("target.target_has_feature")
@@ -57,12 +74,10 @@ def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
 
     def flush(*tensors: Any) -> None:
         for tensor in tensors:
-            if str(tensor.dtype) == "float32":
-                elements = 1
-                for extent in tensor.shape:
-                    elements *= int(extent)
-                main(tensor._create_view((elements,)))  # noqa: SLF001 (TVM's only way)
-            else:
+            elements = math.prod(int(extent) for extent in tensor.shape)
+            if str(tensor.dtype) != "float32":
                 by_tvm(tensor, tensor)
+            elif elements:
+                main(tensor._create_view((elements,)))  # noqa: SLF001 (TVM's only way)
 
     return flush

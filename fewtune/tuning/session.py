@@ -254,12 +254,11 @@ class Session:
             keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
         # The same schedule may be reached by two ways: it is built once.
         fresh = [p for p, key in enumerate(keys) if key not in state.known and key not in keys[:p]]
-        bar_s = state.progress.current_s
         specs = module_specs(state.task.mod)
         measured = self.measurer.measure(
             [proposals[place].schedule.mod for place in fresh],
             [specs] * len(fresh),
-            [bar_s if bar_s != float("inf") else None] * len(fresh),
+            [state.progress.bar_s] * len(fresh),
         )
         outcomes: dict[str, Outcome] = {
             keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)

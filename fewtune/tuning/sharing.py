@@ -260,11 +260,10 @@ class Sharing(Session):
         modules, specs, bars, races = [], [], [], []
         for opening in batch:
             task, specification = opening.state.task, module_specs(opening.state.task.mod)
-            best_s = opening.state.progress.current_s
             for offer in opening.offers.likeliest:
                 modules.append(offer.proposal.schedule.mod)
                 specs.append(specification)
-                bars.append(best_s if best_s != float("inf") else None)
+                bars.append(opening.state.progress.bar_s)
                 races.append(task.info.name)
         outcomes = iter(self.measurer.measure(modules, specs, bars, races))
         spent = self.spent()

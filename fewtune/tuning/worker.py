@@ -194,12 +194,14 @@ class Worker:
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
         weights = [arguments[place] for place in built.weight_places] if cold else []
+        if weights and self._flusher is None:
+            # Now, not within the time of a measurement.
+            self._flusher = WeightFlusher(self._target, self._threads)
         return _Kernel(built.code, arguments, to_be_flushed(weights, self._cache_bytes))
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
-        if kernel.weights:
-            self._flusher = self._flusher or WeightFlusher(self._target, self._threads)
+        if kernel.weights and self._flusher is not None:
             calls = min(number, _MOST_COLD_CALLS)
             times_s = self._flusher.evaluate(
                 kernel.built, self._device, kernel.arguments, kernel.weights, calls * repeat

@@ -1,0 +1,175 @@
+"""Weights that memory has to bring and that serve few rows: what is drawn for them, and flushed."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.model.layout_free import FREE
+from fewtune.model.winograd import multiplied
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.schedule.paces import reduction_tile, shared_pace, tile_pace
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.program import TILE, Point
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.flush import flush_kernel, flusher
+from fewtune.tvm_runtime import te, tvm
+from tests import tuned_tiny
+
+# Axes of the products, after the places of the transforms' tile.
+ROWS, FILTERS, CHANNELS = 1, 2, 3
+DRAWS = 64
+
+
+def products(rows: int, channels: int = 128, free: tuple[int, ...] = (1,)) -> tvm.IRModule:
+    """Products after Winograd's transforms, with 2^20 bytes of weights unless given otherwise."""
+    tiles = te.placeholder((16, rows, channels), name="tiles")
+    weights = te.placeholder((16, channels, 128), name="weights")
+    function = te.create_prim_func([tiles, weights, multiplied(tiles, weights)])
+    return tvm.IRModule({"main": function.with_attr(FREE, free)})
+
+
+@cache
+def space(rows: int, channels: int = 128, free: tuple[int, ...] = (1,)) -> SearchSpace:
+    return SearchSpace(products(rows, channels, free), tuned_tiny.target())
+
+
+def drawn(space: SearchSpace) -> list[dict[int, tuple[int, ...]]]:
+    """Spatial tiles of drawn points, by axis."""
+    prior, random = Prior(space), np.random.default_rng(0)
+    return [spatial(space, prior.draw(random)) for _ in range(DRAWS)]
+
+
+def spatial(space: SearchSpace, point: Point) -> dict[int, tuple[int, ...]]:
+    choices = space.programs[point.program].choices
+    return {
+        choice.axis: decision
+        for choice, decision in zip(choices, point.decisions, strict=True)
+        if choice.kind == TILE and isinstance(decision, tuple) and len(decision) == 4
+    }
+
+
+def covers(tiles: dict[int, tuple[int, ...]], rows: int) -> bool:
+    return math.prod(tiles[ROWS][2:]) == rows
+
+
+def test_most_draws_read_streamed_weights_once() -> None:
+    tiles = drawn(space(16))
+    assert sum(covers(each, 16) for each in tiles) > DRAWS / 2
+    # Registers hold no more than they have room for.
+    traits = CpuTraits.of(tuned_tiny.target())
+    lanes = traits.lanes("float32")
+    for each in tiles:
+        held = each[ROWS][3] * max(1, math.prod(each[FILTERS][2:]) // lanes)
+        assert held <= traits.registers
+
+
+def test_threads_seldom_share_streamed_weights() -> None:
+    shared, warm = (
+        np.mean([each[ROWS][0] > 1 for each in drawn(space(64, free=free)) if not covers(each, 64)])
+        for free in ((1,), ())
+    )
+    assert shared < warm
+    paces = [shared_pace(part) for part in (1, 2, 4)]
+    assert paces == sorted(paces, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "free"),
+    [
+        (128, 128, (1,)),  # serve many rows
+        (64, 32, (1,)),  # 2^18 bytes stay in the cache
+        (64, 128, ()),  # activations were written a moment ago
+    ],
+)
+def test_what_is_no_stream_is_not_drawn_as_one(
+    rows: int, channels: int, free: tuple[int, ...]
+) -> None:
+    assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
+
+
+def test_the_inner_reduction_is_the_longer_the_fewer_multiply_adds_a_step_has() -> None:
+    choices = space(16).programs[0].choices
+    reduction = next(c for c in choices if c.kind == TILE and c.axis == CHANNELS)
+    random = np.random.default_rng(0)
+    means = [
+        np.mean([reduction_tile(reduction, random, adds)[1] for _ in range(DRAWS)])
+        for adds in (16.0, 1024.0)
+    ]
+    assert means[0] > 2 * means[1]
+
+
+def test_few_accumulators_are_enough_where_vectors_are_halved() -> None:
+    zen, other = (
+        CpuTraits.of(tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))
+        for mcpu in ("znver4", "sapphirerapids")
+    )
+    assert (zen.vector_bytes, other.vector_bytes) == (64, 64)
+    paces = [tile_pace(6, 16, 16, 28, 128, traits.in_flight) for traits in (zen, other)]
+    assert paces[0] > paces[1]
+
+
+def test_tiles_that_cover_the_rows_differ_in_what_registers_hold() -> None:
+    prior, random = Prior(space(16)), np.random.default_rng(2)
+    tiles = {
+        (prior.tile_of(point), spatial(space(16), point)[ROWS][3])
+        for point in (prior.draw(random) for _ in range(DRAWS))
+        if covers(spatial(space(16), point), 16)
+    }
+    assert len({tile for tile, _ in tiles}) == len(tiles) > len({held for _, held in tiles}) > 1
+
+
+def test_another_tile_of_streamed_weights_covers_the_rows_too() -> None:
+    prior, random = Prior(space(16)), np.random.default_rng(1)
+    first = next(
+        point
+        for point in (prior.draw(random) for _ in range(DRAWS))
+        if covers(spatial(space(16), point), 16)
+    )
+    others = [prior.retiled(first, random) for _ in range(DRAWS)]
+    assert sum(covers(spatial(space(16), point), 16) for point in others) > DRAWS / 2
+    made = space(16).make(others[0])
+    assert made.schedule is not None, made.reason
+    promised = [point for point in others if prior.promise(prior.tile_of(point)) > 0]
+    assert any(covers(spatial(space(16), point), 16) for point in promised)
+
+
+def test_flushing_leaves_a_buffer_as_it_is() -> None:
+    values = [np.arange(size, dtype="float32") for size in (1, 15, 16, 1000)]
+    tensors = [tvm.runtime.tensor(each) for each in values]
+    whole = tvm.runtime.tensor(np.arange(24, dtype="int8").reshape(2, 12))
+    flusher(tuned_tiny.target(), tuned_tiny.fingerprint().threads)(*tensors, whole)
+    for tensor, expected in zip(tensors, values, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), expected)
+    np.testing.assert_array_equal(whole.numpy().ravel(), np.arange(24))
+
+
+def test_lines_are_flushed_without_waiting_for_each_other() -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
+    assembly = tvm.driver.build(flush_kernel(2), target=target).inspect_source("s")
+    assert "clflushopt" in assembly
+
+
+def test_a_processor_without_that_instruction_has_the_older_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flushed: list[tuple[Any, ...]] = []
+    known = tvm.get_global_func
+
+    def get_global_func(name: str, *arguments: Any) -> Any:
+        if name == "cache_flush_cpu_non_first_arg":
+            return lambda *given: flushed.append(given)
+        return known(name, *arguments)
+
+    monkeypatch.setattr(tvm, "get_global_func", get_global_func)
+    tensor = tvm.runtime.tensor(np.ones(100, "float32"))
+    flush = flusher(tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2}), 2)
+    flush(tensor)
+    flush()
+    # It leaves out its first argument.
+    assert [len(given) for given in flushed] == [2]
+    assert all(each.same_as(tensor) for each in flushed[0])
