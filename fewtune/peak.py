@@ -16,7 +16,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.machine import device_of, has_own_device
 from fewtune.schedule.blocks import CpuTraits
-from fewtune.tvm_runtime import set_threads, tvm
+from fewtune.tvm_runtime import build, set_threads, tvm
 
 # A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
 _STEPS = 14_000
@@ -138,7 +138,7 @@ class MultiplyAdd:
         accumulators = traits.registers - _OPERAND_REGISTERS
         self.flops = multiply_add_flops(threads, accumulators, lanes, _STEPS)
         self._device = device_of(target)
-        self._built = _built(multiply_add_kernel(threads, accumulators, lanes, _STEPS), target)
+        self._built = build(multiply_add_kernel(threads, accumulators, lanes, _STEPS), target)
         # Halved and one added at each step, values stay near two: no denormals, no overflow.
         operands = np.repeat(np.array([[0.5], [1.0]], "float32"), lanes, axis=1)
         sums = np.zeros((threads, accumulators * lanes), "float32")
@@ -198,7 +198,7 @@ class PeakMeter:
         self._shape = (threads, vectors * lanes)
         self._device = device_of(target)
         self._multiply_add = MultiplyAdd(target, threads)
-        self._triad = _built(triad_kernel(threads, lanes, vectors), target)
+        self._triad = build(triad_kernel(threads, lanes, vectors), target)
 
     def measure(self) -> Peak:
         """Measure for about a third of a second; the fastest call counts."""
@@ -215,11 +215,6 @@ class PeakMeter:
 def peak_meter(target: tvm.target.Target, threads: int) -> PeakMeter | None:
     """The meter of a target's machine; None where kernels run on a device of its own."""
     return None if has_own_device(target) else PeakMeter(target, threads)
-
-
-def _built(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    built = tvm.driver.build(module, target=target)
-    return getattr(built, "jit", lambda: built)()
 
 
 def _fastest_s(built: Any, device: Any, arguments: list[Any], repeats: int) -> float:

@@ -17,6 +17,7 @@ import os
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 
 def usable_cores() -> int:
@@ -68,4 +69,31 @@ def set_threads(threads: int) -> None:
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
 
 
-__all__ = ["ms", "register_intrinsics", "relax", "set_threads", "te", "tvm", "usable_cores"]
+def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Compile kernels into a module whose functions can be called in this process."""
+    built = tvm.driver.build(module, target=target)
+    return getattr(built, "jit", lambda: built)()
+
+
+def has_feature(target: tvm.target.Target, feature: str) -> bool:
+    """Whether LLVM knows a CPU target to have a feature; False where nobody can tell."""
+    known = tvm.get_global_func("target.target_has_feature", allow_missing=True)
+    if known is None:
+        return False
+    try:
+        return bool(known(feature, target))
+    except Exception:  # noqa: BLE001 (no LLVM for this target: the safe answer is no)
+        return False
+
+
+__all__ = [
+    "build",
+    "has_feature",
+    "ms",
+    "register_intrinsics",
+    "relax",
+    "set_threads",
+    "te",
+    "tvm",
+    "usable_cores",
+]

@@ -15,7 +15,7 @@ from fewtune.peak import (
     triad_kernel,
 )
 from fewtune.schedule.blocks import CpuTraits
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import build, tvm
 from tests import tuned_tiny
 
 
@@ -41,8 +41,7 @@ def test_accumulators_stay_in_registers() -> None:
 
 
 def test_the_triad_reads_two_buffers_and_writes_the_third() -> None:
-    built = tvm.driver.build(triad_kernel(2, 8, 5), target=tuned_tiny.target())
-    built = getattr(built, "jit", lambda: built)()
+    built = build(triad_kernel(2, 8, 5), tuned_tiny.target())
     first, second, written = (
         tvm.runtime.tensor(np.full((2, 40), value, "float32")) for value in (1.0, 2.0, 0.0)
     )

@@ -10,7 +10,7 @@ from fewtune.schedule.search_space import Made, SearchSpace
 from fewtune.schedule.transfer import Donation, move, nearest_tile
 from fewtune.task.extract import task_module
 from fewtune.tuning.measure import module_specs
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import build, tvm
 from tests import tuned_tiny
 
 
@@ -60,8 +60,7 @@ def product(rows: int, columns: int, inner: int) -> tvm.IRModule:
 
 def results(module: tvm.IRModule) -> np.ndarray:
     """What a module computes from seeded inputs."""
-    built = tvm.driver.build(module, target=tuned_tiny.target())
-    built = built.jit() if hasattr(built, "jit") else built
+    built = build(module, tuned_tiny.target())
     random = np.random.default_rng(0)
     shapes = [shape for shape, _ in module_specs(module)]
     inputs = [random.standard_normal(shape).astype("float32") for shape in shapes[:-1]]

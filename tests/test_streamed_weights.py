@@ -160,10 +160,10 @@ def test_a_processor_without_that_instruction_has_the_older_one(
     flushed: list[tuple[Any, ...]] = []
     known = tvm.get_global_func
 
-    def get_global_func(name: str, *arguments: Any) -> Any:
+    def get_global_func(name: str, *arguments: Any, **options: Any) -> Any:
         if name == "cache_flush_cpu_non_first_arg":
             return lambda *given: flushed.append(given)
-        return known(name, *arguments)
+        return known(name, *arguments, **options)
 
     monkeypatch.setattr(tvm, "get_global_func", get_global_func)
     tensor = tvm.runtime.tensor(np.ones(100, "float32"))

@@ -12,7 +12,7 @@ import pytest
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning import cold
 from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import build, tvm
 from tests import tuned_tiny
 
 
@@ -51,7 +51,7 @@ def test_weights_outgrow_half_the_cache() -> None:
 
 def test_weights_and_nothing_else_are_flushed_before_each_call() -> None:
     module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
-    built = tvm.driver.build(module, target=tuned_tiny.target())
+    built = build(module, tuned_tiny.target())
     device = tvm.cpu()
     arguments = [
         tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
@@ -59,9 +59,7 @@ def test_weights_and_nothing_else_are_flushed_before_each_call() -> None:
     flusher = cold.WeightFlusher(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     flushed: list[tuple[Any, ...]] = []
     flusher._flush = lambda *given: flushed.append(given)  # noqa: SLF001
-    times_s = flusher.evaluate(
-        getattr(built, "jit", lambda: built)(), device, arguments, [arguments[1]], 3
-    )
+    times_s = flusher.evaluate(built, device, arguments, [arguments[1]], 3)
     assert len(times_s) == 3
     assert min(times_s) > 0
     assert len(flushed) == 3

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewtune.model.winograd import TYPE
+from fewtune.model.winograd import TYPE, filled
 from fewtune.task.analysis import cost_bytes
 from fewtune.tvm_runtime import relax, te, tvm
 
 UNPADDED = "unpadded"
-_BYTES = 4
+BYTES = 4
 # Parts of the throughput of full vectors, guessed from few kernels (1000 filters in half vectors
 # took 1.35 times as long as 1008 in full ones): of halves and quarters, and of shorter ones.
 _PART_VECTOR, _NO_VECTOR = 0.6, 0.3
@@ -59,7 +59,7 @@ class Filters:
     @property
     def padded(self) -> int:
         """As many filters as fill vectors."""
-        return math.ceil(self.filters / self.lanes) * self.lanes
+        return filled(self.filters, self.lanes)
 
     @property
     def flops(self) -> int:
@@ -80,15 +80,15 @@ class Filters:
         """Roughly the time it takes as it is, in the bytes that memory moves in it."""
         has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
         pace = _PART_VECTOR if has_vectors else _NO_VECTOR
-        return cost_bytes(self.flops / pace, _BYTES * self._elements())
+        return cost_bytes(self.flops / pace, BYTES * self._elements())
 
     def _padded_cost(self) -> float:
         """The same of the padded one, whose result is written once more and read again."""
         elements = self._elements() + self.points * (self.padded + self.filters)
-        return cost_bytes(self.flops + self.added_flops, _BYTES * elements, calls=2)
+        return cost_bytes(self.flops + self.added_flops, BYTES * elements, calls=2)
 
     def _elements(self) -> float:
-        return self.given + self.depth * self.filters / 2 + self.points * self.filters
+        return plain_elements(self.given, self.depth, self.filters, self.points)
 
 
 class Padding:
@@ -153,6 +153,22 @@ class Padding:
         given = [int(extent) for extent in call.args[0].ty.shape]
         points = math.prod(result[:-1])
         return Filters(filters, math.prod(kernel), points, math.prod(given), self.lanes)
+
+
+def plain_elements(given: int, depth: int, filters: int, points: int) -> float:
+    """What a plain sum moves: weights count half, being fetched ahead of the arithmetic.
+
+    Parameters
+    ----------
+    given : int
+        Elements of the input.
+    depth : int
+        Products that are summed for one output.
+    filters : int
+    points : int
+        Outputs of one filter.
+    """
+    return given + depth * filters / 2 + points * filters
 
 
 def unpadded(given: te.Tensor, filters: int) -> te.Tensor:

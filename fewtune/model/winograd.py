@@ -94,7 +94,7 @@ class Convolution:
     @property
     def padded_filters(self) -> int:
         """Filters of the products: as many as fill vectors, the last ones perhaps zero."""
-        return math.ceil(self.filters / LANES) * LANES
+        return filled(self.filters, LANES)
 
     def tiles(self, m: int) -> tuple[int, int]:
         """Rows and columns of tiles of ``m x m`` outputs, the last ones perhaps in part."""
@@ -108,6 +108,11 @@ class Convolution:
         """Places of all tiles: rows of the products."""
         rows, columns = self.tiles(m)
         return (m + KERNEL - 1) ** 2 * self.shape[0] * rows * columns
+
+
+def filled(filters: int, lanes: int) -> int:
+    """As many filters as fill vectors."""
+    return math.ceil(filters / lanes) * lanes
 
 
 def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fewtune.model.padding import Legalizer, known_weights
+from fewtune.model.padding import BYTES, Legalizer, known_weights, plain_elements
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
@@ -20,7 +20,6 @@ from fewtune.model.winograd import (
 from fewtune.task.analysis import cost_bytes
 from fewtune.tvm_runtime import relax
 
-_BYTES = 4
 # Of what lies between the transforms: a large image's tiles are not to fill the memory.
 _MOST_BYTES = 2**28
 # What transforming has to bring the estimate down to: the estimate is rough.
@@ -41,13 +40,14 @@ def cost(convolution: Convolution, m: int) -> float:
     given = batch * height * width * channels
     result = batch * convolution.height * convolution.width * convolution.filters
     if m == 0:
-        elements = given + convolution.depth * convolution.filters / 2 + result
-        return cost_bytes(convolution.flops, _BYTES * elements, calls=1)
+        filters = convolution.filters
+        elements = plain_elements(given, convolution.depth, filters, result // filters)
+        return cost_bytes(convolution.flops, BYTES * elements)
     tiles = convolution.tile_points(m) * channels
     products = convolution.tile_points(m) * convolution.padded_filters
     weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
     elements = given + tiles + weights / 2 + products + result
-    return cost_bytes(convolution.product_flops(m), _BYTES * elements, calls=3)
+    return cost_bytes(convolution.product_flops(m), BYTES * elements, calls=3)
 
 
 def best_tile(convolution: Convolution) -> int:
@@ -62,7 +62,7 @@ def best_tile(convolution: Convolution) -> int:
 def between_bytes(convolution: Convolution, m: int) -> int:
     """Bytes of the transformed tiles and of their products, which the plain sum does not need."""
     channels = convolution.shape[3] + convolution.padded_filters
-    return _BYTES * convolution.tile_points(m) * channels
+    return BYTES * convolution.tile_points(m) * channels
 
 
 class Chooser:

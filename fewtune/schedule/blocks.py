@@ -10,7 +10,7 @@ import tvm_ffi
 
 from fewtune.model.layout_free import FREE
 from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import has_feature, tvm
 
 ScheduleError = tvm.s_tir.ScheduleError
 
@@ -45,13 +45,7 @@ class CpuTraits:
     @staticmethod
     def of(target: tvm.target.Target) -> CpuTraits:
         """Read the traits off a target's ``mcpu`` and ``num-cores``."""
-        has_feature = tvm.get_global_func("target.target_has_feature", allow_missing=True)
-        wide = False
-        if has_feature is not None:
-            try:
-                wide = bool(has_feature("avx512f", target))
-            except Exception:  # noqa: BLE001 (no LLVM for this target: the narrow choice is safe)
-                wide = False
+        wide = has_feature(target, "avx512f")
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
         # Zen 4 takes two cycles for the two halves of a wide vector.
         in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
@@ -120,6 +114,8 @@ def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
     except NotAffineError:
         return None
     variables = [axis.var for axis in axes]
+    sources = [region.source for region in statement.reads]
+    weights = _weights(sch)
     return Block(
         handle,
         kinds,
@@ -127,19 +123,20 @@ def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
         [walks(region, variables, extents) for region in statement.reads],
         [walks(region, variables, extents) for region in statement.writes],
         str(statement.writes[0].source.dtype),
-        [_weights_bytes(sch, region.source) for region in statement.reads],
+        [_bytes(each) if any(map(each.same_as, weights)) else 0 for each in sources],
     )
 
 
-def _weights_bytes(sch: tvm.s_tir.Schedule, tensor: Any) -> int:
-    """Size of an argument that is a weight; 0 of any other tensor."""
+def _weights(sch: tvm.s_tir.Schedule) -> list[Any]:
+    """The arguments that are weights."""
     functions = {variable.name_hint: each for variable, each in sch.mod.functions_items()}
     function = functions.get("main")
     if function is None or function.attrs is None or FREE not in function.attrs:
-        return 0
-    weights = [function.params[int(place)] for place in function.attrs[FREE]]
-    if not any(tensor.same_as(weight) for weight in weights):
-        return 0
+        return []
+    return [function.params[int(place)] for place in function.attrs[FREE]]
+
+
+def _bytes(tensor: Any) -> int:
     return prod(shape_of(tensor)) * tvm.DataType(str(tensor.dtype)).bits // 8
 
 
@@ -199,7 +196,7 @@ def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
     size = 0
     for region in [*statement.reads, *statement.writes]:
         try:
-            size += prod(shape_of(region.source)) * tvm.DataType(str(region.source.dtype)).bits // 8
+            size += _bytes(region.source)
         except NotAffineError:
             continue
     operations = prod(block.extents)

@@ -83,11 +83,12 @@ class Prior:
             vector = contiguous_axis(block) if block is not None else None
             if block is None or vector is None:
                 continue
-            tiles = register_tiles(block, vector, traits)
+            streamed = streamed_rows(block, vector)
+            tiles = register_tiles(block, vector, traits, streamed)
             if tiles:
                 self._tiles[name], self._blocks[name] = tiles, block
                 self._vector[name] = vector
-                self._shared_along[name] = streamed_rows(block, vector)
+                self._shared_along[name] = streamed
 
     @property
     def informed(self) -> bool:

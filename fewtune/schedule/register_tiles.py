@@ -38,7 +38,9 @@ class RegisterTile:
     held: dict[int, int] | None = None
 
 
-def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[RegisterTile]:
+def register_tiles(
+    block: Block, vector: int, traits: CpuTraits, streamed: frozenset[int]
+) -> list[RegisterTile]:
     """Register tiles by rule, best first: rows along one axis, or two, times whole vectors.
 
     Parameters
@@ -47,6 +49,8 @@ def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[Registe
     vector : int
         The axis that its results are contiguous along.
     traits : CpuTraits
+    streamed : frozenset of int
+        `streamed_rows` of the block.
     """
     lanes = traits.lanes(block.data_type)
     if any(walk is not None and walk[vector].stride not in (0, 1) for walk in block.reads):
@@ -77,19 +81,21 @@ def register_tiles(block: Block, vector: int, traits: CpuTraits) -> list[Registe
             if pace > 0:
                 inner = {vector: elements, **rows}
                 tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, pace)
-    found = [*tiles.values(), *_covering(tiles.values(), block, vector)]
+    rows = {axis: block.extents[axis] for axis in streamed}
+    found = [*tiles.values(), *_covering(tiles.values(), rows, vector)]
     best = max((tile.pace for tile in found), default=0.0)
     good = [tile for tile in found if tile.pace >= _LEAST_PACE * best]
     return sorted(good, key=lambda tile: (-tile.pace, sorted((tile.held or tile.inner).items())))
 
 
-def _covering(tiles: Iterable[RegisterTile], block: Block, vector: int) -> Iterator[RegisterTile]:
+def _covering(
+    tiles: Iterable[RegisterTile], rows: dict[int, int], vector: int
+) -> Iterator[RegisterTile]:
     """Tiles with all rows that streamed weights serve, registers holding some at a time.
 
     Every piece of the weights is read once then, and not again for each tile of rows. The partial
     sums that registers do not hold go to the nearest cache and back: they have to fit it.
     """
-    rows = {axis: block.extents[axis] for axis in streamed_rows(block, vector)}
     if not rows:
         return
     for tile in tiles:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import build, has_feature, tvm
 
 _FEATURE = "clflushopt"
 # float32 values of a cache line.
@@ -65,17 +65,13 @@ def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
         Takes any number of tensors.
     """
     by_tvm = tvm.get_global_func("cache_flush_cpu_non_first_arg")
-    has_feature = tvm.get_global_func("target.target_has_feature")
-    if not has_feature(_FEATURE, target):
-        # It leaves out its first argument.
-        return lambda *tensors: by_tvm(tensors[0], *tensors) if tensors else None
-    built = tvm.driver.build(flush_kernel(threads), target=target)
-    main = getattr(built, "jit", lambda: built)()["main"]
+    main = build(flush_kernel(threads), target)["main"] if has_feature(target, _FEATURE) else None
 
     def flush(*tensors: Any) -> None:
         for tensor in tensors:
             elements = math.prod(int(extent) for extent in tensor.shape)
-            if str(tensor.dtype) != "float32":
+            if main is None or str(tensor.dtype) != "float32":
+                # It leaves out its first argument.
                 by_tvm(tensor, tensor)
             elif elements:
                 main(tensor._create_view((elements,)))  # noqa: SLF001 (TVM's only way)

@@ -101,13 +101,14 @@ class Worker:
         """Compile candidate ``number``; return the seconds it took."""
         from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
+        from fewtune.tvm_runtime import build
+
         started = time.perf_counter()
         module = self._tvm.ir.load_json(module_json)
         module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
         # The checks of arguments make up a third of the code that LLVM gets.
         with self._tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
-            built = self._tvm.driver.build(module, target=self._target)
-        built = getattr(built, "jit", lambda: built)()
+            built = build(module, self._target)
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
         shapes = _argument_shapes(module["main"])
@@ -194,14 +195,16 @@ class Worker:
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
         weights = [arguments[place] for place in built.weight_places] if cold else []
+        weights = to_be_flushed(weights, self._cache_bytes)
         if weights and self._flusher is None:
             # Now, not within the time of a measurement.
             self._flusher = WeightFlusher(self._target, self._threads)
-        return _Kernel(built.code, arguments, to_be_flushed(weights, self._cache_bytes))
+        return _Kernel(built.code, arguments, weights)
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
-        if kernel.weights and self._flusher is not None:
+        if kernel.weights:
+            assert self._flusher is not None
             calls = min(number, _MOST_COLD_CALLS)
             times_s = self._flusher.evaluate(
                 kernel.built, self._device, kernel.arguments, kernel.weights, calls * repeat
