@@ -23,6 +23,7 @@ from fewtune.zoo import classifiers
 from fewtune.zoo.builder import GraphBuilder
 from fewtune.zoo.convnext import convnext_tiny
 from fewtune.zoo.count import multiply_adds
+from fewtune.zoo.practice import practice
 from fewtune.zoo.ssd import ssd512_resnet50
 from fewtune.zoo.transformer import bert_mini
 from fewtune.zoo.yolo import yolov3_mobilenet
@@ -121,6 +122,13 @@ ZOO = {
         partial(classifiers.densenet, depth=169), 14_307_880, 3.36e9, "MXNet model zoo; torchvision"
     ),
     "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
+    # Shapes drawn at random, to learn from.
+    "practice_1": ZooModel(
+        partial(practice, seed=1), 6_089_768, 3_609_148_032, "none published: sum over the layers"
+    ),
+    "practice_2": ZooModel(
+        partial(practice, seed=2), 13_222_408, 3_814_554_624, "none published: sum over the layers"
+    ),
 }
 
 

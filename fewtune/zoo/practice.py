@@ -1,0 +1,93 @@
+"""Networks that nobody deploys: convolutions of random shapes, to learn from how schedules fare.
+
+What is learnt from them says something about any convolutional network, and nothing about the one
+in hand. Shapes are drawn as deployed networks have them: planes from 7x7 to 160x160, channels in
+steps of eight or so, windows of one, three, five and seven, depthwise ones, products over few rows
+and over many. Each layer has an input of its own, so that every task can be of any size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fewtune.zoo.builder import GraphBuilder
+
+_LAYERS = 56
+_PLANES = (7, 8, 10, 12, 13, 14, 15, 16, 19, 20, 24, 26, 27, 28, 32, 38, 40, 48, 52, 55, 56, 64)
+_LARGE_PLANES = (75, 76, 80, 96, 104, 112, 128, 150, 160)
+_CHANNELS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448)
+_MANY_CHANNELS = (512, 576, 640, 768, 960, 1024, 1280, 1536, 2048)
+# Multiply-adds of a layer: less is over before threads have begun, more takes long to measure.
+_LEAST, _MOST = 4e6, 3e8
+_MOST_WEIGHTS = 2**22
+# How often each kind is drawn: by window, stride and whether it is depthwise.
+_KINDS = (
+    (0.40, 1, 1, False),
+    (0.05, 1, 2, False),
+    (0.27, 3, 1, False),
+    (0.09, 3, 2, False),
+    (0.03, 5, 1, False),
+    (0.03, 7, 2, False),
+    (0.08, 3, 1, True),
+    (0.05, 3, 2, True),
+)
+_FIRST_CHANNELS = 3
+_SHORTCUTS = 0.2
+
+
+def practice(builder: GraphBuilder, seed: int) -> None:
+    """Add layers of random shapes.
+
+    Parameters
+    ----------
+    builder : GraphBuilder
+    seed : int
+        Of the shapes; the builder's own is that of the weights.
+    """
+    random = np.random.default_rng([seed, *b"practice"])
+    outputs, filters = [], 0
+    for layer in range(1, _LAYERS + 1):
+        value = _layer(builder, random, f"layer{layer}")
+        filters += builder.channels(value)
+        outputs.append(builder.global_average(value, f"layer{layer}_average"))
+    builder.output(builder.concatenate(outputs, "averages"), (1, filters))
+
+
+def _layer(builder: GraphBuilder, random: np.random.Generator, name: str) -> str:
+    kernel, stride, given, filters, plane, depthwise = _shape(random)
+    groups = given if depthwise else 1
+    value = builder.input(f"{name}_input", (1, given, plane, plane))
+    value = builder.convolution(value, name, filters, kernel, stride, groups=groups, bias=True)
+    if random.random() < _SHORTCUTS:
+        out = _results(plane, kernel, stride)
+        other = builder.input(f"{name}_shortcut", (1, filters, out, out))
+        value = builder.node("Add", [value, other], f"{name}_sum")
+    return builder.activation("Relu", value, f"{name}_relu")
+
+
+def _shape(random: np.random.Generator) -> tuple[int, int, int, int, int, bool]:
+    """Window, stride, input channels, filters, plane, whether depthwise: as dear as is allowed."""
+    while True:
+        _, kernel, stride, depthwise = _KINDS[
+            int(random.choice(len(_KINDS), p=np.array([kind[0] for kind in _KINDS])))
+        ]
+        plane = int(random.choice(_PLANES if random.random() < 0.75 else _LARGE_PLANES))
+        channels = _CHANNELS if plane > 28 or random.random() < 0.5 else _MANY_CHANNELS
+        given, filters = (int(random.choice(channels)) for _ in range(2))
+        if kernel == 7:
+            given = _FIRST_CHANNELS
+        if depthwise:
+            filters = given
+        weights = kernel * kernel * filters * (1 if depthwise else given)
+        # A depthwise convolution has little to compute, and memory to read all the same.
+        dear = 10 if depthwise else 1
+        cost = dear * weights * _results(plane, kernel, stride) ** 2
+        if _LEAST <= cost <= _MOST and weights <= _MOST_WEIGHTS:
+            return kernel, stride, given, filters, plane, depthwise
+
+
+def _results(plane: int, kernel: int, stride: int) -> int:
+    """Height and width of what a convolution gives whose padding keeps the size."""
+    return math.floor((plane + 2 * (kernel // 2) - kernel) / stride) + 1
