@@ -230,9 +230,18 @@ def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, P
     cost_model = BoostedTrees(CostModelOptions(warm_up_samples=2, rounds=2))
     bank = Bank.read(built[1])
     (samples,) = read_samples(built[1], 1)
-    with mock.patch.object(TreeScores, "fit", autospec=True) as fit:
+    asked = samples.features[:1]
+    with (
+        mock.patch.object(TreeScores, "fit", autospec=True) as fit,
+        mock.patch.object(TreeScores, "predict", return_value=np.zeros(1)),
+    ):
         bank.teach(cost_model)
+        # Not before somebody asks.
+        assert not fit.called
+        cost_model.score(asked)
         cost_model.learn_groups({1: samples, 2: samples})
+        cost_model.score(asked)
+        cost_model.score(asked)
     assert cost_model.samples == 3 * len(samples.times_s)
     assert [len(call.args[1]) for call in fit.call_args_list] == [
         len(samples.times_s),
@@ -261,7 +270,7 @@ def test_a_group_without_samples_teaches_nothing() -> None:
     model.learn_groups(
         {"nothing": ([], []), "failed": ([samples[0][:0]], [1.0]), "some": (samples, [1.0] * 8)}
     )
-    assert model.trees.trained
+    assert model.trained
     assert set(model.groups) == {"some"}
     # And nothing more to learn is no reason to fail later.
     model.learn_groups({"nothing": ([], []), "more": (samples, [2.0] * 8)})

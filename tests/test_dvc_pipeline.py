@@ -118,7 +118,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     shutil.copytree(
         PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
     )
-    for folder in ("bank", "logs"):
+    for folder in ("bank", "logs", "predictors"):
         shutil.copytree(PROJECT / folder, root / folder)
     given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), root)
     add_model(str(given), root / "models", MODEL)

@@ -10,11 +10,9 @@ import pytest
 
 from fewtune.schedule.program import Point
 from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.strategies import Explorer, make_strategy
+from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
 from fewtune.tuning.strategies.adaptive import AdaptiveSampling
-from fewtune.tuning.strategies.base import Scorer
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 from tests import recorded, tuned_tiny
 
@@ -25,7 +23,7 @@ TRIALS, BATCH = 48, 8
 def search(name: str, seed: int, trials: int = TRIALS) -> tuple[Explorer, list[Point]]:
     """Run a strategy on the recorded figures; returns what it measured, in order."""
     options = TuneOptions(strategy=name, batch_size=BATCH, seed=seed)
-    strategy = make_strategy(recorded.space(), BoostedTrees(), options, seed)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, seed)
     measured: list[Point] = []
     while len(measured) < trials:
         proposals = strategy.next_batch(min(BATCH, trials - len(measured)))
@@ -67,7 +65,7 @@ def test_a_search_beats_drawing_at_random(name: str) -> None:
 
 def test_a_failed_candidate_is_not_proposed_again() -> None:
     options = TuneOptions(batch_size=4)
-    strategy = make_strategy(recorded.space(), BoostedTrees(), options, 1)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
     seen: set[Point] = set()
     for _ in range(5):
         proposals = strategy.next_batch(4)
@@ -79,7 +77,7 @@ def test_a_failed_candidate_is_not_proposed_again() -> None:
 
 def test_what_an_earlier_run_measured_is_known() -> None:
     strategy, measured = search("evolutionary", 1, 16)
-    later = make_strategy(recorded.space(), BoostedTrees(), TuneOptions(batch_size=8), 2)
+    later = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=8), 2)
     later.remember(measured, [recorded.times_s()[point] for point in measured])
     assert later.fastest(3) == strategy.fastest(3)
     assert later.scorer.trained
@@ -88,7 +86,7 @@ def test_what_an_earlier_run_measured_is_known() -> None:
 
 def test_seeds_come_first_and_the_rest_of_the_batch_is_searched() -> None:
     given = search("evolutionary", 1, 16)[1][:3]
-    strategy = make_strategy(recorded.space(), BoostedTrees(), TuneOptions(batch_size=8), 2)
+    strategy = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=8), 2)
     strategy.begin_from(given)
     batch = [proposal.point for proposal in strategy.next_batch(8)]
     assert batch[:3] == given
@@ -108,7 +106,7 @@ def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:
 
 def test_a_small_space_is_searched_to_its_end() -> None:
     options = TuneOptions(strategy="random", batch_size=64)
-    strategy = make_strategy(recorded.space(), BoostedTrees(), options, 1)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
     strategy._rejected.update(recorded.points()[:-10])
     proposals = strategy.next_batch(64)
     assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
@@ -116,7 +114,7 @@ def test_a_small_space_is_searched_to_its_end() -> None:
 
 def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> None:
     space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    search = EvolutionarySearch(space, Scorer(space, BoostedTrees()), TuneOptions(), 0)
+    search = EvolutionarySearch(space, Knowledge(), TuneOptions(), 0)
     pool = search.gather(search.draw, 24)
     prior = search.prior
     tried = pool[0]
@@ -135,5 +133,5 @@ def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> N
     assert len({p.point for p in chosen}) == 4
     # Without the rule the model alone decides, but for one that it has no say in.
     plain = TuneOptions(informed_start=False)
-    search = EvolutionarySearch(space, search.scorer, plain, 0)
+    search = EvolutionarySearch(space, search.knowledge, plain, 0)
     assert search.select(offered, scores, 4)[:3] == offered[:3]

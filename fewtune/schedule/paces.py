@@ -14,7 +14,15 @@ from math import gcd, log2
 
 import numpy as np
 
-from fewtune.schedule.program import Choice, Decision, Program, written_levels
+from fewtune.schedule.program import (
+    AHEAD,
+    INLINED,
+    OUTSIDE,
+    Choice,
+    Decision,
+    Program,
+    written_levels,
+)
 from fewtune.schedule.tiling import divisors, tile_rate
 
 # What is expected to run at a part of the best throughput is drawn this power of it as often.
@@ -43,6 +51,9 @@ _LONGEST_WINDOW = 11
 _WINDOW_INSIDE = 0.3
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
+# Of data that is padded within what reads it, at an outer loop, ahead of everything, or anywhere:
+# by full runs of the seven models on the Xeon.
+_PADDED = {INLINED: 1.0, OUTSIDE: 0.92, AHEAD: 0.84, None: 0.8}
 # Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
 # among threads, which all read the same weights then; with each doubling away from the inner
 # reduction that the best schedules had, about so many multiply-adds of vectors in a tile.
@@ -69,6 +80,12 @@ def outer_pace(thread: int, cache: int) -> float:
 def shared_pace(thread: int) -> float:
     """The expected pace where rows that share streamed weights are cut so among threads."""
     return float(_SHARED_DOUBLED ** log2(thread))
+
+
+def padding_location(random: np.random.Generator) -> Decision | None:
+    """Where data is padded; None leaves it to be drawn while the schedule is made."""
+    places = list(_PADDED)
+    return places[int(random.choice(len(places), p=likelihoods(list(_PADDED.values()))))]
 
 
 def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import gcd, log2, prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe
 from fewtune.schedule.paces import (
     likelihoods,
     outer_pace,
+    padding_location,
     reduction_tile,
     rows_are_outside,
     shared_pace,
@@ -27,6 +29,7 @@ from fewtune.schedule.paces import (
 )
 from fewtune.schedule.program import (
     CATEGORICAL,
+    LOCATION,
     TILE,
     Choice,
     Decision,
@@ -48,6 +51,27 @@ _WORTH_TRYING = 0.85
 _Iterations = frozenset[tuple[int, int, int]]
 # The same of each block that there is a rule for, by its name.
 TileKey = tuple[tuple[str, _Iterations], ...]
+
+
+class Contraction(NamedTuple):
+    """A block that there is a rule for.
+
+    Attributes
+    ----------
+    name : str
+    block : Block
+    vector : int
+        The axis that its results are contiguous along.
+    streamed : frozenset of int
+        Axes along which its weights stand still, where these are large and serve few rows.
+    lanes : int
+    """
+
+    name: str
+    block: Block
+    vector: int
+    streamed: frozenset[int]
+    lanes: int
 
 
 class Prior:
@@ -93,6 +117,20 @@ class Prior:
     @property
     def informed(self) -> bool:
         return bool(self._tiles)
+
+    @property
+    def contraction(self) -> Contraction | None:
+        """The contraction that most of the work is; None where there is no rule for one."""
+        if not self._tiles:
+            return None
+        name = max(self._blocks, key=lambda each: (prod(self._blocks[each].extents), each))
+        return Contraction(
+            name,
+            self._blocks[name],
+            self._vector[name],
+            self._shared_along[name],
+            self._lanes,
+        )
 
     def draw(self, random: np.random.Generator) -> Point:
         """One point, of any of the programs."""
@@ -198,6 +236,8 @@ class Prior:
         random: np.random.Generator,
     ) -> Decision | None:
         block = self._blocks.get(choice.block)
+        if choice.kind == LOCATION:
+            return padding_location(random)
         if choice.kind == CATEGORICAL:
             return unroll_depth(choice, random, streamed=any(self._shared_along.values()))
         if block is None or not isinstance(choice.given, tuple):

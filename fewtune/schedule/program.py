@@ -17,6 +17,9 @@ Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
+# Locations that are no loops, as TVM numbers them: within what reads a result, and ahead of
+# everything; and an outer loop, inside of which no more than a thread's tile is needed.
+INLINED, AHEAD, OUTSIDE = -2, -1, 2
 _WRITTEN_BACK = "ReverseComputeAt"
 
 

@@ -10,14 +10,13 @@ at the budgets of selective tuning (`benchmarks/engine.py`).
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tvm_ffi
 
+from fewtune.trees import xgboost_alone
 from fewtune.tvm_runtime import ms, tvm
 
 if TYPE_CHECKING:
@@ -59,24 +58,6 @@ def _pack(features: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(features, axis=0), owners
 
 
-def _xgboost() -> Any:
-    """Xgboost without the wrappers for scikit-learn and pandas.
-
-    It imports both, and scipy's statistics with them, where they are installed: 3 s at every start
-    of a tuning process, for classes that nobody uses here.
-    """
-    if "xgboost" not in sys.modules:
-        absent = [name for name in ("sklearn", "pandas") if name not in sys.modules]
-        # None in this table is how Python is told that a module cannot be imported.
-        sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
-        try:
-            importlib.import_module("xgboost")
-        finally:
-            for name in absent:
-                del sys.modules[name]
-    return sys.modules["xgboost"]
-
-
 class TreeScores:
     """The trees themselves, free of TVM: fit on (features, labels), predict scores.
 
@@ -102,7 +83,7 @@ class TreeScores:
         labels : ndarray, (candidates,)
             1 for a task's best candidate, 0 for one that failed.
         """
-        xgboost = _xgboost()
+        xgboost = xgboost_alone()
         rows, owners = _pack(features)
         matrix = xgboost.QuantileDMatrix(
             rows, max_bin=64, nthread=self.options.threads, label=labels[owners]
@@ -155,6 +136,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         self.groups: dict[Hashable, _Group] = {}
         self.samples = 0
         self.trained_samples = 0
+        self._is_due = False
         self.random = np.random.default_rng(options.seed)
 
     def load(self, path: str) -> None:
@@ -167,7 +149,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         """Nothing: the loop teaches the model itself, with `learn`."""
 
     def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:
-        """Take in measured candidates of one task, and train anew when the data has grown.
+        """Take in measured candidates of one task; trees are trained anew when they have grown.
 
         Parameters
         ----------
@@ -182,7 +164,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
     def learn_groups(
         self, groups: Mapping[Hashable, tuple[Sequence[np.ndarray], Sequence[float]]]
     ) -> None:
-        """Take in measured candidates of several tasks, and train at most once.
+        """Take in measured candidates of several tasks; trees are trained at most once for them.
 
         Parameters
         ----------
@@ -201,19 +183,31 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         if self.samples - self.trained_samples < self.options.retrain_growth * self.trained_samples:
             return
         self.trained_samples = self.samples
-        if self.samples >= self.options.warm_up_samples:
-            everything = [rows for known in self.groups.values() for rows in known.features]
-            labels = np.concatenate([known.labels() for known in self.groups.values()])
-            self.trees.fit(everything, labels.astype("float64"))
+        self._is_due = self.samples >= self.options.warm_up_samples
+
+    @property
+    def trained(self) -> bool:
+        """Whether scores mean anything."""
+        return self._is_due or self.trees.trained
+
+    def _train(self) -> None:
+        """Train, if that is due: not before somebody asks, which nobody may."""
+        if not self._is_due:
+            return
+        self._is_due = False
+        everything = [rows for known in self.groups.values() for rows in known.features]
+        labels = np.concatenate([known.labels() for known in self.groups.values()])
+        self.trees.fit(everything, labels.astype("float64"))
 
     def predict(self, context, candidates) -> np.ndarray:  # noqa: ANN001
         """Scores, (candidates,), for TVM's own search; random until the model is trained."""
-        if not self.trees.trained:
+        if not self.trained:
             return self.random.uniform(size=len(candidates))
         return self.score(self.features(context, candidates))
 
     def score(self, features: list[np.ndarray]) -> np.ndarray:
         """Scores of candidates by their features; only of a trained model."""
+        self._train()
         empty = np.zeros((1, 164), dtype="float32")
         return self.trees.predict([rows if len(rows) else empty for rows in features])
 

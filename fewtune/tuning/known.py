@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tvm_ffi
 
+from fewtune.predictor.features import DecisionFeatures
+from fewtune.predictor.pretrained import TaskSamples
+from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import Point, Trace
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.log import Trial, best_trials, read_trace
-from fewtune.tuning.strategies import Scorer, remade
+from fewtune.tuning.strategies import Guide, Knowledge, Scorer, remade
 from fewtune.tvm_runtime import ms
 
 
@@ -52,16 +55,47 @@ def learnable(
     return Scorer(space, cost_model).features([p.schedule for p in proposals]), times_s
 
 
-def teach(cost_model: BoostedTrees, taught: list[tuple[SearchSpace, list[Trial]]]) -> None:
-    """Let a cost model learn from the trials of several tasks, in one training."""
+def teach(knowledge: Knowledge, taught: list[tuple[SearchSpace, list[Trial]]]) -> None:
+    """Let a run learn from the trials of several tasks.
+
+    The predictor learns of tasks that it knows about, the cost model of the rest, in one training.
+    """
+    rest = []
+    for space, trials in taught:
+        guide = Guide.of(space, Prior(space), knowledge.predictor, is_cold=knowledge.is_cold)
+        if guide is None:
+            rest.append((space, trials))
+        else:
+            guide.learn_points(*known_points(space, trials))
+    cost_model = knowledge.cost_model
     cost_model.learn_groups(
         {
             tvm_ffi.structural_hash(space.module): learnable(
                 cost_model, space, _traces(space, trials)
             )
-            for space, trials in taught
+            for space, trials in rest
         }
     )
+
+
+def task_samples(space: SearchSpace, trials: list[Trial], *, is_cold: bool) -> TaskSamples | None:
+    """What a predictor can learn from a task's trials; None where it is of no kind that it knows.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    trials : list of Trial
+    is_cold : bool
+        Whether weights were not in the caches when they were measured.
+    """
+    contraction = Prior(space).contraction
+    if contraction is None:
+        return None
+    features = DecisionFeatures(space.programs, contraction, is_cold=is_cold)
+    points, times_s = known_points(space, trials)
+    if not features.is_usable or not points:
+        return None
+    return TaskSamples(features.of(points), np.array(times_s))
 
 
 def _traces(space: SearchSpace, trials: list[Trial]) -> Iterator[tuple[Trace, float]]:

@@ -17,6 +17,8 @@ from fewtune.tuning.strategies import Explorer, Proposal
 # A task that nobody gives anything, and that is at least this part of the model's estimated time,
 # gets so many times the schedules drawn and measured: without a donor two are a lottery.
 _LARGE, _ALONE_TIMES = 0.02, 3
+# So many are drawn for the predictor to choose from.
+_LOOKED_AT = 256
 
 
 class Offer(NamedTuple):
@@ -84,7 +86,7 @@ def offers_for(
             offers.setdefault(digest, Offer(Proposal(one.schedule, one.point), donor, rank))
     is_lottery = not offers and task.share >= _LARGE and not task.is_streamed
     times = _ALONE_TIMES if is_lottery else 1
-    if draws and (search.scorer.trained or not offers):
+    if draws and (search.judge.trained or not offers):
         for proposal in _drawn(search, options.seed, task.name, times * options.draws):
             digest = tvm_ffi.structural_hash(proposal.schedule.mod)
             offers.setdefault(digest, Offer(proposal, None, None))
@@ -97,7 +99,10 @@ def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Proposal]
     if not search.prior.informed:
         return []
     random = np.random.default_rng([seed, *name.encode()])
-    points = list(dict.fromkeys(search.prior.draw(random) for _ in range(count)))
+    looked_at = count if search.guide is None else max(count, _LOOKED_AT)
+    points = list(dict.fromkeys(search.prior.draw(random) for _ in range(looked_at)))
+    if search.guide is not None:
+        points = search.guide.ordered(points)[:count]
     made = search.space.make_all(points, range(1, len(points) + 1))
     return [Proposal(one.schedule, one.point) for one in made if one.schedule is not None]
 
@@ -106,7 +111,7 @@ def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]
     """The nearest donor's best, and beside it those that the cost model rates best here."""
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
-    if len(offers) <= count or not search.scorer.trained:
+    if len(offers) <= count or not search.judge.trained:
         return offers[:count]
     # The model may err; what is best for the most similar task is a good guess without it.
     first = [0] if offers[0].donor is not None else []

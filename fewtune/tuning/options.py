@@ -35,6 +35,11 @@ class TuneOptions(BaseModel):
     informed_start: bool = Field(
         default=True, description="begin from tiles that fill the vector registers (CPU)"
     )
+    predictor: str = Field(
+        default="auto",
+        description="pretrained predictor that rates candidates: auto (the one that comes with "
+        "fewtune, where it knows the CPU's vectors), never, or a path, such as predictors/mine",
+    )
     population_ratio: float = Field(
         default=1.5, ge=1, le=100, description="candidates scored for each one measured"
     )
@@ -89,6 +94,9 @@ class ShareOptions(BaseModel):
         lt=1,
         description="end the refinement when its next batch promises less than this part of the "
         "model's latency",
+    )
+    predictor: str = Field(
+        default="auto", description="pretrained predictor that rates candidates, as in tune"
     )
     measure_known: bool = Field(
         default=False,

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.machine import has_own_device
+from fewtune.predictor.predictor import predictor_for
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
-from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, replay, trace_key
@@ -26,7 +26,7 @@ from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
 from fewtune.tuning.state import RunState, TaskState
-from fewtune.tuning.strategies import Explorer, make_strategy
+from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
 from fewtune.tvm_runtime import tvm
 
 _FINALISTS = 4
@@ -87,7 +87,9 @@ class Session:
         self.journal = journal
         self.progress = progress
         self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
-        self.cost_model = BoostedTrees(CostModelOptions())
+        self.knowledge = Knowledge(
+            predictor=predictor_for(options.predictor, target), is_cold=cold_weights
+        )
         self._searches: dict[str, Explorer] = {}
         self._spaces: dict[str, SearchSpace] = {}
         self._seeds = seeds or {}
@@ -297,7 +299,7 @@ class Session:
             space = self.space_of(state)
             search = make_strategy(
                 space,
-                self.cost_model,
+                self.knowledge,
                 self.options,
                 # Another seed after a resumption, or it would draw its first batch again.
                 seed=1 + self.options.seed + 7919 * len(state.trials),

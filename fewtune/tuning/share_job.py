@@ -12,7 +12,6 @@ from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial
@@ -20,6 +19,7 @@ from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.sharing import Known, Sharing, Taker
+from fewtune.tuning.strategies import Knowledge
 from fewtune.tvm_runtime import tvm
 
 
@@ -62,13 +62,13 @@ def _teach(
     job: dict[str, Any],
     by_name: dict[str, Task],
     target: tvm.target.Target,
-    cost_model: BoostedTrees,
+    knowledge: Knowledge,
 ) -> None:
-    """Let the cost model learn from the donors' trials, and from the bank's."""
+    """Let cost model and predictor learn from the donors' trials, and from the bank's."""
     taught = [
         (SearchSpace(by_name[n].mod, target), [Trial.from_json(e) for e in entries])
         for n, entries in job["taught"].items()
     ]
-    teach(cost_model, taught)
+    teach(knowledge, taught)
     if job["bank"] is not None:
-        Bank.read(Path(job["bank"])).teach(cost_model)
+        Bank.read(Path(job["bank"])).teach(knowledge.cost_model)

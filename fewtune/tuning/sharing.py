@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
@@ -33,7 +32,7 @@ from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import TaskState
-from fewtune.tuning.strategies import Explorer
+from fewtune.tuning.strategies import Explorer, Knowledge
 from fewtune.tvm_runtime import tvm
 
 KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
@@ -103,7 +102,7 @@ class Sharing(Session):
         takers: dict[str, Taker],
         donations: dict[str, list[Donation]],
         known: dict[str, Known],
-        teach: Callable[[BoostedTrees], None],
+        teach: Callable[[Knowledge], None],
         peers: list[TaskProgress],
         sharing: ShareOptions,
         target: tvm.target.Target,
@@ -117,6 +116,7 @@ class Sharing(Session):
             trials_per_task=max(1, sharing.refine_trials),
             batch_size=_REFINING_BATCH,
             least_gain=sharing.least_gain,
+            predictor=sharing.predictor,
             seed=sharing.seed,
         )
         super().__init__(
@@ -158,7 +158,7 @@ class Sharing(Session):
         rest = [name for name, state in self.state.tasks.items() if state.taken is None]
         if rest:
             with self.measurer.phases.timed("model_update_s"):
-                self._teach(self.cost_model)
+                self._teach(self.knowledge)
         self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))

@@ -9,35 +9,75 @@ and over many. Each layer has an input of its own, so that every task can be of 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from fewtune.zoo.builder import GraphBuilder
 
 _LAYERS = 56
-_PLANES = (7, 8, 10, 12, 13, 14, 15, 16, 19, 20, 24, 26, 27, 28, 32, 38, 40, 48, 52, 55, 56, 64)
-_LARGE_PLANES = (75, 76, 80, 96, 104, 112, 128, 150, 160)
-_CHANNELS = (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448)
-_MANY_CHANNELS = (512, 576, 640, 768, 960, 1024, 1280, 1536, 2048)
 # Multiply-adds of a layer: less is over before threads have begun, more takes long to measure.
 _LEAST, _MOST = 4e6, 3e8
 _MOST_WEIGHTS = 2**22
-# How often each kind is drawn: by window, stride and whether it is depthwise.
-_KINDS = (
-    (0.40, 1, 1, False),
-    (0.05, 1, 2, False),
-    (0.27, 3, 1, False),
-    (0.09, 3, 2, False),
-    (0.03, 5, 1, False),
-    (0.03, 7, 2, False),
-    (0.08, 3, 1, True),
-    (0.05, 3, 2, True),
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """What is drawn from.
+
+    Attributes
+    ----------
+    kinds : tuple of (float, int, int, bool)
+        How often each kind is drawn, its window, its stride, and whether it is depthwise.
+    planes, large_planes : tuple of int
+        Heights, which are widths as well: three draws of four are of the first.
+    channels, many_channels : tuple of int
+        Of the second, half of the draws on planes up to 28 are.
+    """
+
+    kinds: tuple[tuple[float, int, int, bool], ...]
+    planes: tuple[int, ...]
+    large_planes: tuple[int, ...]
+    channels: tuple[int, ...]
+    many_channels: tuple[int, ...]
+
+
+_ANY = _Shapes(
+    (
+        (0.40, 1, 1, False),
+        (0.05, 1, 2, False),
+        (0.27, 3, 1, False),
+        (0.09, 3, 2, False),
+        (0.03, 5, 1, False),
+        (0.03, 7, 2, False),
+        (0.08, 3, 1, True),
+        (0.05, 3, 2, True),
+    ),
+    (7, 8, 10, 12, 13, 14, 15, 16, 19, 20, 24, 26, 27, 28, 32, 38, 40, 48, 52, 55, 56, 64),
+    (75, 76, 80, 96, 104, 112, 128, 150, 160),
+    (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448),
+    (512, 576, 640, 768, 960, 1024, 1280, 1536, 2048),
+)
+# What networks for images of 224 to 512 have most, with more of the 3x3 convolutions that become
+# products of Winograd's tiles.
+_USUAL = _Shapes(
+    (
+        (0.40, 1, 1, False),
+        (0.05, 1, 2, False),
+        (0.48, 3, 1, False),
+        (0.05, 3, 2, False),
+        (0.02, 3, 1, True),
+    ),
+    (7, 10, 13, 14, 16, 19, 20, 26, 28, 32, 38),
+    (52, 56, 64, 75, 104, 112),
+    (16, 32, 48, 64, 96, 128, 160, 192, 256),
+    (256, 384, 512, 768, 1024, 2048),
 )
 _FIRST_CHANNELS = 3
 _SHORTCUTS = 0.2
 
 
-def practice(builder: GraphBuilder, seed: int) -> None:
+def practice(builder: GraphBuilder, seed: int, usual: bool) -> None:
     """Add layers of random shapes.
 
     Parameters
@@ -45,18 +85,21 @@ def practice(builder: GraphBuilder, seed: int) -> None:
     builder : GraphBuilder
     seed : int
         Of the shapes; the builder's own is that of the weights.
+    usual : bool
+        Whether shapes are those that networks have most.
     """
     random = np.random.default_rng([seed, *b"practice"])
+    shapes = _USUAL if usual else _ANY
     outputs, filters = [], 0
     for layer in range(1, _LAYERS + 1):
-        value = _layer(builder, random, f"layer{layer}")
+        value = _layer(builder, random, shapes, f"layer{layer}")
         filters += builder.channels(value)
         outputs.append(builder.global_average(value, f"layer{layer}_average"))
     builder.output(builder.concatenate(outputs, "averages"), (1, filters))
 
 
-def _layer(builder: GraphBuilder, random: np.random.Generator, name: str) -> str:
-    kernel, stride, given, filters, plane, depthwise = _shape(random)
+def _layer(builder: GraphBuilder, random: np.random.Generator, shapes: _Shapes, name: str) -> str:
+    kernel, stride, given, filters, plane, depthwise = _shape(random, shapes)
     groups = given if depthwise else 1
     value = builder.input(f"{name}_input", (1, given, plane, plane))
     value = builder.convolution(value, name, filters, kernel, stride, groups=groups, bias=True)
@@ -67,14 +110,15 @@ def _layer(builder: GraphBuilder, random: np.random.Generator, name: str) -> str
     return builder.activation("Relu", value, f"{name}_relu")
 
 
-def _shape(random: np.random.Generator) -> tuple[int, int, int, int, int, bool]:
+def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int, int, int, bool]:
     """Window, stride, input channels, filters, plane, whether depthwise: as dear as is allowed."""
     while True:
-        _, kernel, stride, depthwise = _KINDS[
-            int(random.choice(len(_KINDS), p=np.array([kind[0] for kind in _KINDS])))
-        ]
-        plane = int(random.choice(_PLANES if random.random() < 0.75 else _LARGE_PLANES))
-        channels = _CHANNELS if plane > 28 or random.random() < 0.5 else _MANY_CHANNELS
+        often = np.array([kind[0] for kind in shapes.kinds])
+        _, kernel, stride, depthwise = shapes.kinds[int(random.choice(len(often), p=often))]
+        planes = shapes.planes if random.random() < 0.75 else shapes.large_planes
+        plane = int(random.choice(planes))
+        few = plane > 28 or random.random() < 0.5
+        channels = shapes.channels if few else shapes.many_channels
         given, filters = (int(random.choice(channels)) for _ in range(2))
         if kernel == 7:
             given = _FIRST_CHANNELS
@@ -84,7 +128,7 @@ def _shape(random: np.random.Generator) -> tuple[int, int, int, int, int, bool]:
         # A depthwise convolution has little to compute, and memory to read all the same.
         dear = 10 if depthwise else 1
         cost = dear * weights * _results(plane, kernel, stride) ** 2
-        if _LEAST <= cost <= _MOST and weights <= _MOST_WEIGHTS:
+        if _LEAST <= cost <= _MOST and kernel <= plane and weights <= _MOST_WEIGHTS:
             return kernel, stride, given, filters, plane, depthwise
 
 

@@ -124,10 +124,16 @@ ZOO = {
     "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
     # Shapes drawn at random, to learn from.
     "practice_1": ZooModel(
-        partial(practice, seed=1), 6_089_768, 3_609_148_032, "none published: sum over the layers"
+        partial(practice, seed=1, usual=False),
+        6_089_768,
+        3_609_148_032,
+        "none published: sum over the layers",
     ),
     "practice_2": ZooModel(
-        partial(practice, seed=2), 13_222_408, 3_814_554_624, "none published: sum over the layers"
+        partial(practice, seed=2, usual=True),
+        15_779_984,
+        3_624_438_320,
+        "none published: sum over the layers",
     ),
 }
 

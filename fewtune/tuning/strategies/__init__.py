@@ -1,18 +1,19 @@
 """Search strategies: each proposes batches of schedules for one task, and learns how they fared.
 
-A strategy sees the task's search space, what was measured so far, and the cost model; it knows
-nothing of workers or devices, so that it runs on a recorded log as well as on a machine.
+A strategy sees the task's search space, what was measured so far, the cost model and the predictor;
+it knows nothing of workers or devices, so that it runs on a recorded log as well as on a machine.
 """
 
 from __future__ import annotations
 
 from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies.adaptive import AdaptiveSampling
 from fewtune.tuning.strategies.annealing import SimulatedAnnealing
-from fewtune.tuning.strategies.base import Explorer, Proposal, Scorer, remade
+from fewtune.tuning.strategies.base import Explorer, Knowledge, remade
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from fewtune.tuning.strategies.guide import Guide
+from fewtune.tuning.strategies.judge import Proposal, Scorer
 from fewtune.tuning.strategies.native import NativeSearch
 from fewtune.tuning.strategies.uniform import RandomSearch
 
@@ -26,20 +27,20 @@ _STRATEGIES: dict[str, type[Explorer]] = {
 
 
 def make_strategy(
-    space: SearchSpace, cost_model: BoostedTrees, options: TuneOptions, seed: int
+    space: SearchSpace, knowledge: Knowledge, options: TuneOptions, seed: int
 ) -> Explorer:
     """The strategy that ``options.strategy`` names, for one task.
 
     Parameters
     ----------
     space : SearchSpace
-    cost_model : BoostedTrees
+    knowledge : Knowledge
         Shared by all tasks of a run.
     options : TuneOptions
     seed : int
         Equal seeds and equal outcomes give equal proposals.
     """
-    return _STRATEGIES[options.strategy](space, Scorer(space, cost_model), options, seed)
+    return _STRATEGIES[options.strategy](space, knowledge, options, seed)
 
 
-__all__ = ["Explorer", "Proposal", "Scorer", "make_strategy", "remade"]
+__all__ = ["Explorer", "Guide", "Knowledge", "Proposal", "Scorer", "make_strategy", "remade"]

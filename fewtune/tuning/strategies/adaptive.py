@@ -16,8 +16,8 @@ from collections import Counter
 import numpy as np
 
 from fewtune.schedule.program import Decision, Point
-from fewtune.tuning.strategies.base import Proposal
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from fewtune.tuning.strategies.judge import Proposal
 
 # The least loss that one more cluster has to save, as a part of the loss of one cluster.
 _KNEE = 0.02
@@ -26,9 +26,11 @@ _KNEE = 0.02
 class AdaptiveSampling(EvolutionarySearch):
     """Candidates as evolutionary search finds them; of these, the centres of clusters."""
 
+    made_for_each = 2
+
     def select(self, pool: list[Proposal], scores: np.ndarray, count: int) -> list[Proposal]:
         """One candidate a cluster, the clusters made from the better part of the pool."""
-        if len(pool) <= 2 or not self.scorer.trained:
+        if len(pool) <= 2 or not self.judge.trained:
             return pool[:count]
         order = np.argsort(-scores, kind="stable")[: max(count, len(pool) // 2)]
         kept = [pool[int(i)] for i in order]

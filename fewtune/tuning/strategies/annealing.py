@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from fewtune.schedule.program import Point
-from fewtune.tuning.strategies.base import Explorer, Proposal
+from fewtune.tuning.strategies.base import Explorer
+from fewtune.tuning.strategies.judge import Proposal
 
 _STEPS = 4
 _UNSCORED = 0.05
@@ -23,7 +24,7 @@ class SimulatedAnnealing(Explorer):
     _chains: list[Proposal] | None = None
 
     def propose(self, count: int) -> list[Proposal]:
-        if not self.scorer.trained:
+        if not self.judge.trained:
             return self.gather(self.draw, count)
         visited = self.walk(max(count, round(count * self.options.population_ratio / 2)))
         order = sorted(visited, key=lambda point: -visited[point][1])

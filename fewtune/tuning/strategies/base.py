@@ -4,68 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import tvm_ffi
 
+from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import Point
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.cost_model import BoostedTrees
 from fewtune.tuning.options import TuneOptions
-from fewtune.tvm_runtime import tvm
+from fewtune.tuning.strategies.guide import Guide
+from fewtune.tuning.strategies.judge import Judge, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A schedule to be measured.
+@dataclass
+class Knowledge:
+    """What a run knows of how fast candidates are; shared by all its tasks.
 
     Attributes
     ----------
-    schedule : Schedule
-    point : Point
-    features : ndarray or None
-        (stores, 164), where the strategy extracted them.
+    cost_model : BoostedTrees
+    predictor : Predictor or None
+    is_cold : bool
+        Whether weights are not in the caches when a task begins.
     """
 
-    schedule: tvm.s_tir.Schedule
-    point: Point
-    features: np.ndarray | None = None
-
-
-class Scorer:
-    """The cost model, bound to one task."""
-
-    def __init__(self, space: SearchSpace, cost_model: BoostedTrees) -> None:
-        self._space = space
-        self.cost_model = cost_model
-
-    @property
-    def trained(self) -> bool:
-        return self.cost_model.trees.trained
-
-    def features(self, schedules: list[tvm.s_tir.Schedule]) -> list[np.ndarray]:
-        """Features of schedules, each (stores, 164)."""
-        if not schedules:
-            return []
-        candidates = [self._space.candidate(schedule) for schedule in schedules]
-        return self.cost_model.features(self._space.context, candidates)
-
-    def score(self, features: list[np.ndarray]) -> np.ndarray:
-        """Scores, higher is faster; only of a trained model."""
-        return self.cost_model.score(features)
-
-    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
-        """Take in measured proposals; a failed one took infinitely long."""
-        missing = [p.schedule for p in proposals if p.features is None]
-        extracted = iter(self.features(missing))
-        features = [p.features if p.features is not None else next(extracted) for p in proposals]
-        self.cost_model.learn(self._space.module, features, times_s)
+    cost_model: BoostedTrees = field(default_factory=BoostedTrees)
+    predictor: Predictor | None = None
+    is_cold: bool = False
 
 
 def remade(
@@ -83,21 +55,26 @@ class Explorer:
     Parameters
     ----------
     space : SearchSpace
-    scorer : Scorer
+    knowledge : Knowledge
     options : TuneOptions
     seed : int
 
     Attributes
     ----------
+    scorer : Scorer
+        The cost model, bound to the task.
     times_s : dict
         Seconds by point, of everything measured; infinite where it failed.
     """
 
     uses_model = True
 
-    def __init__(self, space: SearchSpace, scorer: Scorer, options: TuneOptions, seed: int) -> None:
+    def __init__(
+        self, space: SearchSpace, knowledge: Knowledge, options: TuneOptions, seed: int
+    ) -> None:
         self.space = space
-        self.scorer = scorer
+        self.knowledge = knowledge
+        self.scorer = Scorer(space, knowledge.cost_model)
         self.options = options
         self.random = np.random.default_rng(seed)
         self.times_s: dict[Point, float] = {}
@@ -109,6 +86,19 @@ class Explorer:
     def prior(self) -> Prior:
         """Good points to begin from; looking for them takes a while, and not all strategies ask."""
         return Prior(self.space)
+
+    @cached_property
+    def guide(self) -> Guide | None:
+        """What rates points before schedules are made of them; None where nothing can."""
+        knowledge = self.knowledge
+        if knowledge.predictor is None or not self.options.informed_start:
+            return None
+        return Guide.of(self.space, self.prior, knowledge.predictor, is_cold=knowledge.is_cold)
+
+    @property
+    def judge(self) -> Judge:
+        """Who rates candidates."""
+        return self.guide or self.scorer
 
     @property
     def is_informed(self) -> bool:
@@ -141,7 +131,7 @@ class Explorer:
             self.times_s[proposal.point] = time_s
             self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
         if self.uses_model:
-            self.scorer.learn(proposals, times_s)
+            self.judge.learn(proposals, times_s)
 
     def remember(self, points: list[Point], times_s: list[float]) -> None:
         """Take in what an earlier run measured."""
@@ -149,7 +139,7 @@ class Explorer:
         proposals, known_s = remade(self.space, points, times_s)
         self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
         if self.uses_model and proposals:
-            self.scorer.learn(proposals, known_s)
+            self.judge.learn(proposals, known_s)
 
     def close(self) -> None:
         """Free what the strategy holds."""
@@ -201,12 +191,5 @@ class Explorer:
         return list(found.values())
 
     def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
-        """Proposals with features, and their scores: equal ones until the model is trained."""
-        features = self.scorer.features([proposal.schedule for proposal in proposals])
-        proposals = [
-            Proposal(proposal.schedule, proposal.point, rows)
-            for proposal, rows in zip(proposals, features, strict=True)
-        ]
-        if not self.scorer.trained or not proposals:
-            return proposals, np.zeros(len(proposals))
-        return proposals, self.scorer.score([p.features for p in proposals])
+        """Proposals, and their scores: equal ones until there is something to tell them by."""
+        return self.judge.rate(proposals)

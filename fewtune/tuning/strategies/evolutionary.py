@@ -4,7 +4,9 @@ The method is MetaSchedule's (Shao et al. 2022) and Ansor's: mutate the decision
 schedules, let the cost model choose whom to measure. Differences from stock: the first batch comes
 from points that fill the vector registers (`fewtune.schedule.prior`), the population is in
 proportion to the batch (stock: 512 and four generations, whatever the batch), decisions of two
-good schedules are also crossed, and every candidate's features are extracted once.
+good schedules are also crossed, and every candidate's features are extracted once. Where the
+predictor knows the task, generations are of points, which it rates by the hundred, and schedules
+are made of those only that are measured.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import numpy as np
 
 from fewtune.schedule.prior import TileKey
 from fewtune.schedule.program import Point
-from fewtune.tuning.strategies.base import Explorer, Proposal
+from fewtune.tuning.strategies.base import Explorer
+from fewtune.tuning.strategies.guide import Guide
+from fewtune.tuning.strategies.judge import Proposal
 
 # Part of a batch that the model has no say in.
 _UNSCORED = 0.1
@@ -27,6 +31,9 @@ _RETILED = 0.2
 _UNTRIED = 0.25
 # Fastest measured points that have children.
 _PARENTS = 8
+# So many points are drawn, and as many changed, for the predictor to choose from, which looks at
+# decisions alone; half as many descend from those it likes.
+_LOOKED_AT = 128
 # The first batch of a task is chosen from so many times its size, if the model knows other tasks.
 _FIRST_CHOICE = 3
 
@@ -34,11 +41,16 @@ _FIRST_CHOICE = 3
 class EvolutionarySearch(Explorer):
     """Mutates and crosses the fastest schedules; the model chooses among the children."""
 
+    # Schedules made for each one measured, where points are rated before any is made.
+    made_for_each = 1
+
     def propose(self, count: int) -> list[Proposal]:
+        if self.guide is not None:
+            return self._guided(self.guide, count)
         parents = self.fastest(_PARENTS)
         taken: set[Point] = set()
         if not parents:
-            wanted = count * (_FIRST_CHOICE if self.scorer.trained else 1)
+            wanted = count * (_FIRST_CHOICE if self.judge.trained else 1)
             return self.select(*self.scored(self.gather(self.draw, wanted, taken)), count)
         size = max(count, round(count * self.options.population_ratio))
         # Newcomers keep a search alive whose parents all descend from one lucky point.
@@ -46,13 +58,35 @@ class EvolutionarySearch(Explorer):
         children = self.gather(self.child_of(parents), size, taken)
         pool, scores = self.scored(newcomers + children)
         for _ in range(self.options.generations - 1):
-            if not self.scorer.trained:
+            if not self.judge.trained:
                 break
             order = np.argsort(-scores, kind="stable")[:_PARENTS]
             elders = [pool[i].point for i in order] + parents[:2]
             children, more = self.scored(self.gather(self.child_of(elders), size // 2, taken))
             pool, scores = pool + children, np.concatenate([scores, more])
         return self.select(pool, scores, count)
+
+    def _guided(self, guide: Guide, count: int) -> list[Proposal]:
+        """Generations of points; schedules are made of the most promising only."""
+        parents = self.fastest(_PARENTS)
+        pool = [self.draw() for _ in range(_LOOKED_AT)]
+        if parents:
+            child = self.child_of(parents)
+            pool += [child() for _ in range(_LOOKED_AT)]
+        for _ in range(self.options.generations - 1):
+            elders = guide.ordered(pool)[:_PARENTS] + parents[:2]
+            child = self.child_of(elders)
+            pool += [child() for _ in range(_LOOKED_AT // 2)]
+        ranked = iter(guide.ordered(pool, self.times_s))
+        taken: set[Point] = set()
+        if self.made_for_each > 1:
+            made = self.gather(
+                lambda: next(ranked, None) or self.draw(), self.made_for_each * count, taken
+            )
+            return self.select(*self.scored(made), count)
+        unscored = round(_UNSCORED * count)
+        made = self.gather(lambda: next(ranked, None) or self.draw(), count - unscored, taken)
+        return made + self.gather(self.draw, count - len(made), taken)
 
     def child_of(self, parents: list[Point]) -> Callable[[], Point]:
         """Draws children; a parent has the more of them the better it ranks."""
@@ -77,7 +111,7 @@ class EvolutionarySearch(Explorer):
 
     def select(self, pool: list[Proposal], scores: np.ndarray, count: int) -> list[Proposal]:
         """The best by the model, and a few that it has no say in."""
-        if len(pool) <= count or not self.scorer.trained:
+        if len(pool) <= count or not self.judge.trained:
             return pool[:count]
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
         unscored = max(1, round(_UNSCORED * count))

@@ -12,7 +12,8 @@ import math
 import numpy as np
 
 from fewtune.schedule.program import Point
-from fewtune.tuning.strategies.base import Explorer, Proposal
+from fewtune.tuning.strategies.base import Explorer
+from fewtune.tuning.strategies.judge import Proposal
 from fewtune.tvm_runtime import ms
 
 # The database answers what to start from by time; the times are all that is looked at.
@@ -22,6 +23,8 @@ _POPULATION, _GENERATIONS = 64, 2
 class NativeSearch(Explorer):
     """TVM's ``EvolutionarySearch`` behind the interface of a strategy."""
 
+    # It rates candidates by itself, with TVM's features.
+    guide = None
     _context: ms.TuneContext | None = None
 
     def propose(self, count: int) -> list[Proposal]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fewtune.tuning.strategies.base import Explorer, Proposal
+from fewtune.tuning.strategies.base import Explorer
+from fewtune.tuning.strategies.judge import Proposal
 
 
 class RandomSearch(Explorer):

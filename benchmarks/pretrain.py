@@ -1,0 +1,124 @@
+"""Train the predictor anew: ``pretrain.py practice_1 practice_2``, after these were tuned in full.
+
+The models' tuning logs are read from ``out/MODEL/full/tune``; every task of a kind that the
+predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for a model that was tuned
+in full, too: nothing of its shapes is learnt then, and a table says how much slower than the best
+of all its trials the best of those is that the predictor would have had measured, and what drawing
+lots among them comes to.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fewtune.artifacts import Fingerprint, TuneReport
+from fewtune.machine import target_from_json
+from fewtune.model.relax_import import read_lowered
+from fewtune.predictor.pretrained import SHIPPED, Pretrained, TaskSamples
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.table import Table, number
+from fewtune.task.extract import extract_tasks
+from fewtune.tuning.known import measured_trials, task_samples
+from fewtune.tuning.log import read_database
+from stages.places import Places
+
+_TOP = (1, 2, 4, 8)
+_DRAWN = 50
+
+
+# What a task computes, whatever is fused to it: operator, data and weights.
+Shapes = tuple[str, str]
+
+
+class Learnable(NamedTuple):
+    """A task that was tuned in full.
+
+    Attributes
+    ----------
+    shapes : Shapes
+    weight : int
+        How often it occurs in the model.
+    samples : TaskSamples
+    """
+
+    shapes: Shapes
+    weight: int
+    samples: TaskSamples
+
+
+def learnable_of(model: str, places: Places) -> list[Learnable]:
+    """What full tuning measured of a model's tasks."""
+    fingerprint = Fingerprint.read(places.fingerprint)
+    target = target_from_json(fingerprint.target)
+    directory = places.tuned(model, "full")
+    is_cold = TuneReport.read(directory).cold_weights
+    tasks = list(extract_tasks(read_lowered(places.imported(model)), target))
+    database = read_database(directory)
+    tasks = [task for task in tasks if database.has_workload(task.mod)]
+    trials = measured_trials(database, tasks)
+    found = []
+    for task in tasks:
+        space = SearchSpace(task.mod, target)
+        samples = task_samples(space, trials[task.info.name], is_cold=is_cold)
+        if samples is not None:
+            shapes = (task.info.operator, str(task.info.shapes[:2]))
+            found.append(Learnable(shapes, task.info.weight, samples))
+    return found
+
+
+def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
+    """How much slower than the best of all trials the best of a few is, over a model's tasks."""
+    random = np.random.default_rng(0)
+    rows = []
+    for top in _TOP:
+        found, drawn, best = 0.0, 0.0, 0.0
+        for _, weight, samples in held_out:
+            times_s = samples.times_s
+            order = np.argsort(-pretrained.expected(samples.features), kind="stable")
+            lots = [times_s[random.permutation(len(times_s))[:top]].min() for _ in range(_DRAWN)]
+            found += weight * times_s[order[:top]].min()
+            drawn += weight * float(np.mean(lots))
+            best += weight * times_s.min()
+        rows.append([str(top), number(found / best), number(drawn / best)])
+    return Table(["chosen", "by the predictor", "by lot"], rows)
+
+
+def main() -> None:
+    """Train, write, and say how good it is."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--hold-out", action="append", default=[], metavar="MODEL")
+    parser.add_argument("--output", type=Path, default=SHIPPED)
+    arguments = parser.parse_args()
+    places = Places()
+    fingerprint = Fingerprint.read(places.fingerprint)
+    held_out = {model: learnable_of(model, places) for model in arguments.hold_out}
+    unseen = {each.shapes for tasks in held_out.values() for each in tasks}
+    learnt = [
+        each.samples
+        for model in arguments.models
+        for each in learnable_of(model, places)
+        if each.shapes not in unseen
+    ]
+    conditions = {
+        "machine": fingerprint.identity(),
+        "lanes": CpuTraits.of(target_from_json(fingerprint.target)).lanes("float32"),
+        "models": arguments.models,
+        "held_out": arguments.hold_out,
+        "tasks": len(learnt),
+    }
+    pretrained = Pretrained.train(learnt, conditions)
+    pretrained.write(arguments.output)
+    print(f"{arguments.output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
+    for model, tasks in held_out.items():
+        print(f"\n{model}, time beside the best of all trials:\n")
+        print(regret(pretrained, tasks).markdown())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""What the decisions of a schedule say of it, without the schedule being made.
+
+MetaSchedule's features describe a program, loop by loop and store by store; to have them of a
+candidate, its trace has to be applied, which takes milliseconds. What tells candidates of one
+contraction apart is in their decisions, though: how much of each axis stands in registers, in the
+cache and with each thread, what each of these pieces reads and writes, where results are written
+back. That takes microseconds, so that thousands of candidates can be looked at for each one made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+import numpy as np
+
+from fewtune.schedule.access import Walk
+from fewtune.schedule.prior import Contraction
+from fewtune.schedule.program import (
+    AHEAD,
+    CATEGORICAL,
+    INLINED,
+    LOCATION,
+    OUTSIDE,
+    TILE,
+    Point,
+    Program,
+    written_levels,
+)
+
+# Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
+# one: outer, inner.
+SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
+_THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
+_OUTER, _INNER = range(REDUCTION_LEVELS)
+_REGISTER = (_ROWS, _VECTOR)
+# Windows of kernels; a longer reduction runs over channels.
+_LONGEST_WINDOW = 11
+_BYTES = 4
+# What stands for no location to choose, and for one that is open.
+_NOWHERE, _ANYWHERE = -3, 7
+
+NAMES = (
+    # Of the task.
+    "reduction",
+    "window",
+    "rows",
+    "groups",
+    "width",
+    "weights_bytes",
+    "data_bytes",
+    "results_bytes",
+    "is_cold",
+    "is_streamed",
+    "shares_vectors",
+    # Of its decisions: the register tile.
+    "elements",
+    "innermost_elements",
+    "is_odd_vector",
+    "piece",
+    "vectors",
+    "tile_rows",
+    "innermost_rows",
+    "accumulators",
+    "held",
+    "too_few",
+    "many",
+    "loads",
+    "row_axes",
+    "last_row_axis",
+    "tile_groups",
+    # The inner reduction, and the body that it unrolls to.
+    "inner_reduction",
+    "inner_window",
+    "body",
+    "unroll",
+    "is_unrolled",
+    # What is left for threads and the cache.
+    "thread_width",
+    "cache_width",
+    "thread_rows",
+    "cache_rows",
+    "thread_groups",
+    "cache_groups",
+    "threads",
+    "odd_threads",
+    "written",
+    # Where what pads the data is computed: within, ahead of everything, or at a loop.
+    "is_inlined",
+    "is_ahead",
+    "is_outside",
+    "location",
+    # What pieces read and write.
+    "register_weights",
+    "register_data",
+    "tile_weights",
+    "tile_data",
+    "cache_weights",
+    "cache_data",
+    "cache_results",
+)
+
+
+class DecisionFeatures:
+    """Features of a contraction's points.
+
+    Parameters
+    ----------
+    programs : sequence of Program
+        The task's design spaces.
+    contraction : Contraction
+    is_cold : bool
+        Whether weights are not in the caches when the task begins.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        contraction: Contraction,
+        *,
+        is_cold: bool,
+    ) -> None:
+        block, vector = contraction.block, contraction.vector
+        self._programs = programs
+        self._name = contraction.name
+        self._vector = vector
+        self._lanes = contraction.lanes
+        self._extents = block.extents
+        self._reduced = [axis for axis, kind in enumerate(block.kinds) if kind != "S"]
+        self._windows = [a for a in self._reduced if block.extents[a] <= _LONGEST_WINDOW]
+        reads = [walk for walk in block.reads if walk is not None]
+        along = [walk for walk in reads if walk[vector].stride == 1]
+        across = [walk for walk in reads if walk[vector].stride == 0]
+        # Without plain arithmetic in a read there is nothing to say of it.
+        self._weights = (along or reads or [None])[-1]
+        self._data = (across or reads or [None])[0]
+        self._results = block.writes[0]
+        spatial = [
+            axis
+            for axis, kind in enumerate(block.kinds)
+            if kind == "S" and axis != vector and block.extents[axis] > 1
+        ]
+        stands = [self._weights is not None and self._weights[a].stride == 0 for a in spatial]
+        self._rows = [axis for axis, still in zip(spatial, stands, strict=True) if still]
+        self._groups = [axis for axis, still in zip(spatial, stands, strict=True) if not still]
+        self._constants = self._of_task(contraction.streamed, is_cold)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether tiles have the levels that features are told from."""
+        for program in self._programs:
+            for choice in program.choices:
+                if choice.kind != TILE or choice.block != self._name:
+                    continue
+                levels = REDUCTION_LEVELS if choice.axis in self._reduced else SPATIAL_LEVELS
+                if not isinstance(choice.given, tuple) or len(choice.given) != levels:
+                    return False
+        return self._weights is not None and self._data is not None and self._results is not None
+
+    def of(self, points: Sequence[Point]) -> np.ndarray:
+        """Features of points, (points, `NAMES`), float32."""
+        found = np.empty((len(points), len(NAMES)), dtype="float32")
+        found[:, : len(self._constants)] = self._constants
+        for program in self._programs:
+            places = [i for i, point in enumerate(points) if point.program == program.number]
+            if places:
+                decided = self._of_decisions(program, [points[i] for i in places])
+                found[places, len(self._constants) :] = decided
+        return found
+
+    def _of_task(self, streamed: frozenset[int], is_cold: bool) -> list[float]:
+        extents = [np.array([extent]) for extent in self._extents]
+        sizes = [
+            float(_log2(_BYTES * _touched(walk, extents))[0]) if walk is not None else 0.0
+            for walk in (self._weights, self._data, self._results)
+        ]
+        counts = [
+            prod(self._extents[axis] for axis in axes)
+            for axes in (self._reduced, self._windows, self._rows, self._groups, [self._vector])
+        ]
+        flags = [float(is_cold), float(bool(streamed)), float(bool(self._rows))]
+        return [*(float(np.log2(count)) for count in counts), *sizes, *flags]
+
+    def _of_decisions(self, program: Program, points: list[Point]) -> np.ndarray:
+        tiles, unroll, location = self._decided(program, points)
+        ones = np.ones(len(points))
+
+        def count(axes: Sequence[int], *levels: int) -> np.ndarray:
+            parts = [tiles[axis][:, level] for axis in axes if axis in tiles for level in levels]
+            return np.prod(parts, axis=0) if parts else ones
+
+        def touched(
+            walk: list[Walk] | None, spatial: tuple[int, ...], reduced: tuple[int, ...]
+        ) -> np.ndarray:
+            assert walk is not None
+            iterations = [
+                count([axis], *(reduced if axis in self._reduced else spatial))
+                for axis in range(len(self._extents))
+            ]
+            return _log2(_BYTES * _touched(walk, iterations))
+
+        vector, rows, groups, lanes = [self._vector], self._rows, self._groups, self._lanes
+        elements = count(vector, *_REGISTER)
+        piece = np.array([gcd(int(each), lanes) for each in elements])
+        vectors, tile_rows = elements / piece, count(rows, *_REGISTER)
+        tile_groups = count(groups, *_REGISTER)
+        accumulators = tile_rows * vectors * tile_groups
+        held = count([*rows, *groups], _VECTOR) * count(vector, _VECTOR) / piece
+        inner = count(self._reduced, _INNER)
+        body = accumulators * inner
+        several = [(count([axis], *_REGISTER) > 1).astype(float) for axis in rows]
+        threads = count([*vector, *rows, *groups], _THREAD)
+        registers, cache = _REGISTER, (_CACHE, *_REGISTER)
+        everything = (_OUTER, _INNER)
+        written = max(written_levels(program.insts), default=-1)
+        columns = [
+            _log2(elements),
+            _log2(count(vector, _VECTOR)),
+            # LLVM takes vectors apart whose length is no power of two.
+            (np.log2(count(vector, _VECTOR)) % 1 > 0).astype(float),
+            _log2(piece / lanes),
+            _log2(vectors),
+            _log2(tile_rows),
+            _log2(count(rows, _VECTOR)),
+            _log2(accumulators),
+            _log2(held),
+            (accumulators < 8).astype(float),
+            (accumulators > 24).astype(float),
+            (vectors + tile_rows) / (vectors * tile_rows),
+            np.sum(several, axis=0) if several else 0 * ones,
+            _log2(count(rows[-1:], *_REGISTER)),
+            _log2(tile_groups),
+            _log2(inner),
+            _log2(count(self._windows, _INNER)),
+            _log2(body),
+            _log2(1 + unroll),
+            (body <= unroll).astype(float),
+            _log2(count(vector, _THREAD)),
+            _log2(count(vector, _CACHE)),
+            _log2(count(rows, _THREAD)),
+            _log2(count(rows, _CACHE)),
+            _log2(count(groups, _THREAD)),
+            _log2(count(groups, _CACHE)),
+            _log2(threads),
+            threads % 2,
+            written * ones,
+            (location == INLINED).astype(float),
+            (location == AHEAD).astype(float),
+            ((location >= 0) & (location <= OUTSIDE)).astype(float),
+            location,
+            touched(self._weights, registers, (_INNER,)),
+            touched(self._data, registers, (_INNER,)),
+            touched(self._weights, registers, everything),
+            touched(self._data, registers, everything),
+            touched(self._weights, cache, everything),
+            touched(self._data, cache, everything),
+            touched(self._results, cache, everything),
+        ]
+        return np.stack(columns, axis=1)
+
+    def _decided(
+        self, program: Program, points: list[Point]
+    ) -> tuple[dict[int, np.ndarray], np.ndarray, np.ndarray]:
+        """Tiles by axis, each (points, levels); depths to unroll to and locations, (points,)."""
+        tiles, unroll = {}, np.zeros(len(points))
+        location = np.full(len(points), float(_NOWHERE))
+        for place, choice in enumerate(program.choices):
+            decisions = [point.decisions[place] for point in points]
+            if choice.kind == TILE and choice.block == self._name:
+                tiles[choice.axis] = np.array(decisions, dtype=float)
+            elif choice.kind == CATEGORICAL and choice.values:
+                unroll = np.array([choice.values[int(each)] for each in decisions], dtype=float)
+            elif choice.kind == LOCATION:
+                # One that is left open is drawn when the schedule is made: anywhere.
+                location = np.array(
+                    [_ANYWHERE if each is None else int(each) for each in decisions], dtype=float
+                )
+        return tiles, unroll, location
+
+
+def _touched(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
+    """Elements that so many iterations of each axis touch in a tensor, windows overlapping."""
+    touched = np.ones(1)
+    span = np.ones(1)
+    order = sorted(range(len(walk)), key=lambda axis: abs(walk[axis].stride))
+    for axis in order:
+        stride, steps = abs(walk[axis].stride), iterations[axis] - 1
+        if stride:
+            touched = touched * (1 + steps * np.minimum(1.0, stride / span))
+            span = span + stride * steps
+    return touched
+
+
+def _log2(values: np.ndarray) -> np.ndarray:
+    return np.log2(np.maximum(values, 2.0**-10))

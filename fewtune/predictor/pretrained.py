@@ -1,0 +1,152 @@
+"""A predictor trained once on tasks of no model in particular, and kept in a file.
+
+The idea is the One-Shot Tuner's (Ryu et al. 2022): what is true of schedules on a kind of machine
+is learnt once, from sampled tasks, instead of anew for each model. Here boosted trees go by the
+decisions alone (`fewtune.predictor.features`), and what a run measures itself corrects them
+(`fewtune.predictor.predictor`). The file is xgboost's own, beside it its conditions as JSON;
+nothing in either is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.errors import InputError
+from fewtune.predictor.features import NAMES
+from fewtune.trees import xgboost_alone
+
+SHIPPED = Path(__file__).parent / "data" / "avx512"
+_TREES, _CONDITIONS = ".ubj", ".json"
+# What is slower than this part of the best is slow; by how much does not matter.
+_SLOWEST = 0.22
+# Fast schedules are to be told apart: what runs at half the pace weighs a third.
+_KEENNESS = 1.5
+_PARAMETERS = {
+    "max_depth": 4,
+    "eta": 0.05,
+    "subsample": 0.7,
+    "colsample_bynode": 0.5,
+    "min_child_weight": 3,
+    "tree_method": "hist",
+    "max_bin": 64,
+    "nthread": 1,
+    "seed": 0,
+}
+_ROUNDS = 600
+
+
+class TaskSamples(NamedTuple):
+    """What was measured of one task.
+
+    Attributes
+    ----------
+    features : ndarray, (trials, `NAMES`)
+    times_s : ndarray, (trials,)
+        Seconds, infinite where a trial failed.
+    """
+
+    features: np.ndarray
+    times_s: np.ndarray
+
+
+class Pretrained:
+    """Boosted trees over the features of decisions.
+
+    Parameters
+    ----------
+    booster : xgboost.Booster
+    conditions : dict
+        What it was trained on; ``lanes`` is that of the machine's vectors.
+    """
+
+    def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
+        self._booster = booster
+        self.conditions = conditions
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector of the machine that it knows."""
+        return int(self.conditions["lanes"])
+
+    def expected(self, features: np.ndarray) -> np.ndarray:
+        """Logarithms of the pace beside the task's best, (points,): 0 is the best there is."""
+        return np.asarray(self._booster.inplace_predict(features), dtype=float)
+
+    @staticmethod
+    def train(samples: Sequence[TaskSamples], conditions: dict[str, Any]) -> Pretrained:
+        """Learn from the trials of many tasks.
+
+        Parameters
+        ----------
+        samples : sequence of TaskSamples
+            One a task: paces are beside its best.
+        conditions : dict
+            Kept beside the trees; needs ``lanes``.
+        """
+        xgboost = xgboost_alone()
+        labels = np.concatenate([log_paces(each.times_s) for each in samples])
+        features = np.concatenate([each.features for each in samples])
+        matrix = xgboost.QuantileDMatrix(
+            features,
+            label=labels,
+            weight=np.exp(_KEENNESS * labels),
+            max_bin=_PARAMETERS["max_bin"],
+            nthread=1,
+            feature_names=list(NAMES),
+        )
+        booster = xgboost.train(_PARAMETERS, matrix, num_boost_round=_ROUNDS)
+        booster.feature_names = None
+        return Pretrained(booster, {**conditions, "features": list(NAMES), "trials": len(labels)})
+
+    def write(self, path: Path) -> None:
+        """Write trees and conditions, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.conditions, indent=1, sort_keys=True) + "\n"
+        for suffix, content in (
+            (_TREES, bytes(self._booster.save_raw("ubj"))),
+            (_CONDITIONS, text.encode()),
+        ):
+            beside = path.with_name(f"{path.name}{suffix}.new")
+            beside.write_bytes(content)
+            beside.replace(path.with_name(path.name + suffix))
+
+    @staticmethod
+    def read(path: Path = SHIPPED) -> Pretrained:
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        InputError
+            If it is missing, damaged, or of other features than these.
+        """
+        trees, text = (path.with_name(path.name + suffix) for suffix in (_TREES, _CONDITIONS))
+        try:
+            conditions = json.loads(text.read_text())
+            content = bytearray(trees.read_bytes())
+        except (OSError, ValueError) as fault:
+            raise InputError(f"cannot read the pretrained predictor {path}: {fault}") from None
+        if conditions.get("features") != list(NAMES):
+            raise InputError(
+                f"the pretrained predictor {path} is of other features: train it again with "
+                "`python benchmarks/pretrain.py`"
+            )
+        xgboost = xgboost_alone()
+        booster = xgboost.Booster({"nthread": 1})
+        try:
+            booster.load_model(content)
+        except xgboost.core.XGBoostError:
+            raise InputError(f"the pretrained predictor {trees} is damaged") from None
+        return Pretrained(booster, conditions)
+
+
+def log_paces(times_s: np.ndarray) -> np.ndarray:
+    """Logarithms of the pace beside the best of several times; what failed is as slow as any."""
+    best = np.min(times_s, initial=np.inf)
+    if not np.isfinite(best):
+        return np.full(len(times_s), np.log(_SLOWEST))
+    return np.log(np.maximum(best / times_s, _SLOWEST))

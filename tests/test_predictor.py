@@ -1,0 +1,240 @@
+"""The pretrained predictor: features of decisions, its file, what a run's own trials correct."""
+
+from __future__ import annotations
+
+import json
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.errors import InputError
+from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
+from fewtune.predictor.predictor import Predictor, predictor_for
+from fewtune.predictor.pretrained import SHIPPED, Pretrained, TaskSamples, log_paces
+from fewtune.schedule.access import Walk
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.program import Point
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.strategies import Guide, Knowledge, make_strategy
+from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from fewtune.tvm_runtime import tvm
+from tests import recorded, tuned_tiny
+
+LANES = 8
+
+
+def features(points: list[Point]) -> np.ndarray:
+    space = recorded.space()
+    contraction = Prior(space).contraction
+    assert contraction is not None
+    return DecisionFeatures(space.programs, contraction, is_cold=False).of(points)
+
+
+def learnt(points: list[Point]) -> Pretrained:
+    """A predictor that knows these points of the recorded task."""
+    times_s = np.array([recorded.times_s()[point] for point in points])
+    return Pretrained.train([TaskSamples(features(points), times_s)], {"lanes": LANES})
+
+
+def some_points(count: int, seed: int = 0) -> list[Point]:
+    points = recorded.points()
+    chosen = np.random.default_rng(seed).choice(len(points), size=count, replace=False)
+    return [points[int(place)] for place in chosen]
+
+
+def named(row: np.ndarray) -> dict[str, float]:
+    return dict(zip(NAMES, map(float, row), strict=True))
+
+
+def test_features_say_what_a_tile_holds() -> None:
+    space = recorded.space()
+    program = space.programs[0]
+    tiles = iter([(1, 1, 2, 1), (1, 1, 1, 8), (1, 4)])
+    decisions = tuple(
+        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+    )
+    (row,) = features([Point(program.number, decisions)])
+    found = named(row)
+    # 2x4 times 4x8: two rows of one vector of eight, all four terms inside.
+    assert found["reduction"] == found["inner_reduction"] == 2
+    assert (found["rows"], found["width"], found["groups"]) == (1, 3, 0)
+    assert (found["tile_rows"], found["innermost_rows"], found["elements"]) == (1, 0, 3)
+    assert (found["vectors"], found["accumulators"], found["body"]) == (0, 1, 3)
+    assert found["too_few"] == 1
+    assert found["loads"] == (1 + 2) / 2
+    assert found["weights_bytes"] == log2(4 * 4 * 8)
+    assert found["register_weights"] == found["tile_weights"] == log2(4 * 4 * 8)
+    assert found["register_data"] == log2(4 * 2 * 4)
+    assert found["cache_results"] == log2(4 * 2 * 8)
+    assert found["threads"] == 0
+
+
+def test_a_window_touches_what_its_rows_share_once() -> None:
+    # Three rows of a window of three along one axis of stride one: five elements, not nine.
+    walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
+    assert _touched(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
+    # Rows eight apart share nothing.
+    assert _touched([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
+
+
+def test_every_point_of_a_convolution_has_features() -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    prior = Prior(space)
+    assert prior.contraction is not None
+    found = DecisionFeatures(space.programs, prior.contraction, is_cold=True)
+    random = np.random.default_rng(0)
+    rows = found.of([prior.draw(random) for _ in range(64)])
+    assert found.is_usable
+    assert rows.shape == (64, len(NAMES))
+    assert np.isfinite(rows).all()
+    assert set(rows[:, NAMES.index("is_cold")]) == {1.0}
+    # What tells one task from another is the same of all its points.
+    assert len(np.unique(rows[:, : NAMES.index("elements")], axis=0)) == 1
+    assert len(np.unique(rows, axis=0)) > 16
+
+
+def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any() -> None:
+    paces = log_paces(np.array([2e-3, 1e-3, np.inf, 1.0]))
+    assert paces == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
+    assert log_paces(np.array([np.inf])) == pytest.approx([np.log(0.22)])
+
+
+def test_it_ranks_what_it_has_not_seen() -> None:
+    pretrained = learnt(some_points(600))
+    unseen = some_points(400, seed=1)
+    times_s = np.array([recorded.times_s()[point] for point in unseen])
+    order = np.argsort(-pretrained.expected(features(unseen)))
+    assert np.median(times_s[order[:40]]) < 0.7 * np.median(times_s)
+
+
+def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    points = some_points(200)
+    pretrained = learnt(points)
+    pretrained.write(tmp_path / "own")
+    read = Pretrained.read(tmp_path / "own")
+    assert read.expected(features(points)) == pytest.approx(pretrained.expected(features(points)))
+    assert read.conditions["trials"] == 200
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "own.ubj"]
+    again = tmp_path / "again"
+    learnt(points).write(again / "own")
+    assert (again / "own.ubj").read_bytes() == (tmp_path / "own.ubj").read_bytes()
+
+
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the pretrained predictor"):
+        Pretrained.read(tmp_path / "none")
+    learnt(some_points(100)).write(tmp_path / "own")
+    (tmp_path / "own.ubj").write_bytes(b"no trees")
+    with pytest.raises(InputError, match="is damaged"):
+        Pretrained.read(tmp_path / "own")
+    (tmp_path / "own.json").write_text(json.dumps({"lanes": 8, "features": ["others"]}))
+    with pytest.raises(InputError, match="train it again"):
+        Pretrained.read(tmp_path / "own")
+
+
+def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
+    shipped = Pretrained.read(SHIPPED)
+    assert shipped.lanes == 16
+    assert shipped.conditions["tasks"] > 50
+    assert {"machine", "models", "trials"} <= set(shipped.conditions)
+
+
+def test_a_target_of_other_vectors_has_no_predictor() -> None:
+    known = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2, "keys": ["cpu"]}
+    assert predictor_for("auto", tvm.target.Target(known)) is not None
+    assert predictor_for("never", tvm.target.Target(known)) is None
+    narrow = {**known, "mcpu": "x86-64-v3"}
+    assert predictor_for("auto", tvm.target.Target(narrow)) is None
+    assert predictor_for("auto", tvm.target.Target("cuda")) is None
+    with pytest.raises(InputError, match="vectors of 16 elements, and the target's have 8"):
+        predictor_for(str(SHIPPED), tvm.target.Target(narrow))
+
+
+def test_own_trials_correct_what_was_learnt_elsewhere() -> None:
+    pretrained = learnt(some_points(400))
+    predictor = Predictor(pretrained)
+    points = some_points(300, seed=2)
+    rows = features(points)
+    # Here deep bodies are twice as slow as they were there.
+    deep = rows[:, NAMES.index("body")] > np.median(rows[:, NAMES.index("body")])
+    paces = pretrained.expected(rows) - 0.7 * deep
+    times_s = np.exp(-paces) * 1e-3
+    before = np.corrcoef(predictor.expected(rows), paces)[0, 1]
+    for task in range(7):
+        predictor.learn(task, rows[task:220:8], list(times_s[task:220:8]))
+    assert np.corrcoef(predictor.expected(rows), paces)[0, 1] == before
+    predictor.learn(7, rows[7:220:8], list(times_s[7:220:8]))
+    after = np.corrcoef(predictor.expected(rows[220:]), paces[220:])[0, 1]
+    assert after > before + 0.03
+    # Failures teach it nothing, and how fast a task is altogether neither.
+    same = Predictor(pretrained)
+    for task in range(8):
+        same.learn(task, rows[task:220:8], list((1 + task) * times_s[task:220:8]))
+    same.learn("failed", rows[220:], [float("inf")] * 80)
+    assert same.expected(rows) == pytest.approx(predictor.expected(rows), abs=0.02)
+
+
+def test_a_guide_has_register_tiles_take_turns() -> None:
+    space = recorded.space()
+    prior = Prior(space)
+    guide = Guide.of(space, prior, Predictor(learnt(some_points(600))), is_cold=False)
+    assert guide is not None
+    points = some_points(300, seed=3)
+    ordered = guide.ordered([*points, *points])
+    assert sorted(map(str, ordered)) == sorted(map(str, points))
+    best = [points[int(i)] for i in np.argsort(-guide.expected(points), kind="stable")]
+    tiles = [len({prior.tile_of(point) for point in each[:16]}) for each in (ordered, best)]
+    assert tiles[0] >= tiles[1]
+    assert ordered[0] == best[0]
+    # What was measured holds back its like.
+    held_back = guide.ordered(points, [best[0]] * 4)
+    assert prior.tile_of(held_back[0]) != prior.tile_of(best[0]) or (
+        guide.expected([best[0]])[0] - guide.expected(best[1:2])[0] > 0.08
+    )
+
+
+def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(600))))
+    options = TuneOptions(batch_size=8)
+
+    def first_batch(known: Knowledge, seed: int) -> list[Point]:
+        search = make_strategy(recorded.space(), known, options, seed)
+        assert isinstance(search, EvolutionarySearch)
+        return [proposal.point for proposal in search.next_batch(8)]
+
+    times_s = recorded.times_s()
+    guided = [min(times_s[p] for p in first_batch(knowledge, seed)) for seed in range(5)]
+    alone = [min(times_s[p] for p in first_batch(Knowledge(), seed)) for seed in range(5)]
+    assert np.median(guided) <= np.median(alone)
+    assert first_batch(knowledge, 1) == first_batch(knowledge, 1)
+
+
+def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(300))))
+    search = make_strategy(recorded.space(), knowledge, TuneOptions(batch_size=8), 1)
+    seen: list[Point] = []
+    for _ in range(5):
+        proposals = search.next_batch(8)
+        seen += [proposal.point for proposal in proposals]
+        assert all(proposal.features is None for proposal in proposals)
+        search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
+    assert len(seen) == len(set(seen)) == 40
+    assert knowledge.predictor is not None
+    assert knowledge.predictor._samples == 40
+    # The cost model is not asked, and learns nothing.
+    assert knowledge.cost_model.samples == 0
+
+
+def test_without_the_predictor_the_cost_model_decides() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(100))))
+    plain = make_strategy(recorded.space(), knowledge, TuneOptions(informed_start=False), 1)
+    assert plain.guide is None
+    native = make_strategy(recorded.space(), knowledge, TuneOptions(strategy="metaschedule"), 1)
+    assert native.guide is None
+    other = Knowledge(predictor=Predictor(learnt(some_points(100))))
+    assert other.predictor is not None
+    other.predictor.pretrained.conditions["lanes"] = 16
+    assert make_strategy(recorded.space(), other, TuneOptions(), 1).guide is None
