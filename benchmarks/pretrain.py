@@ -105,6 +105,8 @@ def main() -> None:
         for each in learnable_of(model, places)
         if each.shapes not in unseen
     ]
+    if not learnt:
+        parser.error("nothing is left to learn from: name models that were tuned in full")
     conditions = {
         "machine": fingerprint.identity(),
         "lanes": CpuTraits.of(target_from_json(fingerprint.target)).lanes("float32"),

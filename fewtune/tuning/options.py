@@ -45,7 +45,7 @@ class TuneOptions(BaseModel):
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     least_gain: float = Field(
-        default=0.006,
+        default=0.015,
         ge=0,
         lt=1,
         description="end the run when the next batch promises less than this part of the model's "
@@ -82,7 +82,7 @@ class ShareOptions(BaseModel):
         "the cost model rates best",
     )
     refine_trials: int = Field(
-        default=5,
+        default=3,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "

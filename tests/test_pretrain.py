@@ -1,0 +1,77 @@
+"""Training the predictor from tuning logs: what is learnt, what is held out, and how good it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import pretrain
+from fewtune.predictor.features import NAMES
+from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from stages.places import Places
+from tests import tuned_tiny
+
+MODEL = "tiny"
+
+
+@pytest.fixture()
+def places(tmp_path: Path) -> Places:
+    """A project in which the tiny model was imported and tuned."""
+    places = Places(tmp_path)
+    places.fingerprint.mkdir(parents=True)
+    tuned_tiny.fingerprint().write(places.fingerprint)
+    for source, place in (
+        (tuned_tiny.imported(), places.imported(MODEL)),
+        (tuned_tiny.tuned(), places.tuned(MODEL, "full")),
+    ):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(source)
+    return places
+
+
+def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
+    found = pretrain.learnable_of(MODEL, places)
+    assert found
+    for shapes, weight, samples in found:
+        assert shapes[0] == "conv2d"
+        assert weight >= 1
+        assert samples.features.shape == (len(samples.times_s), len(NAMES))
+        assert (samples.times_s > 0).all()
+
+
+def test_a_model_that_is_held_out_is_not_learnt(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = places.out / "predictor"
+    monkeypatch.chdir(places.root)
+    command = ["pretrain.py", MODEL, "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", command)
+    pretrain.main()
+    conditions = json.loads(output.with_name("predictor.json").read_text())
+    assert conditions["models"] == [MODEL]
+    assert conditions["tasks"] == len(pretrain.learnable_of(MODEL, places))
+    assert Pretrained.read(output).conditions == conditions
+    assert f"{conditions['trials']} trials of" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*command, "--hold-out", MODEL])
+    with pytest.raises(SystemExit):
+        pretrain.main()
+    assert "nothing is left to learn from" in capsys.readouterr().err
+
+
+def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
+    rows = np.zeros((40, len(NAMES)), dtype="float32")
+    rows[:, 0] = np.arange(40)
+    times_s = 1e-3 * (1 + rows[::-1, 0])
+    samples = TaskSamples(rows, times_s)
+    pretrained = Pretrained.train([samples] * 8, {"lanes": 16})
+    table = pretrain.regret(pretrained, [pretrain.Learnable(("conv2d", "a"), 2, samples)])
+    assert table.columns()["chosen"] == ["1", "2", "4", "8"]
+    by_predictor, by_lot = (
+        [float(cell) for cell in table.columns()[name]] for name in ("by the predictor", "by lot")
+    )
+    assert by_predictor[-1] == 1
+    assert all(ours < lots for ours, lots in zip(by_predictor, by_lot, strict=True))
