@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fewtune.errors import InputError
+from fewtune.predictor import AUTO, NEVER
 from fewtune.predictor.pretrained import SHIPPED, Pretrained
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.trees import xgboost_alone
@@ -17,7 +18,6 @@ from fewtune.tvm_runtime import tvm
 if TYPE_CHECKING:
     import xgboost
 
-AUTO, NEVER = "auto", "never"
 # A correction is learnt from so many trials of so many tasks on, and anew when trials have grown by
 # this part: of a few tasks, what is left over is mostly theirs, and misleads about others.
 _WARM_UP, _LEAST_TASKS, _GROWTH = 192, 8, 0.25

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
+from fewtune.predictor import CONDITIONS, TREES
 from fewtune.predictor.features import NAMES
 from fewtune.trees import xgboost_alone
 
 SHIPPED = Path(__file__).parent / "data" / "avx512"
-_TREES, _CONDITIONS = ".ubj", ".json"
 # What is slower than this part of the best is slow; by how much does not matter.
 _SLOWEST = 0.22
 # Fast schedules are to be told apart: what runs at half the pace weighs a third.
@@ -108,8 +108,8 @@ class Pretrained:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.conditions, indent=1, sort_keys=True) + "\n"
         for suffix, content in (
-            (_TREES, bytes(self._booster.save_raw("ubj"))),
-            (_CONDITIONS, text.encode()),
+            (TREES, bytes(self._booster.save_raw("ubj"))),
+            (CONDITIONS, text.encode()),
         ):
             beside = path.with_name(f"{path.name}{suffix}.new")
             beside.write_bytes(content)
@@ -124,7 +124,7 @@ class Pretrained:
         InputError
             If it is missing, damaged, or of other features than these.
         """
-        trees, text = (path.with_name(path.name + suffix) for suffix in (_TREES, _CONDITIONS))
+        trees, text = (path.with_name(path.name + suffix) for suffix in (TREES, CONDITIONS))
         try:
             conditions = json.loads(text.read_text())
             content = bytearray(trees.read_bytes())

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from fewtune.predictor import AUTO, NEVER, TREES
+
+
+def _existing(value: str) -> str:
+    if value not in (AUTO, NEVER) and not Path(value + TREES).is_file():
+        raise ValueError(
+            f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "
+            f"{value}{TREES}"
+        )
+    return value
+
+
+PredictorChoice = Annotated[str, AfterValidator(_existing)]
 
 
 class TuneOptions(BaseModel):
@@ -35,8 +50,8 @@ class TuneOptions(BaseModel):
     informed_start: bool = Field(
         default=True, description="begin from tiles that fill the vector registers (CPU)"
     )
-    predictor: str = Field(
-        default="auto",
+    predictor: PredictorChoice = Field(
+        default=AUTO,
         description="pretrained predictor that rates candidates: auto (the one that comes with "
         "fewtune, where it knows the CPU's vectors), never, or a path, such as predictors/mine",
     )
@@ -95,8 +110,8 @@ class ShareOptions(BaseModel):
         description="end the refinement when its next batch promises less than this part of the "
         "model's latency",
     )
-    predictor: str = Field(
-        default="auto", description="pretrained predictor that rates candidates, as in tune"
+    predictor: PredictorChoice = Field(
+        default=AUTO, description="pretrained predictor that rates candidates, as in tune"
     )
     measure_known: bool = Field(
         default=False,
