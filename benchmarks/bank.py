@@ -49,6 +49,9 @@ LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0}
 VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}
 
 
+PRACTICE = "practice_"
+
+
 def donors(places: Places, model: str, named: list[str] | None = None) -> dict[str, Path]:
     """The full runs' logs of all other models, or of those that are named, by name."""
     found = {
@@ -56,6 +59,9 @@ def donors(places: Places, model: str, named: list[str] | None = None) -> dict[s
         for path in sorted(places.out.glob("*/full/share/log.json"))
     }
     found.pop(model, None)
+    if named is None:
+        # Nobody deploys what the predictor is trained on.
+        found = {name: log for name, log in found.items() if not name.startswith(PRACTICE)}
     if not found:
         raise InputError(f"no other model than {model} was tuned in full: there is no bank")
     if named is not None:

@@ -1,24 +1,27 @@
-"""Train the predictor anew: ``pretrain.py practice_1 practice_2``, after these were tuned in full.
+"""Train the predictor anew: ``pretrain.py practice_1 practice_2 --output PATH``.
 
-The models' tuning logs are read from ``out/MODEL/full/tune``; every task of a kind that the
-predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for a model that was tuned
-in full, too: nothing of its shapes is learnt then, and a table says how much slower than the best
-of all its trials the best of those is that the predictor would have had measured, and what drawing
-lots among them comes to.
+Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and every task of
+a kind that the predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for another
+model that was tuned in full: nothing of its shapes is learnt then, and a table says how much slower
+than the best of all its trials the best of those is that the predictor would have had measured,
+and what drawing lots among them comes to.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fewtune.artifacts import Fingerprint, TuneReport
+from fewtune.errors import FewtuneError, InputError
 from fewtune.machine import target_from_json
 from fewtune.model.relax_import import read_lowered
-from fewtune.predictor.pretrained import SHIPPED, Pretrained, TaskSamples
+from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.table import Table, number
@@ -93,30 +96,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+")
     parser.add_argument("--hold-out", action="append", default=[], metavar="MODEL")
-    parser.add_argument("--output", type=Path, default=SHIPPED)
+    parser.add_argument(
+        "--output", type=Path, required=True, help="path without ending, such as predictors/mine"
+    )
     arguments = parser.parse_args()
+    try:
+        run(arguments.models, arguments.hold_out, arguments.output)
+    except FewtuneError as error:
+        print(f"pretrain: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def run(models: list[str], left_out: list[str], output: Path) -> None:
+    """Train on models, write what they taught, and tell how good it is for those left out."""
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
-    held_out = {model: learnable_of(model, places) for model in arguments.hold_out}
+    held_out = {model: learnable_of(model, places) for model in left_out}
     unseen = {each.shapes for tasks in held_out.values() for each in tasks}
     learnt = [
         each.samples
-        for model in arguments.models
+        for model in models
         for each in learnable_of(model, places)
         if each.shapes not in unseen
     ]
     if not learnt:
-        parser.error("nothing is left to learn from: name models that were tuned in full")
+        raise InputError("nothing is left to learn from: name models that were tuned in full")
+    for model, tasks in held_out.items():
+        if not tasks:
+            raise InputError(f"{model} has no task that a predictor could be held to")
     conditions = {
-        "machine": fingerprint.identity(),
+        "device": fingerprint.device,
+        "target": json.loads(fingerprint.target),
+        "tvm": fingerprint.versions.get("apache-tvm", ""),
+        "threads": fingerprint.threads,
         "lanes": CpuTraits.of(target_from_json(fingerprint.target)).lanes("float32"),
-        "models": arguments.models,
-        "held_out": arguments.hold_out,
+        "models": models,
+        "held_out": left_out,
         "tasks": len(learnt),
     }
     pretrained = Pretrained.train(learnt, conditions)
-    pretrained.write(arguments.output)
-    print(f"{arguments.output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
+    pretrained.write(output)
+    print(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
     for model, tasks in held_out.items():
         print(f"\n{model}, time beside the best of all trials:\n")
         print(regret(pretrained, tasks).markdown())

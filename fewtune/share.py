@@ -16,6 +16,7 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.machine import target_from_json
+from fewtune.predictor import chosen_digest
 from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
 from fewtune.share_report import share_curve, share_rounds, task_line
@@ -104,6 +105,7 @@ def share_schedules(
             "takers": {name: list(taker) for name, taker in takers.items()},
             "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
             "bank": bank.digest if bank is not None else None,
+            "predictor": chosen_digest(options.predictor),
             "cold_weights": tuned.cold_weights,
             "options": options.model_dump(mode="json"),
         }

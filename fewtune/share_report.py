@@ -18,7 +18,7 @@ _RULES = {
     sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
     sharing.FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
-    "best is measured and those that the cost model rates best; tasks below "
+    "best is measured and those that are rated best; tasks below "
     f"{sharing.DOUBTFUL:.0%} of the throughput of the best similar task have their default "
     "schedule measured too",
     sharing.SECOND: f"tasks below {sharing.NEAR:.0%} of the throughput of the best similar task, "

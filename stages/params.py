@@ -169,7 +169,9 @@ def _section(content: dict[str, Any], section: str, strategy: str | None, path: 
     options = options_class(section)
     try:
         # As JSON in strict mode: true is no number and "64" is none, yet a list may be a tuple.
-        return options.model_validate_json(json.dumps(value, default=str), strict=True)
+        return options.model_validate_json(
+            json.dumps(value, default=str), strict=True, context={"root": path.parent}
+        )
     except ValidationError as error:
         raise InputError(f"{path}: {complaint(error, place, options, value)}") from None
 

@@ -96,7 +96,7 @@ def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
         ("build_bank.selective.best", 0, "build_bank.selective.best is 0: give at least 1"),
         ("build_bank", {"selective": {}}, "build_bank.full is missing"),
         ("select_tasks.selective.min_share", 1.5, "select_tasks.selective.min_share is 1.5: give "),
-        ("tune.predictor", "predictors/x", "tune.predictor is 'predictors/x': give auto, never, or "),
+        ("tune.predictor", "predictors/x", "tune.predictor is 'predictors/x': give auto, never, "),
         ("share_schedules.top", "ten", "share_schedules.top is 'ten': "),
         ("share_schedules.top", "0%", "share_schedules.top is '0%': "),
         ("share_schedules.top", "101%", "share_schedules.top is '101%': "),

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
+from fewtune.predictor import AUTO, SHIPPED, chosen_digest
 from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
 from fewtune.predictor.predictor import Predictor, predictor_for
-from fewtune.predictor.pretrained import SHIPPED, Pretrained, TaskSamples, log_paces
+from fewtune.predictor.pretrained import Pretrained, TaskSamples, log_paces
 from fewtune.schedule.access import Walk
 from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import Point
+from fewtune.schedule.program import LOCATION, Point
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies import Guide, Knowledge, make_strategy
@@ -36,7 +37,9 @@ def features(points: list[Point]) -> np.ndarray:
 def learnt(points: list[Point]) -> Pretrained:
     """A predictor that knows these points of the recorded task."""
     times_s = np.array([recorded.times_s()[point] for point in points])
-    return Pretrained.train([TaskSamples(features(points), times_s)], {"lanes": LANES})
+    return Pretrained.train(
+        [TaskSamples(features(points), times_s)], {"lanes": LANES, "threads": 2}
+    )
 
 
 def some_points(count: int, seed: int = 0) -> list[Point]:
@@ -96,6 +99,27 @@ def test_every_point_of_a_convolution_has_features() -> None:
     assert len(np.unique(rows, axis=0)) > 16
 
 
+def test_where_data_is_padded_is_told_apart() -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    prior = Prior(space)
+    assert prior.contraction is not None
+    found = DecisionFeatures(space.programs, prior.contraction, is_cold=False)
+    point = prior.draw(np.random.default_rng(0))
+    kinds = [choice.kind for choice in space.programs[point.program].choices]
+    place = kinds.index(LOCATION)
+
+    def told(location: int | None) -> tuple[float, ...]:
+        decisions = (*point.decisions[:place], location, *point.decisions[place + 1 :])
+        row = named(found.of([Point(point.program, decisions)])[0])
+        return row["is_inlined"], row["is_ahead"], row["is_outside"]
+
+    assert told(-2) == (1, 0, 0)
+    assert told(-1) == (0, 1, 0)
+    assert told(2) == (0, 0, 1)
+    # One that is left open may be anywhere.
+    assert told(8) == told(None) == (0, 0, 0)
+
+
 def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any() -> None:
     paces = log_paces(np.array([2e-3, 1e-3, np.inf, 1.0]))
     assert paces == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
@@ -114,7 +138,7 @@ def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     points = some_points(200)
     pretrained = learnt(points)
     pretrained.write(tmp_path / "own")
-    read = Pretrained.read(tmp_path / "own")
+    read = Pretrained.read(str(tmp_path / "own"))
     assert read.expected(features(points)) == pytest.approx(pretrained.expected(features(points)))
     assert read.conditions["trials"] == 200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "own.ubj"]
@@ -124,28 +148,42 @@ def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
+    own = tmp_path / "own"
     with pytest.raises(InputError, match="cannot read the pretrained predictor"):
-        Pretrained.read(tmp_path / "none")
-    learnt(some_points(100)).write(tmp_path / "own")
-    (tmp_path / "own.ubj").write_bytes(b"no trees")
+        Pretrained.read(str(own))
+    learnt(some_points(100)).write(own)
+    trees, conditions = own.with_suffix(".ubj"), json.loads(own.with_suffix(".json").read_text())
+    for wrong, message in (
+        ([], "is of other features"),
+        ({**conditions, "features": ["others"]}, "is of other features: train it again"),
+        ({**conditions, "lanes": "many"}, "is damaged"),
+    ):
+        own.with_suffix(".json").write_text(json.dumps(wrong))
+        with pytest.raises(InputError, match=message):
+            Pretrained.read(str(own))
+    own.with_suffix(".json").write_text(json.dumps(conditions))
+    before = chosen_digest(str(own))
+    assert before == conditions["trees"]
+    trees.write_bytes(b"no trees")
     with pytest.raises(InputError, match="is damaged"):
-        Pretrained.read(tmp_path / "own")
-    (tmp_path / "own.json").write_text(json.dumps({"lanes": 8, "features": ["others"]}))
-    with pytest.raises(InputError, match="train it again"):
-        Pretrained.read(tmp_path / "own")
+        Pretrained.read(str(own))
+    assert chosen_digest(str(own)) not in (before, None)
+    assert chosen_digest("never") is None
 
 
 def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
-    shipped = Pretrained.read(SHIPPED)
-    assert shipped.lanes == 16
+    shipped = Pretrained.read(AUTO)
+    assert (shipped.lanes, shipped.threads) == (16, 2)
     assert shipped.conditions["tasks"] > 50
-    assert {"machine", "models", "trials"} <= set(shipped.conditions)
+    assert {"device", "models", "trials"} <= set(shipped.conditions)
 
 
 def test_a_target_of_other_vectors_has_no_predictor() -> None:
     known = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2, "keys": ["cpu"]}
     assert predictor_for("auto", tvm.target.Target(known)) is not None
     assert predictor_for("never", tvm.target.Target(known)) is None
+    assert predictor_for("auto", tvm.target.Target({**known, "num-cores": 4})) is None
+    assert predictor_for(str(SHIPPED), tvm.target.Target({**known, "num-cores": 4})) is not None
     narrow = {**known, "mcpu": "x86-64-v3"}
     assert predictor_for("auto", tvm.target.Target(narrow)) is None
     assert predictor_for("auto", tvm.target.Target("cuda")) is None

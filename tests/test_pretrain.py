@@ -54,12 +54,24 @@ def test_a_model_that_is_held_out_is_not_learnt(
     conditions = json.loads(output.with_name("predictor.json").read_text())
     assert conditions["models"] == [MODEL]
     assert conditions["tasks"] == len(pretrain.learnable_of(MODEL, places))
-    assert Pretrained.read(output).conditions == conditions
+    assert Pretrained.read(str(output)).conditions == conditions
     assert f"{conditions['trials']} trials of" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", [*command, "--hold-out", MODEL])
+    with pytest.raises(SystemExit, match="2"):
+        pretrain.main()
+    assert "pretrain: nothing is left to learn from" in capsys.readouterr().err
+
+
+def test_a_model_that_was_not_tuned_is_refused_in_one_line(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(places.root)
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", "other", "--output", "predictors/mine"])
     with pytest.raises(SystemExit):
         pretrain.main()
-    assert "nothing is left to learn from" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pretrain: ")
+    assert not (places.root / "predictors").exists()
 
 
 def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
@@ -67,7 +79,7 @@ def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
     rows[:, 0] = np.arange(40)
     times_s = 1e-3 * (1 + rows[::-1, 0])
     samples = TaskSamples(rows, times_s)
-    pretrained = Pretrained.train([samples] * 8, {"lanes": 16})
+    pretrained = Pretrained.train([samples] * 8, {"lanes": 16, "threads": 2})
     table = pretrain.regret(pretrained, [pretrain.Learnable(("conv2d", "a"), 2, samples)])
     assert table.columns()["chosen"] == ["1", "2", "4", "8"]
     by_predictor, by_lot = (

@@ -131,7 +131,8 @@ class DecisionFeatures:
         reads = [walk for walk in block.reads if walk is not None]
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
-        # Without plain arithmetic in a read there is nothing to say of it.
+        # Nothing can be said of a read without plain arithmetic, and only float32 is known.
+        self._is_plain = None not in block.reads and block.data_type == "float32"
         self._weights = (along or reads or [None])[-1]
         self._data = (across or reads or [None])[0]
         self._results = block.writes[0]
@@ -155,7 +156,7 @@ class DecisionFeatures:
                 levels = REDUCTION_LEVELS if choice.axis in self._reduced else SPATIAL_LEVELS
                 if not isinstance(choice.given, tuple) or len(choice.given) != levels:
                     return False
-        return self._weights is not None and self._data is not None and self._results is not None
+        return self._is_plain and bool(self._weights and self._data and self._results)
 
     def of(self, points: Sequence[Point]) -> np.ndarray:
         """Features of points, (points, `NAMES`), float32."""
@@ -280,8 +281,7 @@ class DecisionFeatures:
 
 def _touched(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
     """Elements that so many iterations of each axis touch in a tensor, windows overlapping."""
-    touched = np.ones(1)
-    span = np.ones(1)
+    touched = span = np.ones_like(iterations[0], dtype=float)
     order = sorted(range(len(walk)), key=lambda axis: abs(walk[axis].stride))
     for axis in order:
         stride, steps = abs(walk[axis].stride), iterations[axis] - 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO, NEVER
-from fewtune.predictor.pretrained import SHIPPED, Pretrained
+from fewtune.predictor.pretrained import Pretrained
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.trees import xgboost_alone
 from fewtune.tvm_runtime import tvm
@@ -114,14 +113,14 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     Parameters
     ----------
     choice : str
-        `AUTO`: the one that comes with the library, where it knows the target's vectors; `NEVER`;
-        or the path of another one.
+        `AUTO`: the one that comes with the library, where it knows the target's vectors and was
+        trained with as many threads; `NEVER`; or the path of another one, without its ending.
     target : Target
 
     Returns
     -------
     predictor : Predictor or None
-        None where there is none for the target: one that is no CPU, or one of other vectors.
+        None where there is none for the target.
 
     Raises
     ------
@@ -130,12 +129,14 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     """
     if choice == NEVER or "cpu" not in list(target.keys):
         return None
-    pretrained = Pretrained.read(SHIPPED if choice == AUTO else Path(choice))
-    lanes = CpuTraits.of(target).lanes("float32")
+    pretrained, traits = Pretrained.read(choice), CpuTraits.of(target)
+    lanes = traits.lanes("float32")
+    if choice == AUTO:
+        is_known = (lanes, traits.threads) == (pretrained.lanes, pretrained.threads)
+        return Predictor(pretrained) if is_known else None
+    # How loops are cut among another number of threads is for whoever names it to judge.
     if lanes == pretrained.lanes:
         return Predictor(pretrained)
-    if choice == AUTO:
-        return None
     raise InputError(
         f"the pretrained predictor {choice} is for vectors of {pretrained.lanes} elements, and the "
         f"target's have {lanes}: name another one, auto or never"

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor import CONDITIONS, TREES
+from fewtune.predictor import AUTO, digest, files_of
 from fewtune.predictor.features import NAMES
 from fewtune.trees import xgboost_alone
 
-SHIPPED = Path(__file__).parent / "data" / "avx512"
 # What is slower than this part of the best is slow; by how much does not matter.
 _SLOWEST = 0.22
 # Fast schedules are to be told apart: what runs at half the pace weighs a third.
@@ -47,7 +46,7 @@ class TaskSamples(NamedTuple):
     ----------
     features : ndarray, (trials, `NAMES`)
     times_s : ndarray, (trials,)
-        Seconds, infinite where a trial failed.
+        Seconds, infinite where a trial failed; tuning logs hold no such trials.
     """
 
     features: np.ndarray
@@ -61,7 +60,8 @@ class Pretrained:
     ----------
     booster : xgboost.Booster
     conditions : dict
-        What it was trained on; ``lanes`` is that of the machine's vectors.
+        What it was trained on; ``lanes`` is that of the machine's vectors, ``threads`` how many
+        shared its loops.
     """
 
     def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
@@ -72,6 +72,11 @@ class Pretrained:
     def lanes(self) -> int:
         """Elements of a vector of the machine that it knows."""
         return int(self.conditions["lanes"])
+
+    @property
+    def threads(self) -> int:
+        """How many of them shared the loops that it knows."""
+        return int(self.conditions["threads"])
 
     def expected(self, features: np.ndarray) -> np.ndarray:
         """Logarithms of the pace beside the task's best, (points,): 0 is the best there is."""
@@ -86,7 +91,7 @@ class Pretrained:
         samples : sequence of TaskSamples
             One a task: paces are beside its best.
         conditions : dict
-            Kept beside the trees; needs ``lanes``.
+            Kept beside the trees; needs ``lanes`` and ``threads``.
         """
         xgboost = xgboost_alone()
         labels = np.concatenate([log_paces(each.times_s) for each in samples])
@@ -104,44 +109,56 @@ class Pretrained:
         return Pretrained(booster, {**conditions, "features": list(NAMES), "trials": len(labels)})
 
     def write(self, path: Path) -> None:
-        """Write trees and conditions, whole or not at all."""
+        """Write trees and conditions, each whole or not at all.
+
+        Parameters
+        ----------
+        path : Path
+            Without its ending.
+        """
+        trees = bytes(self._booster.save_raw("ubj"))
+        conditions = {**self.conditions, "trees": digest(trees)}
+        text = json.dumps(conditions, indent=1, sort_keys=True) + "\n"
+        files = files_of(str(path))
+        assert files is not None
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.conditions, indent=1, sort_keys=True) + "\n"
-        for suffix, content in (
-            (TREES, bytes(self._booster.save_raw("ubj"))),
-            (CONDITIONS, text.encode()),
-        ):
-            beside = path.with_name(f"{path.name}{suffix}.new")
+        for file, content in zip(files, (trees, text.encode()), strict=True):
+            beside = file.with_name(f"{file.name}.new")
             beside.write_bytes(content)
-            beside.replace(path.with_name(path.name + suffix))
+            beside.replace(file)
 
     @staticmethod
-    def read(path: Path = SHIPPED) -> Pretrained:
+    def read(choice: str = AUTO) -> Pretrained:
         """Read what `write` wrote.
+
+        Parameters
+        ----------
+        choice : str
+            `AUTO`, or a path without its ending.
 
         Raises
         ------
         InputError
             If it is missing, damaged, or of other features than these.
         """
-        trees, text = (path.with_name(path.name + suffix) for suffix in (TREES, CONDITIONS))
+        files = files_of(choice)
+        assert files is not None
         try:
-            conditions = json.loads(text.read_text())
-            content = bytearray(trees.read_bytes())
+            trees, conditions = files[0].read_bytes(), json.loads(files[1].read_text())
         except (OSError, ValueError) as fault:
-            raise InputError(f"cannot read the pretrained predictor {path}: {fault}") from None
-        if conditions.get("features") != list(NAMES):
-            raise InputError(
-                f"the pretrained predictor {path} is of other features: train it again with "
-                "`python benchmarks/pretrain.py`"
-            )
-        xgboost = xgboost_alone()
-        booster = xgboost.Booster({"nthread": 1})
-        try:
-            booster.load_model(content)
-        except xgboost.core.XGBoostError:
-            raise InputError(f"the pretrained predictor {trees} is damaged") from None
+            raise InputError(f"cannot read the pretrained predictor {choice}: {fault}") from None
+        again = "train it again with `python benchmarks/pretrain.py`"
+        if not isinstance(conditions, dict) or conditions.get("features") != list(NAMES):
+            raise InputError(f"the pretrained predictor {choice} is of other features: {again}")
+        if conditions.get("trees") != digest(trees) or not _has_counts(conditions):
+            raise InputError(f"the pretrained predictor {choice} is damaged: {again}")
+        booster = xgboost_alone().Booster({"nthread": 1})
+        booster.load_model(bytearray(trees))
         return Pretrained(booster, conditions)
+
+
+def _has_counts(conditions: dict[str, Any]) -> bool:
+    return all(isinstance(conditions.get(key), int) for key in ("lanes", "threads"))
 
 
 def log_paces(times_s: np.ndarray) -> np.ndarray:

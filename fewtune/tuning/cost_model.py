@@ -194,7 +194,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         """Train, if that is due: not before somebody asks, which nobody may."""
         if not self._is_due:
             return
-        self._is_due = False
+        self._is_due, self.trained_samples = False, self.samples
         everything = [rows for known in self.groups.values() for rows in known.features]
         labels = np.concatenate([known.labels() for known in self.groups.values()])
         self.trees.fit(everything, labels.astype("float64"))

@@ -62,7 +62,9 @@ def teach(knowledge: Knowledge, taught: list[tuple[SearchSpace, list[Trial]]]) -
     """
     rest = []
     for space, trials in taught:
-        guide = Guide.of(space, Prior(space), knowledge.predictor, is_cold=knowledge.is_cold)
+        guide = None
+        if knowledge.predictor is not None:
+            guide = Guide.of(space, Prior(space), knowledge.predictor, is_cold=knowledge.is_cold)
         if guide is None:
             rest.append((space, trials))
         else:

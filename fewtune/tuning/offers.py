@@ -55,7 +55,7 @@ def offers_for(
     *,
     draws: bool,
 ) -> Offers:
-    """Move what donors give, draw schedules beside it, and choose by the cost model.
+    """Move what donors give, draw schedules beside it, and choose those that are rated best.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def offers_for(
 
 def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Proposal]:
     """Schedules whose register tiles fit a task by rule, where there is a rule for it."""
-    if not search.prior.informed:
+    if not count or not search.prior.informed:
         return []
     random = np.random.default_rng([seed, *name.encode()])
     looked_at = count if search.guide is None else max(count, _LOOKED_AT)
@@ -108,7 +108,7 @@ def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Proposal]
 
 
 def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]:
-    """The nearest donor's best, and beside it those that the cost model rates best here."""
+    """The nearest donor's best, and beside it those that are rated best here."""
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
     if len(offers) <= count or not search.judge.trained:

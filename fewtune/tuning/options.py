@@ -6,17 +6,27 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
-from fewtune.predictor import AUTO, NEVER, TREES
+from fewtune.predictor import AUTO, NEVER, files_of
 
 
-def _existing(value: str) -> str:
-    if value not in (AUTO, NEVER) and not Path(value + TREES).is_file():
-        raise ValueError(
-            f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "
-            f"{value}{TREES}"
-        )
+def _existing(value: str, info: ValidationInfo) -> str:
+    """Refuse the path of a predictor that is not there; a context may have the folder it is in."""
+    root = Path((info.context or {}).get("root", "."))
+    for file in files_of(value, root) or ():
+        if not file.is_file():
+            raise ValueError(
+                f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "
+                f"{value}{file.suffix}"
+            )
     return value
 
 
@@ -87,14 +97,14 @@ class ShareOptions(BaseModel):
         default=8,
         ge=0,
         le=100_000,
-        description="schedules drawn by rule that the cost model rates beside the shared ones",
+        description="schedules drawn by rule that are rated beside the shared ones",
     )
     trials_per_task: int = Field(
         default=2,
         ge=1,
         le=100_000,
         description="how many candidates are measured: the donor's best, and beside it those that "
-        "the cost model rates best",
+        "are rated best",
     )
     refine_trials: int = Field(
         default=3,

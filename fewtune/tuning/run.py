@@ -9,6 +9,7 @@ from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.machine import target_from_json
+from fewtune.predictor import chosen_digest
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, read_seeds
 from fewtune.tuning.cold import weights_outgrow_cache
@@ -47,6 +48,7 @@ def journal_header(
         "tuned": sorted(tuned),
         "cold_weights": cold_weights,
         "search": options.model_dump(mode="json", exclude=_BUDGET),
+        "predictor": chosen_digest(options.predictor),
     }
 
 

@@ -1,8 +1,9 @@
-"""The tuning loop: owns search, workers, cost model and journal; survives being killed.
+"""The tuning loop: owns search, workers, journal and what rates candidates; survives being killed.
 
 Everything that was measured is in the journal before the next batch begins. A session that is
 opened on a journal takes its trials over: known candidates are answered from it, never built
-again, the cost model is trained on them, and the search starts from the best of them.
+again, what rates candidates learns from those of each task that is searched on, and that search
+starts from the best of them.
 """
 
 from __future__ import annotations

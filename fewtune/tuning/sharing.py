@@ -2,8 +2,9 @@
 
 A task that a bank holds already takes its schedule from there, and nothing of it is measured. Every
 other task that is not tuned itself takes schedules in three rounds. First the best schedules of its
-donors, moved into its own design space, and a few that are drawn by rule compete; the cost model,
-taught by the donors' trials, rates them, and the likeliest few are measured. What comes near to the
+donors, moved into its own design space, and a few that are drawn by rule compete; they are
+rated by the predictor, or by a cost model that was taught by the donors' trials, and the likeliest
+few are measured. What comes near to the
 throughput of the best similar task needs no further proof; of all others the default schedule is
 measured too, and kept where nothing beats it. Then those that are still behind, by enough to
 matter, ask on: first the tasks of their kind that did better in this very round, then, where they
@@ -86,7 +87,8 @@ class Sharing(Session):
     known : dict of Known
         By task: what needs no measuring.
     teach : callable
-        Lets the cost model learn what was measured before, if anything is to be measured now.
+        Lets what rates candidates learn from what was measured before, if anything is to be
+        measured now.
     peers : list of TaskProgress
         The tasks that were tuned: what they reach is what similar tasks are held to.
     sharing : ShareOptions

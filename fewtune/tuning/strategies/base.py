@@ -149,6 +149,10 @@ class Explorer:
         valid = [point for point, time_s in self.times_s.items() if math.isfinite(time_s)]
         return sorted(valid, key=lambda point: self.times_s[point])[:count]
 
+    def unknown(self, points: Iterable[Point]) -> list[Point]:
+        """Those of some points that were neither measured nor rejected."""
+        return [p for p in points if p not in self.times_s and p not in self._rejected]
+
     def draw(self) -> Point:
         """A point to begin from."""
         if self.is_informed:

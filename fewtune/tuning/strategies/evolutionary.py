@@ -77,7 +77,7 @@ class EvolutionarySearch(Explorer):
             elders = guide.ordered(pool)[:_PARENTS] + parents[:2]
             child = self.child_of(elders)
             pool += [child() for _ in range(_LOOKED_AT // 2)]
-        ranked = iter(guide.ordered(pool, self.times_s))
+        ranked = iter(guide.ordered(self.unknown(pool), self.times_s))
         taken: set[Point] = set()
         if self.made_for_each > 1:
             made = self.gather(
