@@ -20,12 +20,11 @@ import numpy as np
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine import target_from_json
-from fewtune.model.relax_import import read_lowered
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.table import Table, number
-from fewtune.task.extract import extract_tasks
+from fewtune.task.extract import read_tasks
 from fewtune.tuning.known import measured_trials, task_samples
 from fewtune.tuning.log import read_database
 from stages.places import Places
@@ -60,9 +59,8 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
     target = target_from_json(fingerprint.target)
     directory = places.tuned(model, "full")
     is_cold = TuneReport.read(directory).cold_weights
-    tasks = list(extract_tasks(read_lowered(places.imported(model)), target))
     database = read_database(directory)
-    tasks = [task for task in tasks if database.has_workload(task.mod)]
+    tasks = [t for t in read_tasks(places.tasks(model)) if database.has_workload(t.mod)]
     trials = measured_trials(database, tasks)
     found = []
     for task in tasks:
@@ -77,12 +75,15 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
 def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
     """How much slower than the best of all trials the best of a few is, over a model's tasks."""
     random = np.random.default_rng(0)
+    rated = [
+        (each.weight, each.samples.times_s, pretrained.expected(each.samples.features))
+        for each in held_out
+    ]
     rows = []
     for top in _TOP:
         found, drawn, best = 0.0, 0.0, 0.0
-        for _, weight, samples in held_out:
-            times_s = samples.times_s
-            order = np.argsort(-pretrained.expected(samples.features), kind="stable")
+        for weight, times_s, paces in rated:
+            order = np.argsort(-paces, kind="stable")
             lots = [times_s[random.permutation(len(times_s))[:top]].min() for _ in range(_DRAWN)]
             found += weight * times_s[order[:top]].min()
             drawn += weight * float(np.mean(lots))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks import pretrain
+from fewtune.artifacts import TaskTable
 from fewtune.predictor.features import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.task.extract import write_modules
 from stages.places import Places
 from tests import tuned_tiny
 
@@ -24,12 +26,14 @@ def places(tmp_path: Path) -> Places:
     places = Places(tmp_path)
     places.fingerprint.mkdir(parents=True)
     tuned_tiny.fingerprint().write(places.fingerprint)
-    for source, place in (
-        (tuned_tiny.imported(), places.imported(MODEL)),
-        (tuned_tiny.tuned(), places.tuned(MODEL, "full")),
-    ):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(source)
+    tasks, target = tuned_tiny.tasks(), tuned_tiny.fingerprint().target
+    directory = places.tasks(MODEL)
+    directory.mkdir(parents=True)
+    TaskTable(model=MODEL, target=target, tasks=[t.info for t in tasks]).write(directory)
+    write_modules(tasks, directory)
+    tuned = places.tuned(MODEL, "full")
+    tuned.parent.mkdir(parents=True)
+    tuned.symlink_to(tuned_tiny.tuned())
     return places
 
 

@@ -12,18 +12,16 @@ SHIPPED = Path(__file__).parent / "data" / "avx512"
 TREES, CONDITIONS = ".ubj", ".json"
 
 
-def files_of(choice: str, root: Path = Path()) -> tuple[Path, Path] | None:
-    """The files of a predictor, trees and conditions; None for `NEVER`.
+def files_of(choice: str, root: Path = Path()) -> tuple[Path, Path]:
+    """The files of a predictor: trees and conditions.
 
     Parameters
     ----------
     choice : str
-        `AUTO`, `NEVER`, or a path without its ending.
+        `AUTO`, or a path without its ending.
     root : Path
         What a path is relative to.
     """
-    if choice == NEVER:
-        return None
     path = SHIPPED if choice == AUTO else root / choice
     return path.with_name(path.name + TREES), path.with_name(path.name + CONDITIONS)
 
@@ -35,5 +33,7 @@ def digest(content: bytes) -> str:
 
 def chosen_digest(choice: str) -> str | None:
     """That of the predictor that was chosen; None where there is none."""
-    files = files_of(choice)
-    return digest(files[0].read_bytes()) if files is not None and files[0].is_file() else None
+    if choice == NEVER:
+        return None
+    trees, _ = files_of(choice)
+    return digest(trees.read_bytes()) if trees.is_file() else None

@@ -15,6 +15,7 @@ from math import gcd, prod
 import numpy as np
 
 from fewtune.schedule.access import Walk
+from fewtune.schedule.paces import LONGEST_WINDOW
 from fewtune.schedule.prior import Contraction
 from fewtune.schedule.program import (
     AHEAD,
@@ -22,20 +23,18 @@ from fewtune.schedule.program import (
     INLINED,
     LOCATION,
     OUTSIDE,
+    REDUCTION_LEVELS,
+    SPATIAL_LEVELS,
     TILE,
     Point,
     Program,
-    written_levels,
 )
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
 # one: outer, inner.
-SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
 _THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
 _OUTER, _INNER = range(REDUCTION_LEVELS)
 _REGISTER = (_ROWS, _VECTOR)
-# Windows of kernels; a longer reduction runs over channels.
-_LONGEST_WINDOW = 11
 _BYTES = 4
 # What stands for no location to choose, and for one that is open.
 _NOWHERE, _ANYWHERE = -3, 7
@@ -127,7 +126,7 @@ class DecisionFeatures:
         self._lanes = contraction.lanes
         self._extents = block.extents
         self._reduced = [axis for axis, kind in enumerate(block.kinds) if kind != "S"]
-        self._windows = [a for a in self._reduced if block.extents[a] <= _LONGEST_WINDOW]
+        self._windows = [a for a in self._reduced if block.extents[a] <= LONGEST_WINDOW]
         reads = [walk for walk in block.reads if walk is not None]
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
@@ -145,6 +144,16 @@ class DecisionFeatures:
         self._rows = [axis for axis, still in zip(spatial, stands, strict=True) if still]
         self._groups = [axis for axis, still in zip(spatial, stands, strict=True) if not still]
         self._constants = self._of_task(contraction.streamed, is_cold)
+
+    @staticmethod
+    def if_usable(
+        programs: Sequence[Program], contraction: Contraction | None, *, is_cold: bool
+    ) -> DecisionFeatures | None:
+        """Those of a task; None where nothing can be told from its decisions."""
+        if contraction is None:
+            return None
+        features = DecisionFeatures(programs, contraction, is_cold=is_cold)
+        return features if features.is_usable else None
 
     @property
     def is_usable(self) -> bool:
@@ -213,7 +222,6 @@ class DecisionFeatures:
         threads = count([*vector, *rows, *groups], _THREAD)
         registers, cache = _REGISTER, (_CACHE, *_REGISTER)
         everything = (_OUTER, _INNER)
-        written = max(written_levels(program.insts), default=-1)
         columns = [
             _log2(elements),
             _log2(count(vector, _VECTOR)),
@@ -244,7 +252,7 @@ class DecisionFeatures:
             _log2(count(groups, _CACHE)),
             _log2(threads),
             threads % 2,
-            written * ones,
+            program.written * ones,
             (location == INLINED).astype(float),
             (location == AHEAD).astype(float),
             ((location >= 0) & (location <= OUTSIDE)).astype(float),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
+from fewtune.files import canonical_json, write_bytes, write_text
 from fewtune.predictor import AUTO, digest, files_of
 from fewtune.predictor.features import NAMES
 from fewtune.trees import xgboost_alone
@@ -117,15 +118,9 @@ class Pretrained:
             Without its ending.
         """
         trees = bytes(self._booster.save_raw("ubj"))
-        conditions = {**self.conditions, "trees": digest(trees)}
-        text = json.dumps(conditions, indent=1, sort_keys=True) + "\n"
-        files = files_of(str(path))
-        assert files is not None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for file, content in zip(files, (trees, text.encode()), strict=True):
-            beside = file.with_name(f"{file.name}.new")
-            beside.write_bytes(content)
-            beside.replace(file)
+        trees_file, conditions_file = files_of(str(path))
+        write_bytes(trees_file, trees)
+        write_text(conditions_file, canonical_json({**self.conditions, "trees": digest(trees)}))
 
     @staticmethod
     def read(choice: str = AUTO) -> Pretrained:
@@ -141,10 +136,9 @@ class Pretrained:
         InputError
             If it is missing, damaged, or of other features than these.
         """
-        files = files_of(choice)
-        assert files is not None
+        trees_file, conditions_file = files_of(choice)
         try:
-            trees, conditions = files[0].read_bytes(), json.loads(files[1].read_text())
+            trees, conditions = trees_file.read_bytes(), json.loads(conditions_file.read_text())
         except (OSError, ValueError) as fault:
             raise InputError(f"cannot read the pretrained predictor {choice}: {fault}") from None
         again = "train it again with `python benchmarks/pretrain.py`"

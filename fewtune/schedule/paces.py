@@ -21,7 +21,6 @@ from fewtune.schedule.program import (
     Choice,
     Decision,
     Program,
-    written_levels,
 )
 from fewtune.schedule.tiling import divisors, tile_rate
 
@@ -47,7 +46,7 @@ _NOT_UNROLLED, _UNROLLED_DEEP = 0.93, 0.85
 # into, among threads and in the cache.
 _INNER_DOUBLED, _THREADS_DOUBLED, _CACHE_DOUBLED = 0.988, 0.97, 0.985
 # Windows of kernels; a longer reduction runs over channels.
-_LONGEST_WINDOW = 11
+LONGEST_WINDOW = 11
 _WINDOW_INSIDE = 0.3
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
@@ -117,7 +116,7 @@ def reduction_tile(
     multiply_adds : float or None
         Of vectors in one step of the reduction, where weights are streamed.
     """
-    if choice.extent <= _LONGEST_WINDOW:
+    if choice.extent <= LONGEST_WINDOW:
         return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
     limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
     factors = [d for d in divisors(choice.extent) if d <= limit]
@@ -133,10 +132,7 @@ def reduction_tile(
 
 def written_pace(program: Program) -> float:
     """The expected pace of a program by the tile after which results are written back."""
-    written = written_levels(program.insts)
-    if not written:
-        return _WRITTEN_LAST
-    return 1.0 if max(written) > 0 else _WRITTEN_BY_THREAD
+    return {-1: _WRITTEN_LAST, 0: _WRITTEN_BY_THREAD}.get(program.written, 1.0)
 
 
 def streamed_pace(elements: int, lanes: int) -> float:

@@ -30,6 +30,8 @@ from fewtune.schedule.paces import (
 from fewtune.schedule.program import (
     CATEGORICAL,
     LOCATION,
+    REDUCTION_LEVELS,
+    SPATIAL_LEVELS,
     TILE,
     Choice,
     Decision,
@@ -42,7 +44,6 @@ from fewtune.schedule.search_space import SearchSpace, random_decision
 from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
 
-_SPATIAL_LEVELS, _REDUCTION_LEVELS = 4, 2
 # Register tiles of at least this part of the best expected pace are worth a measurement each.
 _WORTH_TRYING = 0.85
 
@@ -164,7 +165,7 @@ class Prior:
                 if last is None:
                     # Half of a tile and half of another may spill.
                     return point
-                if isinstance(now, tuple) and len(now) == _SPATIAL_LEVELS:
+                if isinstance(now, tuple) and len(now) == SPATIAL_LEVELS:
                     thread, cache = _nearest(choice.extent // inner, now[0])
                     decisions[place] = (thread, cache, inner // last, last)
         return Point(point.program, self._shared(program, decisions, random))
@@ -196,7 +197,7 @@ class Prior:
         inner, last = {}, {}
         for place in self._spatial_places(program, name):
             axis, tile = program.choices[place].axis, point.decisions[place]
-            if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS:
+            if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS:
                 inner[axis], last[axis] = tile[-2] * tile[-1], tile[-1]
         return self._key(name, inner, last)
 
@@ -244,9 +245,9 @@ class Prior:
             return random_decision(choice, random)
         levels = len(choice.given)
         is_spatial = block.kinds[choice.axis] == "S"
-        if is_spatial and levels == _SPATIAL_LEVELS:
+        if is_spatial and levels == SPATIAL_LEVELS:
             return self._spatial(choice, tiles[choice.block], rows_outside, random)
-        if not is_spatial and levels == _REDUCTION_LEVELS:
+        if not is_spatial and levels == REDUCTION_LEVELS:
             streamed = self._shared_along[choice.block]
             elements = prod(tiles[choice.block].inner.values())
             return reduction_tile(choice, random, elements / self._lanes if streamed else None)
@@ -304,7 +305,7 @@ class Prior:
             shared = self._shared_along[name]
             for place in sorted(order, key=lambda p: program.choices[p].axis in shared):
                 tile = tiles[place]
-                if isinstance(tile, tuple) and len(tile) == _SPATIAL_LEVELS and tile[1] > 1:
+                if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS and tile[1] > 1:
                     factor = _smallest_factor(tile[1], self._threads)
                     decisions[place] = (tile[0] * factor, tile[1] // factor, *tile[2:])
                     break

@@ -20,6 +20,8 @@ SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
 # Locations that are no loops, as TVM numbers them: within what reads a result, and ahead of
 # everything; and an outer loop, inside of which no more than a thread's tile is needed.
 INLINED, AHEAD, OUTSIDE = -2, -1, 2
+# Levels that MetaSchedule's tiling for CPUs splits axes into: spatial ones and reduced ones.
+SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
 _WRITTEN_BACK = "ReverseComputeAt"
 
 
@@ -106,6 +108,11 @@ class Program:
     def digest(self) -> str:
         """What tells it from the other programs of its task."""
         return digest_of(self.text)
+
+    @cached_property
+    def written(self) -> int:
+        """After which tile the innermost result is written back; -1 where only once all is done."""
+        return max(written_levels(self.insts), default=-1)
 
     @staticmethod
     def read(number: int, trace: Trace) -> Program:

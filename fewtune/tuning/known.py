@@ -90,12 +90,9 @@ def task_samples(space: SearchSpace, trials: list[Trial], *, is_cold: bool) -> T
     is_cold : bool
         Whether weights were not in the caches when they were measured.
     """
-    contraction = Prior(space).contraction
-    if contraction is None:
-        return None
-    features = DecisionFeatures(space.programs, contraction, is_cold=is_cold)
+    features = DecisionFeatures.if_usable(space.programs, Prior(space).contraction, is_cold=is_cold)
     points, times_s = known_points(space, trials)
-    if not features.is_usable or not points:
+    if features is None or not points:
         return None
     return TaskSamples(features.of(points), np.array(times_s))
 

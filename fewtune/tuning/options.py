@@ -21,7 +21,7 @@ from fewtune.predictor import AUTO, NEVER, files_of
 def _existing(value: str, info: ValidationInfo) -> str:
     """Refuse the path of a predictor that is not there; a context may have the folder it is in."""
     root = Path((info.context or {}).get("root", "."))
-    for file in files_of(value, root) or ():
+    for file in files_of(value, root) if value != NEVER else ():
         if not file.is_file():
             raise ValueError(
                 f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "

@@ -44,16 +44,15 @@ class Guide:
 
     @staticmethod
     def of(
-        space: SearchSpace, prior: Prior, predictor: Predictor | None, *, is_cold: bool
+        space: SearchSpace, prior: Prior, predictor: Predictor, *, is_cold: bool
     ) -> Guide | None:
         """The guide of a task; None where the predictor knows nothing of such tasks."""
         contraction = prior.contraction
-        if predictor is None or contraction is None:
+        features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
+        if contraction is None or features is None:
             return None
-        if contraction.lanes != predictor.pretrained.lanes:
-            return None
-        features = DecisionFeatures(space.programs, contraction, is_cold=is_cold)
-        return Guide(space, prior, features, predictor) if features.is_usable else None
+        is_known = contraction.lanes == predictor.pretrained.lanes
+        return Guide(space, prior, features, predictor) if is_known else None
 
     def expected(self, points: list[Point]) -> np.ndarray:
         """Logarithms of expected paces, (points,)."""
