@@ -22,6 +22,7 @@ from fewtune.schedule.transfer import Donation
 from fewtune.share_report import share_curve, share_rounds, task_line
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info
+from fewtune.tuning.caches import MEASURING
 from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from fewtune.tuning.options import ShareOptions
@@ -107,6 +108,7 @@ def share_schedules(
             "bank": bank.digest if bank is not None else None,
             "predictor": chosen_digest(options.predictor),
             "cold_weights": tuned.cold_weights,
+            "measuring": MEASURING,
             "options": options.model_dump(mode="json"),
         }
         events = supervise(

@@ -38,6 +38,11 @@ class LogInfo(Artifact):
     target: str = Field(description="the resolved TVM target, as JSON")
     threads: int
     tvm: str = Field(description="version of apache-tvm")
+    measuring: int = Field(
+        default=1,
+        description="how kernels were measured: 1 with activations where the last call left them, "
+        "2 with activations as the kernel before leaves them in a model",
+    )
 
 
 class Conditions(Part):

@@ -15,6 +15,7 @@ from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.machine import target_from_json
 from fewtune.task.extract import workload_hash
+from fewtune.tuning.caches import MEASURING
 from fewtune.tuning.log import RECORDS, Trial, read_database, write_database
 from fewtune.tvm_runtime import tvm
 
@@ -29,6 +30,7 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
         target=fingerprint.target,
         threads=fingerprint.threads,
         tvm=fingerprint.versions.get("apache-tvm", ""),
+        measuring=MEASURING,
     )
 
 
@@ -205,7 +207,7 @@ def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
 
 
 def _difference(expected: LogInfo, found: LogInfo) -> str:
-    for key in ("machine", "target", "threads", "tvm"):
+    for key in ("machine", "target", "threads", "tvm", "measuring"):
         ours, theirs = getattr(expected, key), getattr(found, key)
         if ours != theirs:
             return f"its {key} is {theirs}, not {ours}"

@@ -2,9 +2,8 @@
 
 A kernel that is measured again and again has its weights in the cache. In a model whose weights
 outgrow it, every kernel reads its own from memory, once an inference: up to a third of its time,
-and not the same for every schedule. There, weights are flushed before each measured call. (AutoTVM
-flushed all arguments but the first, ``enable_cpu_cache_flush``; activations, though, were written
-by the kernel before and are still there.)
+and not the same for every schedule. There, weights are flushed before each measured call
+(`fewtune.tuning.caches`).
 
 The cache that counts is the one a core has for itself. Weights that outgrow it and yet fit the
 shared one come from there, if other cores, and on a shared host other machines, left them: the
@@ -16,46 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fewtune.model.layout_free import FREE
 from fewtune.task.extract import Task
-from fewtune.tuning.flush import flusher
+from fewtune.tuning.caches import own_cache_bytes
 from fewtune.tvm_runtime import tvm
 
-_FLUSH = "fewtune.flush_weights"
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
-# Weights that are so many times the cache leave nothing of themselves in it from call to call, and
-# flushing them is for nothing.
-_SELF_FLUSHED = 2
 # Activations need room as well.
 _CACHE_FOR_WEIGHTS = 0.5
-
-
-def last_level_cache_bytes() -> int | None:
-    """Size of the largest cache of a core; None where the system does not tell."""
-    return max(_cache_sizes(), default=None)
-
-
-def own_cache_bytes() -> int | None:
-    """Size of the cache before the last, which a core has for itself; None where none is told."""
-    sizes = sorted(_cache_sizes())
-    return sizes[-2] if len(sizes) > 1 else None
-
-
-def _cache_sizes() -> list[int]:
-    """Bytes of the caches of a core."""
-    sizes = []
-    for file in _CACHES.glob("index*/size"):
-        text = file.read_text().strip()
-        number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
-        if number.isdigit():
-            sizes.append(int(number) * _UNITS.get(unit, 1))
-    return sizes
 
 
 def weight_places(module: tvm.IRModule) -> list[int]:
@@ -91,45 +61,3 @@ def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None)
     """
     cache_bytes = own_cache_bytes() if cache_bytes is None else cache_bytes
     return cache_bytes is not None and weights_bytes(tasks) > _CACHE_FOR_WEIGHTS * cache_bytes
-
-
-def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
-    """Those of a kernel's weights that a cache may still hold from its last call.
-
-    Parameters
-    ----------
-    weights : sequence of Tensor
-    cache_bytes : int or None
-        `last_level_cache_bytes`.
-    """
-    if cache_bytes is None:
-        return list(weights)
-    most_bytes = _SELF_FLUSHED * cache_bytes
-    return [each for each in weights if _bytes(each.shape, each.dtype) <= most_bytes]
-
-
-class WeightFlusher:
-    """Flushes the weights of the kernel under measurement; one a process.
-
-    Parameters
-    ----------
-    target : Target
-        Of a CPU.
-    threads : int
-    """
-
-    def __init__(self, target: tvm.target.Target, threads: int) -> None:
-        self._flush = flusher(target, threads)
-        self._weights: list[Any] = []
-        tvm.register_global_func(_FLUSH, self._before_call, override=True)
-
-    def evaluate(
-        self, built: Any, device: Any, arguments: list[Any], weights: list[Any], count: int
-    ) -> list[float]:
-        """Seconds of ``count`` single calls, weights flushed before each."""
-        self._weights = weights
-        evaluator = built.time_evaluator("main", device, number=1, repeat=count, f_preproc=_FLUSH)
-        return [float(value) for value in evaluator(*arguments).results]
-
-    def _before_call(self, *_: Any) -> None:
-        self._flush(*self._weights)

@@ -12,6 +12,7 @@ from fewtune.machine import target_from_json
 from fewtune.predictor import chosen_digest
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, read_seeds
+from fewtune.tuning.caches import MEASURING
 from fewtune.tuning.cold import weights_outgrow_cache
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, write_database
@@ -47,6 +48,7 @@ def journal_header(
         "workloads": {task.info.name: task.info.workload for task in tasks},
         "tuned": sorted(tuned),
         "cold_weights": cold_weights,
+        "measuring": MEASURING,
         "search": options.model_dump(mode="json", exclude=_BUDGET),
         "predictor": chosen_digest(options.predictor),
     }

@@ -24,18 +24,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.affinity import apart_from_the_pool
-from fewtune.tuning.calibration import Attempt, Calibration, Measured
-from fewtune.tuning.cold import (
-    WeightFlusher,
+from fewtune.tuning.caches import (
+    CacheState,
     last_level_cache_bytes,
+    own_cache_bytes,
     to_be_flushed,
-    weight_places,
+    to_be_rewritten,
 )
+from fewtune.tuning.calibration import Attempt, Calibration, Measured
+from fewtune.tuning.cold import weight_places
 
 # Numbers that are drawn to fill a buffer, and repeated.
 _FILLED_AT_ONCE = 2**16
-# Single calls that make up one sample where weights are flushed between them.
-_MOST_COLD_CALLS = 8
+# Single calls that make up one sample where the caches are prepared before each.
+_MOST_SINGLE_CALLS = 8
 # The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
 _CALIBRATION_CALLS = 4
 
@@ -67,11 +69,15 @@ class _Built(NamedTuple):
 
 
 class _Kernel(NamedTuple):
-    """A built candidate, its arguments, and the weights that no call is to find in the cache."""
+    """A built candidate and its arguments.
+
+    Of these, some weights are flushed before a call, and some activations written anew.
+    """
 
     built: Any
     arguments: list[Any]
     weights: list[Any]
+    activations: list[Any]
 
 
 class Worker:
@@ -89,12 +95,14 @@ class Worker:
         self._target = target_from_json(target_json)
         self._device = device_of(self._target)
         self._threads = threads
-        self._calibrates = not has_own_device(self._target)
+        self._on_host = not has_own_device(self._target)
         self._calibration: Calibration | None = None
-        self._fill = filler(on_host=self._calibrates)
+        self._fill = filler(on_host=self._on_host)
         self._built: dict[int, _Built] = {}
-        self._flusher: WeightFlusher | None = None
+        self._caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
+        own_bytes = own_cache_bytes()
+        self._own_caches_bytes = threads * own_bytes if own_bytes is not None else None
         self._buffers: dict[str, list[Any]] = {}
 
     def build(self, number: int, module_json: str) -> float:
@@ -128,7 +136,7 @@ class Worker:
 
     def _start_pool(self) -> None:
         """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
-        if self._calibrates and self._calibration is None:
+        if self._on_host and self._calibration is None:
             self._calibration = self._calibrated()
 
     def _calibrated(self) -> Calibration:
@@ -191,23 +199,34 @@ class Worker:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _kernel(self, number: int, specs: list[tuple[list[int], str]], *, cold: bool) -> _Kernel:
-        """Candidate ``number`` with its arguments, and those that are flushed before a call."""
+        """Candidate ``number`` with its arguments, and what of them the caches are to hold."""
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
-        weights = [arguments[place] for place in built.weight_places] if cold else []
-        weights = to_be_flushed(weights, self._cache_bytes)
-        if weights and self._flusher is None:
+        if not self._on_host:
+            return _Kernel(built.code, arguments, [], [])
+        if self._caches is None:
             # Now, not within the time of a measurement.
-            self._flusher = WeightFlusher(self._target, self._threads)
-        return _Kernel(built.code, arguments, weights)
+            self._caches = CacheState(self._target, self._threads)
+        weights = [arguments[place] for place in built.weight_places]
+        activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
+        return _Kernel(
+            built.code,
+            arguments,
+            to_be_flushed(weights, self._cache_bytes) if cold else [],
+            to_be_rewritten(activations, self._own_caches_bytes),
+        )
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
-        if kernel.weights:
-            assert self._flusher is not None
-            calls = min(number, _MOST_COLD_CALLS)
-            times_s = self._flusher.evaluate(
-                kernel.built, self._device, kernel.arguments, kernel.weights, calls * repeat
+        if kernel.weights or kernel.activations:
+            assert self._caches is not None
+            times_s = self._caches.evaluate(
+                kernel.built,
+                self._device,
+                kernel.arguments,
+                kernel.weights,
+                kernel.activations,
+                min(number, _MOST_SINGLE_CALLS) * repeat,
             )
             return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
         evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)

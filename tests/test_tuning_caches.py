@@ -1,0 +1,86 @@
+"""What the caches hold when a measured call begins: sizes, what is flushed, what is rewritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.default import default_schedule
+from fewtune.tuning import caches
+from fewtune.tuning.cold import weights_outgrow_cache
+from fewtune.tuning.measure import module_specs
+from fewtune.tuning.rewrite import rewriter
+from fewtune.tvm_runtime import build, tvm
+from tests import tuned_tiny
+
+
+def test_the_largest_cache_and_the_one_before_it_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
+    monkeypatch.setattr(caches, "_CACHES", tmp_path)
+    assert caches.last_level_cache_bytes() == 32 * 2**20
+    assert caches.own_cache_bytes() == 2**20
+    monkeypatch.setattr(caches, "_CACHES", tmp_path / "index0")
+    assert caches.own_cache_bytes() is None
+    monkeypatch.setattr(caches, "_CACHES", tmp_path / "absent")
+    assert caches.last_level_cache_bytes() is None
+    assert caches.own_cache_bytes() is None
+    assert not weights_outgrow_cache(tuned_tiny.tasks())
+
+
+def _ones(elements: int, dtype: str = "float32") -> Any:
+    return tvm.runtime.tensor(np.ones(elements, dtype))
+
+
+def test_before_each_call_weights_are_flushed_and_activations_written_anew() -> None:
+    module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
+    built = build(module, tuned_tiny.target())
+    device = tvm.cpu()
+    arguments = [
+        tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
+    ]
+    state = caches.CacheState(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
+    calls: list[tuple[str, list[Any]]] = []
+    state._flush = lambda *given: calls.append(("flush", list(given)))  # noqa: SLF001
+    state._rewrite = lambda *given: calls.append(("rewrite", list(given)))  # noqa: SLF001
+    data, weight, *_, result = arguments
+    times_s = state.evaluate(built, device, arguments, [weight], [data, result], 3)
+    assert len(times_s) == 3
+    assert min(times_s) > 0
+    assert [name for name, _ in calls] == ["rewrite", "flush"] * 3
+    for name, given in calls:
+        expected = [weight] if name == "flush" else [result, data]
+        assert len(given) == len(expected)
+        assert all(one.same_as(other) for one, other in zip(given, expected, strict=True))
+
+
+def test_weights_that_leave_nothing_in_the_cache_are_not_flushed() -> None:
+    small, large = _ones(512), _ones(513)
+    assert [each.shape for each in caches.to_be_flushed([small, large], 1024)] == [(512,)]
+    assert len(caches.to_be_flushed([small, large], None)) == 2
+
+
+def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
+    offsets, small, large, numbers = _ones(1023), _ones(1024), _ones(1025), _ones(1024, "int32")
+    activations = [offsets, small, large, numbers]
+    assert [each.shape for each in caches.to_be_rewritten(activations, 4096)] == [(1024,)]
+    assert caches.to_be_rewritten(activations, None) == []
+
+
+@pytest.mark.parametrize(("threads", "rewritten"), [(1, 960), (2, 896)])
+def test_rewriting_twice_leaves_what_was_there(threads: int, rewritten: int) -> None:
+    drawn = np.random.default_rng(0).integers(0, 1024, 1000).astype("float32") / 1024
+    tensor = tvm.runtime.tensor(drawn.reshape(10, 100))
+    rewrite = rewriter(tuned_tiny.target(), threads)
+    rewrite(tensor)
+    once = tensor.numpy().ravel()
+    assert np.array_equal(once[:rewritten], 1 - drawn[:rewritten])
+    assert np.array_equal(once[rewritten:], drawn[rewritten:])
+    rewrite(tensor)
+    assert np.array_equal(tensor.numpy().ravel(), drawn)
