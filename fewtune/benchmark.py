@@ -146,7 +146,7 @@ def benchmark_model(
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
-        failures=failures_by_cause([*tuned.tasks, *shared.tasks]),
+        failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=_remarks(tuned, shared),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
     )

@@ -45,7 +45,7 @@ def kernel_rows(
     latency_ms: dict[str, float | None] = {}
     schedules: dict[str, str] = {}
     donors: dict[str, str | None] = {}
-    for line in tuned.tasks:
+    for line in [*tuned.tasks, *shared.representatives]:
         latency_ms[line.task] = line.known_ms
         won = line.best_ms is not None and line.best_ms == line.known_ms != line.default_ms
         schedules[line.task] = "tuned" if won else "default"

@@ -27,12 +27,9 @@ from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.sharing import Taker
-from fewtune.tuning.state import RunState
+from fewtune.tuning.state import Earlier, RunState
 from fewtune.tuning.supervise import supervise
 from fewtune.tvm_runtime import ms
-
-# The cost model learns from so many trials of a donor: its best, and the rest evenly spread.
-_TAUGHT = 48
 
 
 def share_schedules(
@@ -75,9 +72,9 @@ def share_schedules(
     bank = Bank.read(bank_directory) if bank_directory is not None else None
     takers = _takers(selection)
     events: list[dict[str, Any]] = []
+    tuned_tasks = [by_name[name] for name in selection.representatives]
+    earlier = _earlier(tuned, measured_trials(database, tuned_tasks))
     if takers:
-        tuned_tasks = [by_name[name] for name in selection.representatives]
-        measured = measured_trials(database, tuned_tasks)
         job = {
             "takers": takers,
             "donations": {
@@ -86,13 +83,8 @@ def share_schedules(
             },
             "known": _known(selection, by_name, bank, options),
             "bank": str(bank_directory) if bank is not None else None,
-            "taught": {n: [t.as_json() for t in _spread(each)] for n, each in measured.items()},
+            "tuned": {name: found.as_json() for name, found in earlier.items()},
             "cold_weights": tuned.cold_weights,
-            "reached_ms": {
-                line.task: line.known_ms
-                for line in tuned.tasks
-                if line.task in selection.representatives
-            },
             "covered": sum(
                 task.info.share for task in tasks if task.info.name not in selection.set_aside
             ),
@@ -120,15 +112,19 @@ def share_schedules(
             journal_directory,
             progress_path,
         )
-    state = RunState([by_name[name] for name in takers], list(takers))
+    names = [*takers, *earlier]
+    state = RunState([by_name[name] for name in names], names, earlier)
     state.replay(events)
-    trials = {name: known.published() for name, known in state.tasks.items()}
+    takes = {name: state.tasks[name] for name in takers}
+    refined = {name: state.tasks[name] for name in earlier if state.tasks[name].trials}
+    trials = {name: known.published() for name, known in {**takes, **refined}.items()}
     _write_log(directory, by_name, database, trials, fingerprint)
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
-        tasks=[task_line(known, takers[name], events) for name, known in state.tasks.items()],
+        tasks=[task_line(known, takers[name], events) for name, known in takes.items()],
+        representatives=[known.report() for _, known in sorted(refined.items())],
         rounds=share_rounds(state, events),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
@@ -149,6 +145,16 @@ def _takers(selection: Selection) -> dict[str, Taker]:
     return {
         name: Taker(first[name], selection.second_donors.get(name, [])) for name in sorted(first)
     }
+
+
+def _earlier(tuned: TuneReport, measured: dict[str, list[Trial]]) -> dict[str, Earlier]:
+    """What is known of each representative that a schedule was found for, by its name."""
+    found = {}
+    for line in tuned.tasks:
+        if measured.get(line.task):
+            default_s = line.default_ms / 1e3 if line.default_ms is not None else None
+            found[line.task] = Earlier(measured[line.task], default_s)
+    return found
 
 
 def _banked(
@@ -188,15 +194,6 @@ def _donations(
     """The task's best schedules, best first; a default schedule makes no choices to give."""
     records = [r for r in best_trials(database, task.mod, 1_000_000) if sampling(r.trace)]
     return [Donation.of(r.trace).as_json() for r in records[: options.count(len(records))]]
-
-
-def _spread(trials: list[Trial]) -> list[Trial]:
-    """Of trials, fastest first, the faster half of a sample and the rest evenly spread."""
-    if len(trials) <= _TAUGHT:
-        return trials
-    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
-    count = _TAUGHT - len(best)
-    return best + [rest[place * len(rest) // count] for place in range(count)]
 
 
 def _write_log(

@@ -25,7 +25,7 @@ _RULES = {
     "where it matters, ask those of their kind that reached it; below "
     f"{sharing.FAR:.0%} also the next most similar representatives",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "
-    "share_schedules.least_gain of its latency",
+    "share_schedules.least_gain of its latency; representatives, too, go on from what they have",
 }
 
 
@@ -135,7 +135,8 @@ def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
     """
     starts_s = {}
     for name, known in state.tasks.items():
-        start = known.default or known.taken
+        before = min(known.earlier, key=lambda trial: trial.outcome.median_s, default=None)
+        start = known.default or known.taken or before
         starts_s[name] = start.outcome.median_s if start is not None else math.inf
     for event in events:
         if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
@@ -157,7 +158,12 @@ def share_curve(
     Before sharing, these count with what `_starts` says.
     """
     starts_s = {n: s for n, s in _starts(state, events).items() if s != math.inf}
-    rest_ms = sum(state.tasks[n].task.info.weight * s * 1e3 for n, s in starts_s.items())
+    rest_ms = sum(
+        state.tasks[name].task.info.weight * start_s * 1e3
+        for name, start_s in starts_s.items()
+        # What was tuned is in the curve.
+        if not state.tasks[name].earlier
+    )
     points = [
         point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
         for point in before.points

@@ -149,6 +149,20 @@ def test_operators_of_several_inputs_become_chains(operator, chain):
     assert all(len(node.input) == 2 for node in result.graph.node)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3), (1, 3, 7)])
+def test_a_normalisation_that_no_convolution_takes_in_becomes_a_product_and_a_sum(shape):
+    random = np.random.default_rng(0)
+    parts = ("scale", "bias", "mean", "variance")
+    weights = {part: random.uniform(0.5, 2.0, shape[1]).astype(np.float32) for part in parts}
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["sum"]),
+        helper.make_node("BatchNormalization", ["sum", *parts], ["output"], epsilon=0.01),
+    ]
+    result = simplified(model_of(nodes, ("a", "b"), shape, weights))
+    assert operators(result) == {"Add": 2, "Mul": 1}
+    assert len(result.graph.initializer) == 2
+
+
 def test_sum_of_two_becomes_add():
     node = helper.make_node("Sum", ["a", "b"], ["output"])
     assert operators(simplified(model_of([node], ("a", "b")))) == {"Add": 1}

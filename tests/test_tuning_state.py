@@ -9,7 +9,7 @@ import pytest
 from fewtune.artifacts import TaskInfo
 from fewtune.task.extract import Task
 from fewtune.tuning.log import Trial
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import Earlier, RunState, TaskState
 from fewtune.tvm_runtime import tvm
 
 
@@ -161,6 +161,28 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     # 3 * 2 s + 4 s once both defaults are known; then the best of a is 1 s.
     points = [(p.elapsed_s, p.trials, p.estimated_latency_ms) for p in run.curve]
     assert points == [(2, 0, 10_000.0), (13, 2, 7_000.0)]
+
+
+def test_a_run_goes_on_from_an_earlier_one() -> None:
+    earlier = Earlier([SLOW, DEFAULT], 2.0)
+    assert Earlier.from_json(earlier.as_json()) == earlier
+    run = RunState([made_task("a", weight=3), made_task("b")], ["a"], {"a": earlier})
+    state = run.tasks["a"]
+    best_s = min(SLOW.outcome.median_s, DEFAULT.outcome.median_s)
+    assert (run.trials, state.best_s, state.progress.current_s) == (0, best_s, best_s)
+    assert state.progress.best_s == [best_s]
+    assert set(state.known) == {SLOW.key, DEFAULT.key}
+    assert run.estimated_latency_s is None
+    run.replay(
+        [
+            {"kind": "default", "task": "b", "elapsed_s": 1, "trial": SLOW.as_json()},
+            {"kind": "batch", "task": "a", "phases": {}, "trials": [FAST.as_json()]},
+        ]
+    )
+    assert (run.trials, state.report().trials) == (1, 1)
+    assert state.progress.best_s == [best_s, FAST.outcome.median_s]
+    assert set(names(state.published())) == {"fast", "slow", "default"}
+    assert names(state.published())[0] == "fast"
 
 
 def test_a_final_does_not_outlive_later_trials() -> None:

@@ -109,6 +109,11 @@ class ShareReport(Artifact):
     model: str
     strategy: str
     tasks: list[SharedTask]
+    representatives: list[TunedTask] = Field(
+        default_factory=list,
+        description="those that the refinement went on with: what they came to, and the trials of "
+        "it alone",
+    )
     rounds: list[ShareRound]
     trials: int
     sharing_s: float

@@ -127,6 +127,7 @@ def simplify(model: ModelProto) -> ModelProto:
     light_model, weights = detach_weights(result)
     rewrites.constant_nodes_to_initializers(light_model)
     result = attach_weights(_with_shapes(light_model), weights)
+    rewrites.normalisations_as_scales(result)
     rewrites.chain_variadic(result)
     rewrites.positive_axes(result)
     rewrites.constants_of_full_rank(result)

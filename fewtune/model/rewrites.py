@@ -5,6 +5,8 @@ Each keeps the result of the model. They expect a graph whose shapes are inferre
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -16,6 +18,7 @@ _BINARY = _COMMUTATIVE | {"Sub", "Div"}
 _ONCE_BROADCAST = _BINARY | {"Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"}
 _AXES_AS_INPUT = 13
 _BROADCASTING = 8
+_PARTS = ("scaled", "factor", "offset")
 
 
 def chain_variadic(model: ModelProto) -> None:
@@ -144,6 +147,54 @@ def constants_of_full_rank(model: ModelProto) -> None:
                 initializers[name] = model.graph.initializer[-1]
             node.input[position] = name
     _drop_unused_initializers(model)
+
+
+def normalisations_as_scales(model: ModelProto) -> None:
+    """Turn batch normalisations of constants into a product and a sum, in place.
+
+    What no convolution takes in, as where one follows an addition or a concatenation, TVM imports
+    as four operators; a division by a vector takes longer than all the rest.
+    """
+    ranks = known_ranks(model)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        rank = ranks.get(node.input[0], 0) if node.input else 0
+        if rank < 2 or not _is_constant_normalisation(node, constants):
+            nodes.append(node)
+            continue
+        tensors = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
+        model.graph.initializer.extend(_scale_and_offset(node, tensors, rank))
+        result = node.output[0]
+        scaled, factor, offset = (f"{result}_{part}" for part in _PARTS)
+        nodes.append(_node("Mul", [node.input[0], factor], [scaled], scaled))
+        nodes.append(_node("Add", [scaled, offset], [result], node.name or result))
+    if len(nodes) > len(model.graph.node):
+        _set_nodes(model, nodes)
+        _drop_unused_initializers(model)
+
+
+def _is_constant_normalisation(node: NodeProto, constants: Container[str]) -> bool:
+    """Whether a node is a batch normalisation of constants, with no result but the one."""
+    return (
+        node.op_type == "BatchNormalization"
+        and all(name in constants for name in node.input[1:])
+        and not any(each.name == "training_mode" and each.i for each in node.attribute)
+        and sum(bool(name) for name in node.output) == 1
+    )
+
+
+def _scale_and_offset(node: NodeProto, tensors: list[np.ndarray], rank: int) -> list[TensorProto]:
+    """Factors and offsets of a normalisation's channels, each (channels, 1, ...)."""
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    scale, bias, mean, variance = (each.astype(np.float64) for each in tensors)
+    factor = scale / np.sqrt(variance + epsilon)
+    shape = (-1, *([1] * (rank - 2)))
+    _, *names = (f"{node.output[0]}_{part}" for part in _PARTS)
+    return [
+        numpy_helper.from_array(values.reshape(shape).astype(tensors[0].dtype), name)
+        for values, name in zip((factor, bias - mean * factor), names, strict=True)
+    ]
 
 
 def constant_nodes_to_initializers(model: ModelProto) -> None:

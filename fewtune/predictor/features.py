@@ -83,6 +83,9 @@ NAMES = (
     "cache_groups",
     "threads",
     "odd_threads",
+    # What the threads part: the outermost axis, as the kernel before did, or the vectors.
+    "parted_outside",
+    "parts_vectors",
     "written",
     # Where what pads the data is computed: within, ahead of everything, or at a loop.
     "is_inlined",
@@ -143,6 +146,9 @@ class DecisionFeatures:
         stands = [self._weights is not None and self._weights[a].stride == 0 for a in spatial]
         self._rows = [axis for axis, still in zip(spatial, stands, strict=True) if still]
         self._groups = [axis for axis, still in zip(spatial, stands, strict=True) if not still]
+        self._parted = [
+            a for a, kind in enumerate(block.kinds) if kind == "S" and self._extents[a] > 1
+        ]
         self._constants = self._of_task(contraction.streamed, is_cold)
 
     @staticmethod
@@ -252,6 +258,7 @@ class DecisionFeatures:
             _log2(count(groups, _CACHE)),
             _log2(threads),
             threads % 2,
+            *self._parting(tiles, ones),
             program.written * ones,
             (location == INLINED).astype(float),
             (location == AHEAD).astype(float),
@@ -266,6 +273,19 @@ class DecisionFeatures:
             touched(self._results, cache, everything),
         ]
         return np.stack(columns, axis=1)
+
+    def _parting(self, tiles: dict[int, np.ndarray], ones: np.ndarray) -> list[np.ndarray]:
+        """Whether threads part the outermost axis, and whether they part the vector's."""
+        open_, outside, vectors = ones > 0, 0 * ones, 0 * ones
+        for place, axis in enumerate(self._parted):
+            # The loops of the threads are fused in this order: the first that is one parts them.
+            found = open_ & (tiles[axis][:, _THREAD] > 1) if axis in tiles else 0 * ones > 0
+            if place == 0:
+                outside = found.astype(float)
+            if axis == self._vector:
+                vectors = found.astype(float)
+            open_ = open_ & ~found
+        return [outside, vectors]
 
     def _decided(
         self, program: Program, points: list[Point]
@@ -295,7 +315,8 @@ def _touched(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
         stride, steps = abs(walk[axis].stride), iterations[axis] - 1
         if stride:
             touched = touched * (1 + steps * np.minimum(1.0, stride / span))
-            span = span + stride * steps
+            # A step that leaves a gap spans it.
+            span = np.maximum(span, stride) + stride * steps
     return touched
 
 

@@ -18,7 +18,7 @@ from fewtune.predictor.predictor import predictor_for
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
+from fewtune.tuning.allocate import best_rates, gradient, next_task
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, replay, trace_key
@@ -26,7 +26,7 @@ from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import Earlier, RunState, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
 from fewtune.tvm_runtime import tvm
 
@@ -58,6 +58,9 @@ class Session:
         How many times its own share of the model's time a task stands for (`TaskProgress`).
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
+    earlier : dict of Earlier, optional
+        What earlier sessions found out, by task: those tasks go on from there, and what rates
+        candidates is taught of it by whoever gives it.
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
@@ -78,9 +81,10 @@ class Session:
         cold_weights: bool = False,
         stands_for: dict[str, float] | None = None,
         covered: float = 1.0,
+        earlier: dict[str, Earlier] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.state = RunState(tasks, tuned)
+        self.state = RunState(tasks, tuned, earlier)
         self.state.replay(journal.events)
         self.target = target
         self.options = options
@@ -97,8 +101,6 @@ class Session:
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._longest_batch_s = 0.0
-        # Tasks that are not tuned here, but tell what similar ones reach.
-        self.peers: list[TaskProgress] = []
         for name, times in (stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
 
@@ -133,7 +135,7 @@ class Session:
     def conclude(self) -> None:
         """What comes after it."""
         for name in self.state.tuned:
-            self._final(self.state.tasks[name])
+            self.final(self.state.tasks[name])
 
     def _is_done(self) -> bool:
         """Whether the journal is of a run that had come to its end under this budget."""
@@ -160,7 +162,7 @@ class Session:
         return [
             state
             for state in self.state.tasks.values()
-            if state.default is None and state.taken is None and not state.crashed
+            if not (state.default or state.taken or state.earlier or state.crashed)
         ]
 
     def measure_defaults(self, waiting: list[TaskState]) -> None:
@@ -214,10 +216,10 @@ class Session:
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
-        """Highest throughput by operator family, of what was measured here or of a peer."""
+        """Highest throughput by operator family, of what was measured."""
         states = (self.state.tasks[name] for name in self.state.tuned)
         measured = [state.progress for state in states if state.taken is None]
-        return best_rates([*measured, *self.peers], self.measurer.most_flops_s)
+        return best_rates(measured, self.measurer.most_flops_s)
 
     def is_worth_it(self, gain_s: float) -> bool:
         """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all.
@@ -225,7 +227,7 @@ class Session:
         What the tasks of this session, and those they stand for, take of the model is known; the
         rest is taken in proportion to ``covered``.
         """
-        known = [*(state.progress for state in self.state.tasks.values()), *self.peers]
+        known = [state.progress for state in self.state.tasks.values()]
         whole_s = sum(
             progress.weight * progress.stands_for * progress.current_s
             for progress in known
@@ -303,10 +305,11 @@ class Session:
                 self.knowledge,
                 self.options,
                 # Another seed after a resumption, or it would draw its first batch again.
-                seed=1 + self.options.seed + 7919 * len(state.trials),
+                seed=1 + self.options.seed + 7919 * len(state.known),
             )
+            search.recall(*known_points(space, state.earlier))
             search.remember(*known_points(space, state.trials))
-            if not state.trials:
+            if not state.known:
                 search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]
@@ -320,13 +323,18 @@ class Session:
         if before_s != float("inf") and state.best_s > before_s * 0.99:
             self._end(state, f"no 1 % gain in {patience} trials")
 
-    def _final(self, state: TaskState) -> None:
-        """Measure the fastest few again, in turn: a race's winner may have won by noise."""
+    def finalists(self, state: TaskState) -> list[Trial]:
+        """Who is measured again: where nobody is close to a race's winner, there is no doubt."""
         ranked = state.ranked()
         bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
-        # Where nobody is close to the winner of the race, there is nothing to tell apart.
-        finalists = [t for t in ranked if t.outcome.median_s <= bar_s][:_FINALISTS]
-        if state.finals_s or state.crashed or len(finalists) < 2:
+        return [t for t in ranked if t.outcome.median_s <= bar_s][:_FINALISTS]
+
+    def final(self, state: TaskState) -> None:
+        """Measure the fastest few again, in turn: a race's winner may have won by noise."""
+        if state.finals_s or state.crashed:
+            return
+        finalists = self.finalists(state)
+        if len(finalists) < 2:
             return
         self.announce(state)
         modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]

@@ -11,7 +11,6 @@ from fewtune.machine import target_from_json
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial
@@ -19,8 +18,12 @@ from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.sharing import Known, Sharing, Taker
+from fewtune.tuning.state import Earlier
 from fewtune.tuning.strategies import Knowledge
 from fewtune.tvm_runtime import tvm
+
+# What rates candidates learns from so many trials of a donor: its best, and the rest spread.
+_TAUGHT = 48
 
 
 def share_session(
@@ -35,18 +38,14 @@ def share_session(
     by_name = {task.info.name: task for task in tasks}
     target = target_from_json(target_json)
     takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
-    peers = []
-    for name, reached_ms in job["reached_ms"].items():
-        peer = TaskProgress.of(by_name[name].info)
-        peer.best_s = [] if reached_ms is None else [reached_ms / 1e3]
-        peers.append(peer)
+    tuned = {name: Earlier.from_json(entry) for name, entry in job["tuned"].items()}
     sharing = Sharing(
-        [by_name[name] for name in takers],
+        [by_name[name] for name in [*takers, *tuned]],
         takers,
         {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
         {name: Known(*pair) for name, pair in job["known"].items()},
-        partial(_teach, job, by_name, target),
-        peers,
+        partial(_teach, job["bank"], tuned, by_name, target),
+        tuned,
         ShareOptions.model_validate(job["options"]),
         target,
         journal,
@@ -59,16 +58,26 @@ def share_session(
 
 
 def _teach(
-    job: dict[str, Any],
+    bank_directory: str | None,
+    tuned: dict[str, Earlier],
     by_name: dict[str, Task],
     target: tvm.target.Target,
     knowledge: Knowledge,
 ) -> None:
     """Let cost model and predictor learn from the donors' trials, and from the bank's."""
     taught = [
-        (SearchSpace(by_name[n].mod, target), [Trial.from_json(e) for e in entries])
-        for n, entries in job["taught"].items()
+        (SearchSpace(by_name[name].mod, target), _spread(earlier.trials))
+        for name, earlier in tuned.items()
     ]
     teach(knowledge, taught)
-    if job["bank"] is not None:
-        Bank.read(Path(job["bank"])).teach(knowledge.cost_model)
+    if bank_directory is not None:
+        Bank.read(Path(bank_directory)).teach(knowledge.cost_model)
+
+
+def _spread(trials: list[Trial]) -> list[Trial]:
+    """Of trials, fastest first, the faster half of a sample and the rest evenly spread."""
+    if len(trials) <= _TAUGHT:
+        return trials
+    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
+    count = _TAUGHT - len(best)
+    return best + [rest[place * len(rest) // count] for place in range(count)]

@@ -10,8 +10,8 @@ measured too, and kept where nothing beats it. Then those that are still behind,
 matter, ask on: first the tasks of their kind that did better in this very round, then, where they
 are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
-(`fewtune.tuning.allocate`), each search going on from what was shared; what one task finds there,
-those of its kind that do worse try too.
+(`fewtune.tuning.allocate`), each search going on from what was shared, those of the representatives
+from what they were tuned to; what one task finds there, those of its kind that do worse try too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
@@ -32,7 +31,7 @@ from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
-from fewtune.tuning.state import TaskState
+from fewtune.tuning.state import Earlier, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge
 from fewtune.tvm_runtime import tvm
 
@@ -89,8 +88,9 @@ class Sharing(Session):
     teach : callable
         Lets what rates candidates learn from what was measured before, if anything is to be
         measured now.
-    peers : list of TaskProgress
-        The tasks that were tuned: what they reach is what similar tasks are held to.
+    tuned : dict of Earlier
+        The tasks that were tuned: what they reach is what similar tasks are held to, and they take
+        part in the refinement.
     sharing : ShareOptions
     settings
         As of `Session`.
@@ -105,7 +105,7 @@ class Sharing(Session):
         donations: dict[str, list[Donation]],
         known: dict[str, Known],
         teach: Callable[[Knowledge], None],
-        peers: list[TaskProgress],
+        tuned: dict[str, Earlier],
         sharing: ShareOptions,
         target: tvm.target.Target,
         journal: Journal,
@@ -123,7 +123,7 @@ class Sharing(Session):
         )
         super().__init__(
             tasks,
-            list(takers),
+            [*takers, *tuned],
             target,
             options,
             journal,
@@ -131,12 +131,12 @@ class Sharing(Session):
             pool,
             cold_weights=cold_weights,
             covered=covered,
+            earlier=tuned,
         )
         self.takers = takers
         self.donations = donations
         self._known = known
         self._teach = teach
-        self.peers = peers
         self.sharing = sharing
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
@@ -151,13 +151,13 @@ class Sharing(Session):
     @property
     def total_trials(self) -> int:
         """Trials the budget allows: those of sharing itself, and the refinement's."""
-        searched = sum(state.taken is None for state in self.state.tasks.values())
+        searched = sum(state.taken is None for state in self._takers())
         return self._shared_trials + self.sharing.refine_trials * searched
 
     def begin(self) -> None:
         """Measure what donors give, and defaults and other donors where that serves badly."""
         self._take_known()
-        rest = [name for name, state in self.state.tasks.items() if state.taken is None]
+        rest = [state.task.info.name for state in self._takers() if state.taken is None]
         if rest:
             with self.measurer.phases.timed("model_update_s"):
                 self._teach(self.knowledge)
@@ -182,15 +182,28 @@ class Sharing(Session):
         search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
-        """No finals: they would take longer than the sharing did."""
+        """Finals of representatives that did better; others would take longer than the sharing."""
+        for state in self.state.tasks.values():
+            if state.earlier and state.trials:
+                self.final(state)
+
+    def finalists(self, state: TaskState) -> list[Trial]:
+        """What came of the refinement, if it won, beside the best of before: hours may differ."""
+        best = state.ranked()[0]
+        earlier = min(state.earlier, key=lambda trial: trial.outcome.median_s)
+        is_new = any(trial.key == best.key for trial in state.trials)
+        return [best, earlier] if is_new else []
+
+    def _takers(self) -> list[TaskState]:
+        return [self.state.tasks[name] for name in self.takers]
 
     def _whom_to_ask(self) -> dict[str, list[str]]:
         """Further donors of each task that is behind, by its name."""
-        states, rates = list(self.state.tasks.values()), self.rates()
+        states, rates = self._takers(), self.rates()
         far = {state.task.info.name for state in behind(states, rates, FAR)}
         near = {state.task.info.name for state in behind(states, rates, NEAR)}
         asked = {}
-        for name, state in self.state.tasks.items():
+        for name, state in zip(self.takers, states, strict=True):
             if state.taken is not None:
                 continue
             ours, donors = state.progress, []
@@ -207,9 +220,9 @@ class Sharing(Session):
 
     def _given(self, donor: str) -> list[Donation]:
         """What a donor has to give: a representative, or a task of this session."""
-        if donor not in self.state.tasks:
+        state = self.state.tasks.get(donor)
+        if state is None or (state.earlier and not state.trials):
             return self.donations.get(donor, [])
-        state = self.state.tasks[donor]
         trials = [trial for trial in state.ranked() if trial.key in state.known][:_FROM_EACH]
         return [Donation.of(read_trace(state.task.mod, trial, self.target)) for trial in trials]
 

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewtune.artifacts import CurvePoint, TunedTask
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Phases
+
+# Trials of an earlier session that count as one batch of it.
+_EARLIER_BATCH = 16
+
+
+class Earlier(NamedTuple):
+    """What an earlier session found out of a task that this one goes on with.
+
+    Attributes
+    ----------
+    trials : list of Trial
+        The valid ones, its default schedule's included.
+    default_s : float or None
+        Seconds of one call under the default schedule.
+    """
+
+    trials: list[Trial]
+    default_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"trials": [t.as_json() for t in self.trials], "default_s": self.default_s}
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> Earlier:
+        return Earlier([Trial.from_json(each) for each in entry["trials"]], entry["default_s"])
 
 
 @dataclass
@@ -23,8 +49,10 @@ class TaskState:
     progress : TaskProgress
     trials : list of Trial
         In the order they were measured.
+    earlier : list of Trial
+        Valid ones of an earlier session, which this one goes on with.
     known : dict
-        The same by their keys, and ``taken``.
+        All of them by their keys, and ``taken``.
     times_s : list of float
         Seconds of the run after which each was known.
     default : Trial or None
@@ -41,6 +69,7 @@ class TaskState:
     task: Task
     progress: TaskProgress
     trials: list[Trial] = field(default_factory=list)
+    earlier: list[Trial] = field(default_factory=list)
     known: dict[str, Trial] = field(default_factory=dict)
     times_s: list[float] = field(default_factory=list)
     default: Trial | None = None
@@ -48,6 +77,15 @@ class TaskState:
     finals_s: dict[str, float] = field(default_factory=dict)
     spent_s: float = 0.0
     crashed: str | None = None
+
+    def go_on_from(self, earlier: Earlier) -> None:
+        """Take in what an earlier session found out."""
+        self.earlier = earlier.trials
+        self.known.update((trial.key, trial) for trial in earlier.trials)
+        self.progress.default_s = earlier.default_s
+        # As many batches as it had at least: what a further one promises depends on them.
+        batches = math.ceil(len(earlier.trials) / _EARLIER_BATCH)
+        self.progress.best_s = [self.best_s] * batches
 
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""
@@ -60,8 +98,9 @@ class TaskState:
         return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
 
     def _searched(self) -> list[Trial]:
-        """Everything but the default schedule."""
-        return self.trials if self.taken is None else [*self.trials, self.taken]
+        """Everything but the default schedule measured here."""
+        taken = [] if self.taken is None else [self.taken]
+        return [*self.earlier, *self.trials, *taken]
 
     def ranked(self) -> list[Trial]:
         """Valid trials by their median seconds, fastest first, each with that one figure.
@@ -130,10 +169,16 @@ class RunState:
         Every task whose default schedule is to be known.
     tuned : list of str
         Names of those that are searched.
+    earlier : dict of Earlier, optional
+        What earlier sessions found out, by task.
     """
 
-    def __init__(self, tasks: list[Task], tuned: list[str]) -> None:
+    def __init__(
+        self, tasks: list[Task], tuned: list[str], earlier: dict[str, Earlier] | None = None
+    ) -> None:
         self.tasks = {task.info.name: TaskState(task, TaskProgress.of(task.info)) for task in tasks}
+        for name, found in (earlier or {}).items():
+            self.tasks[name].go_on_from(found)
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
@@ -199,7 +244,11 @@ class RunState:
     @property
     def estimated_latency_s(self) -> float | None:
         """Sum of weight times best known latency, once every task has one."""
-        states = [s for s in self.tasks.values() if s.default is not None or s.trials or s.taken]
+        states = [
+            state
+            for state in self.tasks.values()
+            if state.default is not None or state.trials or state.taken or state.earlier
+        ]
         if len(states) < len(self.tasks):
             return None
         known = [s.progress for s in states if s.progress.current_s != float("inf")]

@@ -133,9 +133,13 @@ class Explorer:
         if self.uses_model:
             self.judge.learn(proposals, times_s)
 
-    def remember(self, points: list[Point], times_s: list[float]) -> None:
-        """Take in what an earlier run measured."""
+    def recall(self, points: list[Point], times_s: list[float]) -> None:
+        """Take in what was measured, where what rates candidates has learnt from it already."""
         self.times_s.update(zip(points, times_s, strict=True))
+
+    def remember(self, points: list[Point], times_s: list[float]) -> None:
+        """Take in what an earlier run measured, and learn from it."""
+        self.recall(points, times_s)
         proposals, known_s = remade(self.space, points, times_s)
         self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
         if self.uses_model and proposals:
