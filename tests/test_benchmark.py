@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.artifacts import BenchmarkReport, Metrics, ShareReport, TuneReport
+from fewtune.artifacts import BenchmarkReport, Metrics, ShareReport, TunedTask, TuneReport
 from fewtune.benchmark import BenchmarkOptions, benchmark_model
 from fewtune.compare import compare_strategies
 from fewtune.compile import CompileOptions, compile_model
@@ -34,6 +34,13 @@ def compiled() -> Path:
     return directory
 
 
+def refined() -> TunedTask:
+    """The representative, as the refinement has it: twice as fast as tuning left it."""
+    (line,) = TuneReport.read(tuned_tiny.tuned()).tasks
+    figures = {"trials": 4, "default_ms": None, "best_ms": line.known_ms / 2}
+    return line.model_copy(update={**figures, "failures": {"build_timeout": 3}})
+
+
 @cache
 def benchmarked() -> tuple[BenchmarkReport, Path]:
     directory = tuned_tiny.scratch() / "benchmark"
@@ -48,6 +55,7 @@ def benchmarked() -> tuple[BenchmarkReport, Path]:
             model=tuned_tiny.NAME,
             strategy="selective",
             tasks=[],
+            representatives=[refined()],
             rounds=[],
             trials=0,
             sharing_s=0.0,
@@ -79,6 +87,14 @@ def test_figures_follow_from_what_was_measured() -> None:
         moved_bytes = by_name[row.task].bytes
         assert row.gb_s == pytest.approx(moved_bytes / row.latency_ms / 1e6)
         assert (row.peak_pct is not None) == row.is_searched
+
+
+def test_a_refined_representative_counts_as_the_refinement_left_it() -> None:
+    report, _ = benchmarked()
+    rows = {row.task: row for row in report.kernels}
+    assert rows[refined().task].latency_ms == refined().best_ms
+    assert rows[refined().task].schedule == "tuned"
+    assert report.failures["build_timeout"] == 3
 
 
 def test_metrics_hold_the_same_figures() -> None:

@@ -75,10 +75,34 @@ def test_features_say_what_a_tile_holds() -> None:
     assert found["threads"] == 0
 
 
+@pytest.mark.parametrize(
+    ("rows", "vectors", "parted"),
+    # Threads take what comes first: the rows, unless these are left whole.
+    [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
+    + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
+)
+def test_what_threads_part_is_told(
+    rows: tuple[int, ...], vectors: tuple[int, ...], parted: tuple[int, int]
+) -> None:
+    program = recorded.space().programs[0]
+    tiles = iter([rows, vectors, (1, 4)])
+    decisions = tuple(
+        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+    )
+    (row,) = features([Point(program.number, decisions)])
+    assert (named(row)["parted_outside"], named(row)["parts_vectors"]) == parted
+
+
 def test_a_window_touches_what_its_rows_share_once() -> None:
     # Three rows of a window of three along one axis of stride one: five elements, not nine.
     walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
     assert _touched(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
+    # Two images, ten apart, of three rows and a window of three: rows share, images do not.
+    walk = [Walk(10, 2), Walk(1, 8), Walk(1, 3)]
+    assert _touched(walk, [np.array([2]), np.array([3]), np.array([3])]) == 10
+    # A window of three of every fourth row: a step that leaves a gap spans it.
+    walk = [Walk(4, 3), Walk(4, 3), Walk(1, 2)]
+    assert _touched(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
     # Rows eight apart share nothing.
     assert _touched([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
 

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from fewtune.artifacts import Curve, LogInfo, ShareReport
 from fewtune.schedule.program import sampling
 from fewtune.share import share_schedules
-from fewtune.tuning import sharing
+from fewtune.tuning import session, sharing
+from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.archive import log_info
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import (
@@ -141,11 +142,19 @@ def figures(log: Path) -> dict[str, float]:
     return {trace_key(record.trace): float(record.run_secs[0]) for record in records}
 
 
-def test_a_representative_goes_on_in_the_refinement(tmp_path: Path) -> None:
-    options = OPTIONS.model_copy(update={"refine_trials": 16, "least_gain": 0.0})
+def test_a_representative_goes_on_in_the_refinement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = tuned_tiny.convolutions()["b"].info.name
+
+    def the_representative(tuned: list[TaskProgress], *_: object) -> TaskProgress:
+        return next(each for each in tuned if each.name == name)
+
+    monkeypatch.setattr(session, "next_task", the_representative)
+    options = OPTIONS.model_copy(update={"refine_trials": 4, "least_gain": 0.0})
     report = share(tmp_path / "share", tmp_path / "journals", options)
     (line,) = report.representatives
-    assert line.task == tuned_tiny.convolutions()["b"].info.name
+    assert (line.task, line.trials) == (name, report.rounds[2].trials)
     assert line.trials > 0
     before, after = figures(tuned_tiny.tuned()), figures(tmp_path / "share")
     assert line.best_ms == pytest.approx(min(after.values()) * 1e3)

@@ -21,6 +21,7 @@ from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials
 from fewtune.tuning.measure import Outcome, Phases, Specs
+from fewtune.tuning.patience import Patience
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import journal_header, run_session, stands_for
 from fewtune.tuning.session import Session
@@ -322,16 +323,16 @@ def test_a_threshold_is_of_the_whole_model(tmp_path: Path) -> None:
     made = session(tmp_path / "journal.jsonl", "bc", least_gain=0.1)
     for state in made.state.tasks.values():
         state.progress.weight, state.progress.best_s = 1, [1.0]
-    assert made.is_worth_it(0.2)
-    assert not made.is_worth_it(0.19)
+    assert made.patience.is_worth_it(0.2)
+    assert not made.patience.is_worth_it(0.19)
     # These two are half of the model: the same seconds are half as large a part of it.
-    made.covered = 0.5
-    assert not made.is_worth_it(0.39)
-    assert made.is_worth_it(0.4)
+    half = Patience(made.options, made.state, covered=0.5)
+    assert not half.is_worth_it(0.39)
+    assert half.is_worth_it(0.4)
     first = next(iter(made.state.tasks.values()))
     first.progress.stands_for = 3.0
-    assert not made.is_worth_it(0.79)
-    assert made.is_worth_it(float("inf"))
+    assert not half.is_worth_it(0.79)
+    assert half.is_worth_it(float("inf"))
 
 
 def test_representatives_stand_for_their_clusters() -> None:

@@ -150,7 +150,11 @@ class CacheState:
         evaluator = built.time_evaluator(
             "main", device, number=1, repeat=count, f_preproc=_BEFORE_CALL
         )
-        return [float(value) for value in evaluator(*arguments).results]
+        try:
+            return [float(value) for value in evaluator(*arguments).results]
+        finally:
+            # Buffers that the worker drops are not to live on here.
+            self._weights, self._activations = [], []
 
     def _before_call(self, *_: Any) -> None:
         self._rewrite(*self._activations)

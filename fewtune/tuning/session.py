@@ -24,6 +24,7 @@ from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, replay, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.patience import Patience
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
 from fewtune.tuning.state import Earlier, RunState, TaskState
@@ -88,7 +89,7 @@ class Session:
         self.state.replay(journal.events)
         self.target = target
         self.options = options
-        self.covered = covered
+        self.patience = Patience(options, self.state, covered)
         self.journal = journal
         self.progress = progress
         self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
@@ -120,12 +121,12 @@ class Session:
             self.progress.say(
                 f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
             )
-        if self._is_done():
+        if self.patience.is_done(self.total_trials):
             return self.state.stopped_by or "nothing_to_tune"
         self.begin()
         stopped_by = self._loop()
         self.conclude()
-        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": self._patience})
+        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": self.patience.limits})
         return stopped_by
 
     def begin(self) -> None:
@@ -136,26 +137,6 @@ class Session:
         """What comes after it."""
         for name in self.state.tuned:
             self.final(self.state.tasks[name])
-
-    def _is_done(self) -> bool:
-        """Whether the journal is of a run that had come to its end under this budget."""
-        if self.state.stopped_by is None:
-            return False
-        if self.state.stopped_by == "converged" and self.state.patience == self._patience:
-            return True
-        budget_s = self.options.budget_s
-        is_late = budget_s is not None and self.state.elapsed_s >= budget_s
-        return is_late or self.state.trials >= self.total_trials
-
-    @property
-    def _patience(self) -> list[float | None]:
-        """What decides that a run has converged."""
-        options = self.options
-        return [
-            options.least_gain,
-            options.early_stopping_trials,
-            options.run_early_stopping_trials,
-        ]
 
     def without_default(self) -> list[TaskState]:
         """Tasks whose default schedule was not measured, and is to be."""
@@ -205,11 +186,11 @@ class Session:
                 return "budget"
             rates = self.rates()
             chosen = next_task(tuned, self.options.allocation, rates)
-            if chosen is None or self._run_has_converged():
+            if chosen is None or self.patience.has_run_converged():
                 return "converged"
             waiting = [task for task in tuned if task.finished is None]
             most_s = max(gradient(t, rates.get(t.family, float("inf"))) for t in waiting)
-            if not self.is_worth_it(most_s):
+            if not self.patience.is_worth_it(most_s):
                 return "converged"
             began_s = self._clock()
             self._batch(self.state.tasks[chosen.name], room)
@@ -220,35 +201,6 @@ class Session:
         states = (self.state.tasks[name] for name in self.state.tuned)
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
-
-    def is_worth_it(self, gain_s: float) -> bool:
-        """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all.
-
-        What the tasks of this session, and those they stand for, take of the model is known; the
-        rest is taken in proportion to ``covered``.
-        """
-        known = [state.progress for state in self.state.tasks.values()]
-        whole_s = sum(
-            progress.weight * progress.stands_for * progress.current_s
-            for progress in known
-            if progress.current_s != float("inf")
-        )
-        least_s = self.options.least_gain * whole_s / max(self.covered, 1e-3)
-        return gain_s == float("inf") or gain_s >= least_s
-
-    def _run_has_converged(self) -> bool:
-        """Whether the model's estimated latency has stood still for the patience of a run."""
-        patience = self.options.run_early_stopping_trials
-        curve = self.state.curve
-        if patience is None or not curve or any(not t.trials for t in self._tuned_states()):
-            return False
-        earlier = [point for point in curve if point.trials <= self.state.trials - patience]
-        if not earlier:
-            return False
-        return curve[-1].estimated_latency_ms > 0.995 * earlier[-1].estimated_latency_ms
-
-    def _tuned_states(self) -> list[TaskState]:
-        return [self.state.tasks[name] for name in self.state.tuned]
 
     def _batch(self, state: TaskState, room: int) -> None:
         self.announce(state)
@@ -282,7 +234,9 @@ class Session:
         )
         if not fresh:
             self._end(state, "design space exhausted")
-        self._stop_early(state)
+        why = self.patience.ends(state)
+        if why is not None:
+            self._end(state, why)
         self.show(state)
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
@@ -313,15 +267,6 @@ class Session:
                 search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]
-
-    def _stop_early(self, state: TaskState) -> None:
-        patience = self.options.early_stopping_trials
-        if patience is None or state.progress.finished:
-            return
-        earlier = state.trials[: max(0, len(state.trials) - patience)]
-        before_s = min((trial.outcome.median_s for trial in earlier), default=float("inf"))
-        if before_s != float("inf") and state.best_s > before_s * 0.99:
-            self._end(state, f"no 1 % gain in {patience} trials")
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again: where nobody is close to a race's winner, there is no doubt."""

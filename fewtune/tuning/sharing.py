@@ -208,7 +208,7 @@ class Sharing(Session):
                 continue
             ours, donors = state.progress, []
             reached = NEAR * rates.get(ours.family, float("inf"))
-            if name in near and self.is_worth_it(
+            if name in near and self.patience.is_worth_it(
                 _CLOSED * ours.weight * (ours.current_s - ours.work / reached)
             ):
                 donors += siblings(state, states, reached)
