@@ -160,7 +160,8 @@ def test_a_normalisation_that_no_convolution_takes_in_becomes_a_product_and_a_su
     ]
     result = simplified(model_of(nodes, ("a", "b"), shape, weights))
     assert operators(result) == {"Add": 2, "Mul": 1}
-    assert len(result.graph.initializer) == 2
+    channels = [1, shape[1], *[1] * (len(shape) - 2)]
+    assert [list(each.dims) for each in result.graph.initializer] == [channels, channels]
 
 
 def test_sum_of_two_becomes_add():

@@ -5,8 +5,6 @@ Each keeps the result of the model. They expect a graph whose shapes are inferre
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -18,6 +16,7 @@ _BINARY = _COMMUTATIVE | {"Sub", "Div"}
 _ONCE_BROADCAST = _BINARY | {"Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"}
 _AXES_AS_INPUT = 13
 _BROADCASTING = 8
+_PARAMETERS = 4
 _PARTS = ("scaled", "factor", "offset")
 
 
@@ -155,15 +154,20 @@ def normalisations_as_scales(model: ModelProto) -> None:
     What no convolution takes in, as where one follows an addition or a concatenation, TVM imports
     as four operators; a division by a vector takes longer than all the rest.
     """
-    ranks = known_ranks(model)
+    ranks, types = known_ranks(model), _element_types(model)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
+        parameters = [constants[name] for name in node.input[1:] if name in constants]
         rank = ranks.get(node.input[0], 0) if node.input else 0
-        if rank < 2 or not _is_constant_normalisation(node, constants):
+        is_plain = rank >= 2 and all(
+            len(each.dims) == 1 and each.data_type == types.get(node.input[0])
+            for each in parameters
+        )
+        if not is_plain or not _is_normalisation(node) or len(parameters) != _PARAMETERS:
             nodes.append(node)
             continue
-        tensors = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
+        tensors = [numpy_helper.to_array(each) for each in parameters]
         model.graph.initializer.extend(_scale_and_offset(node, tensors, rank))
         result = node.output[0]
         scaled, factor, offset = (f"{result}_{part}" for part in _PARTS)
@@ -174,22 +178,25 @@ def normalisations_as_scales(model: ModelProto) -> None:
         _drop_unused_initializers(model)
 
 
-def _is_constant_normalisation(node: NodeProto, constants: Container[str]) -> bool:
-    """Whether a node is a batch normalisation of constants, with no result but the one."""
+def _is_normalisation(node: NodeProto) -> bool:
+    """Whether a node is a batch normalisation of inference, with no result but the one."""
     return (
         node.op_type == "BatchNormalization"
-        and all(name in constants for name in node.input[1:])
+        and node.domain in ("", "ai.onnx")
         and not any(each.name == "training_mode" and each.i for each in node.attribute)
         and sum(bool(name) for name in node.output) == 1
     )
 
 
 def _scale_and_offset(node: NodeProto, tensors: list[np.ndarray], rank: int) -> list[TensorProto]:
-    """Factors and offsets of a normalisation's channels, each (channels, 1, ...)."""
+    """Factors and offsets of a normalisation's channels, each (1, channels, 1, ...).
+
+    Of full rank, as `constants_of_full_rank` would have them: it does not know the product's rank.
+    """
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
     scale, bias, mean, variance = (each.astype(np.float64) for each in tensors)
     factor = scale / np.sqrt(variance + epsilon)
-    shape = (-1, *([1] * (rank - 2)))
+    shape = (1, -1, *([1] * (rank - 2)))
     _, *names = (f"{node.output[0]}_{part}" for part in _PARTS)
     return [
         numpy_helper.from_array(values.reshape(shape).astype(tensors[0].dtype), name)
