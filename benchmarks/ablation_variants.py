@@ -22,7 +22,7 @@ from fewtune.machine import target_from_json
 from fewtune.model.relax_import import read_lowered
 from fewtune.share import share_schedules
 from fewtune.task.extract import Task
-from fewtune.tuning.archive import log_info
+from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import read_database, write_database
 from fewtune.tuning.options import ShareOptions
@@ -120,6 +120,7 @@ def write_tuned(
     InputError
         If the full run did not tune one of them.
     """
+    require_own(full_directory, fingerprint)
     full = TuneReport.read(full_directory)
     lines = {line.task: line for line in full.tasks}
     chosen = sorted(selection.representatives)

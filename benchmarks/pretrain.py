@@ -25,6 +25,7 @@ from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.table import Table, number
 from fewtune.task.extract import read_tasks
+from fewtune.tuning.archive import require_own
 from fewtune.tuning.known import measured_trials, task_samples
 from fewtune.tuning.log import read_database
 from stages.places import Places
@@ -58,6 +59,7 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
     directory = places.tuned(model, "full")
+    require_own(directory, fingerprint)
     is_cold = TuneReport.read(directory).cold_weights
     database = read_database(directory)
     tasks = [t for t in read_tasks(places.tasks(model)) if database.has_workload(t.mod)]

@@ -18,6 +18,7 @@ from fewtune.artifacts import (
     ImportReport,
     Metrics,
     Selection,
+    SharedTask,
     ShareReport,
     TuneReport,
     failures_by_cause,
@@ -198,7 +199,11 @@ def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
         for line in tuned.tasks
         if line.status != "tuned"
     ]
-    said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
+    said += [
+        f"{line.task}: {line.note}"
+        for line in [*shared.tasks, *shared.representatives]
+        if line.note and (isinstance(line, SharedTask) or line.status == "crashed")
+    ]
     return [text.strip() for text in said]
 
 

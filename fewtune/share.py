@@ -21,7 +21,7 @@ from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
 from fewtune.share_report import share_curve, share_rounds, task_line
 from fewtune.task.extract import Task
-from fewtune.tuning.archive import log_info
+from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.caches import MEASURING
 from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
@@ -67,18 +67,23 @@ def share_schedules(
         What stopped the measuring, in one line.
     """
     by_name = {task.info.name: task for task in tasks}
+    require_own(tune_directory, fingerprint)
     tuned = TuneReport.read(tune_directory)
     database = read_database(tune_directory)
-    bank = Bank.read(bank_directory) if bank_directory is not None else None
+    bank = None
+    if bank_directory is not None:
+        require_own(bank_directory, fingerprint)
+        bank = Bank.read(bank_directory)
     takers = _takers(selection)
     events: list[dict[str, Any]] = []
     tuned_tasks = [by_name[name] for name in selection.representatives]
-    earlier = _earlier(tuned, measured_trials(database, tuned_tasks))
+    records = {task.info.name: best_trials(database, task.mod, 1_000_000) for task in tuned_tasks}
+    earlier = _earlier(tuned, records)
     if takers:
         job = {
             "takers": takers,
             "donations": {
-                **{t.info.name: _donations(database, t, options) for t in tuned_tasks},
+                **{name: _donations(each, options) for name, each in records.items()},
                 **_banked(selection, bank, options),
             },
             "known": _known(selection, by_name, bank, options),
@@ -116,7 +121,7 @@ def share_schedules(
     state = RunState([by_name[name] for name in names], names, earlier)
     state.replay(events)
     takes = {name: state.tasks[name] for name in takers}
-    refined = {name: state.tasks[name] for name in earlier if state.tasks[name].trials}
+    refined = {name: state.tasks[name] for name in sorted(earlier) if _is_touched(state, name)}
     trials = {name: known.published() for name, known in {**takes, **refined}.items()}
     _write_log(directory, by_name, database, trials, fingerprint)
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
@@ -124,7 +129,7 @@ def share_schedules(
         model=selection.model,
         strategy=selection.strategy,
         tasks=[task_line(known, takers[name], events) for name, known in takes.items()],
-        representatives=[known.report() for _, known in sorted(refined.items())],
+        representatives=[known.report() for known in refined.values()],
         rounds=share_rounds(state, events),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
@@ -147,14 +152,25 @@ def _takers(selection: Selection) -> dict[str, Taker]:
     }
 
 
-def _earlier(tuned: TuneReport, measured: dict[str, list[Trial]]) -> dict[str, Earlier]:
+def _earlier(
+    tuned: TuneReport, records: dict[str, list[ms.database.TuningRecord]]
+) -> dict[str, Earlier]:
     """What is known of each representative that a schedule was found for, by its name."""
     found = {}
     for line in tuned.tasks:
-        if measured.get(line.task):
-            default_s = line.default_ms / 1e3 if line.default_ms is not None else None
-            found[line.task] = Earlier(measured[line.task], default_s)
+        # A default schedule makes no choices.
+        known = records.get(line.task, [])
+        trials = [Trial.from_record(record) for record in known if sampling(record.trace)]
+        defaults = [Trial.from_record(record) for record in known if not sampling(record.trace)]
+        if trials:
+            finished = "crashed while it was tuned" if line.status == "crashed" else None
+            found[line.task] = Earlier(trials, (defaults or [None])[0], finished)
     return found
+
+
+def _is_touched(state: RunState, name: str) -> bool:
+    """Whether sharing measured anything of a representative, or crashed over it."""
+    return bool(state.tasks[name].trials or state.tasks[name].crashed)
 
 
 def _banked(
@@ -189,11 +205,11 @@ def _known(
 
 
 def _donations(
-    database: ms.database.Database, task: Task, options: ShareOptions
+    records: list[ms.database.TuningRecord], options: ShareOptions
 ) -> list[dict[str, Any]]:
-    """The task's best schedules, best first; a default schedule makes no choices to give."""
-    records = [r for r in best_trials(database, task.mod, 1_000_000) if sampling(r.trace)]
-    return [Donation.of(r.trace).as_json() for r in records[: options.count(len(records))]]
+    """A task's best schedules, best first; a default schedule makes no choices to give."""
+    chosen = [record for record in records if sampling(record.trace)]
+    return [Donation.of(r.trace).as_json() for r in chosen[: options.count(len(chosen))]]
 
 
 def _write_log(

@@ -91,7 +91,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     for event, saved_s in _steps(state, events):
         name = event.get("round", _REFINEMENT)
         spent_s[name] += sum(event["phases"].values())
-        trials[name] += len(event["trials"])
+        trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])
         gained_s[name] += saved_s
     for event in events:
@@ -114,14 +114,21 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
 
 
 def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
-    """Every measured batch, and the seconds that it took off the model's estimated latency."""
+    """Every measured batch, and the seconds that it took off the model's estimated latency.
+
+    So every final, after which a task counts with what its winner took there.
+    """
     best_s = _starts(state, events)
     steps = []
     for event in events:
-        if event["kind"] != "batch":
+        if event["kind"] == "batch":
+            after_s = min(best_s[event["task"]], _fastest_s(event))
+        elif event["kind"] == "finals" and event["medians_s"]:
+            after_s = min(event["medians_s"].values())
+        else:
             continue
         task = event["task"]
-        before_s, best_s[task] = best_s[task], min(best_s[task], _fastest_s(event))
+        before_s, best_s[task] = best_s[task], after_s
         saved_s = before_s - best_s[task] if before_s != math.inf else 0.0
         steps.append((event, state.tasks[task].task.info.weight * saved_s))
     return steps
@@ -135,8 +142,11 @@ def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
     """
     starts_s = {}
     for name, known in state.tasks.items():
-        before = min(known.earlier, key=lambda trial: trial.outcome.median_s, default=None)
-        start = known.default or known.taken or before
+        if known.earlier:
+            default_s = known.progress.default_s or math.inf
+            starts_s[name] = min(default_s, known.best_earlier.outcome.median_s)
+            continue
+        start = known.default or known.taken
         starts_s[name] = start.outcome.median_s if start is not None else math.inf
     for event in events:
         if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
@@ -161,8 +171,8 @@ def share_curve(
     rest_ms = sum(
         state.tasks[name].task.info.weight * start_s * 1e3
         for name, start_s in starts_s.items()
-        # What was tuned is in the curve.
-        if not state.tasks[name].earlier
+        # What was tuned is in the curve, if there is one.
+        if not (before.points and state.tasks[name].earlier)
     )
     points = [
         point.model_copy(update={"estimated_latency_ms": point.estimated_latency_ms + rest_ms})
@@ -174,7 +184,7 @@ def share_curve(
     trials = points[-1].trials
     estimate_ms = points[-1].estimated_latency_ms
     for event, saved_s in _steps(state, events):
-        trials += len(event["trials"])
+        trials += len(event.get("trials", []))
         estimate_ms -= saved_s * 1e3
         points.append(
             CurvePoint(

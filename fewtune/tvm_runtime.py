@@ -13,6 +13,7 @@ Environment variables that TVM reads once, when it loads, are set here as well.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import types
@@ -62,6 +63,12 @@ def register_intrinsics(target: tvm.target.Target) -> None:
         family = "arm_cpu" if triple.startswith(("aarch64", "arm")) else "x86"
     if family is not None:
         importlib.import_module(f"{_INTRINSICS}.{family}")
+
+
+def flat(tensor: Any) -> Any:
+    """A tensor's elements along one axis, not copied."""
+    elements = math.prod(int(extent) for extent in tensor.shape)
+    return tensor._create_view((elements,))  # noqa: SLF001 (TVM's only way)
 
 
 def set_threads(threads: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from fewtune.artifacts import Curve, LogInfo, ShareReport
+from fewtune.errors import InputError
 from fewtune.schedule.program import sampling
 from fewtune.share import share_schedules
 from fewtune.tuning import session, sharing
 from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.archive import log_info
+from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import (
     RECORDS,
@@ -129,8 +131,6 @@ def test_the_log_holds_all_tasks_the_best_first() -> None:
         (best,) = best_trials(database, task.mod, 1)
         median_s = statistics.median(float(value) for value in best.run_secs)
         assert median_s * 1e3 == pytest.approx(best_ms[task.info.name])
-    if not report.representatives:
-        assert figures(directory) == figures(tuned_tiny.tuned())
     assert (
         Curve.read(directory).points[-1].trials >= Curve.read(tuned_tiny.tuned()).points[-1].trials
     )
@@ -140,6 +140,22 @@ def figures(log: Path) -> dict[str, float]:
     """Seconds of the representative's trials in a log, by their traces."""
     records = best_trials(read_database(log), tuned_tiny.convolutions()["b"].mod, 1000)
     return {trace_key(record.trace): float(record.run_secs[0]) for record in records}
+
+
+def test_without_a_refinement_representatives_stay_as_they_are(tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"refine_trials": 0})
+    report = share(tmp_path / "share", tmp_path / "journals", options)
+    assert (report.representatives, report.rounds[2].trials) == ([], 0)
+    assert figures(tmp_path / "share") == figures(tuned_tiny.tuned())
+
+
+def test_a_log_measured_in_another_way_is_refused(tmp_path: Path) -> None:
+    tuned = shutil.copytree(tuned_tiny.tuned(), tmp_path / "tuned")
+    LogInfo.read(tuned).model_copy(update={"measuring": 1}).write(tuned)
+    with pytest.raises(InputError, match="measured in another way.*run its stage again"):
+        require_own(tuned, tuned_tiny.fingerprint())
+    require_own(tuned_tiny.tuned(), tuned_tiny.fingerprint())
+    require_own(tmp_path, tuned_tiny.fingerprint())
 
 
 def test_a_representative_goes_on_in_the_refinement(

@@ -35,7 +35,7 @@ def test_the_largest_cache_and_the_one_before_it_count(
 
 
 def _ones(elements: int, dtype: str = "float32") -> Any:
-    return tvm.runtime.tensor(np.ones(elements, dtype))
+    return tvm.runtime.tensor(np.ones((2, elements // 2), dtype))
 
 
 def test_before_each_call_weights_are_flushed_and_activations_written_anew() -> None:
@@ -61,19 +61,19 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew() -> 
 
 
 def test_weights_that_leave_nothing_in_the_cache_are_not_flushed() -> None:
-    small, large = _ones(512), _ones(513)
-    assert [each.shape for each in caches.to_be_flushed([small, large], 1024)] == [(512,)]
+    small, large = _ones(512), _ones(514)
+    assert [each.shape for each in caches.to_be_flushed([small, large], 1024)] == [(2, 256)]
     assert len(caches.to_be_flushed([small, large], None)) == 2
 
 
 def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
-    offsets, small, large, numbers = _ones(1023), _ones(1024), _ones(1025), _ones(1024, "int32")
-    activations = [offsets, small, large, numbers]
-    assert [each.shape for each in caches.to_be_rewritten(activations, 4096)] == [(1024,)]
+    offsets = tvm.runtime.tensor(np.ones((1, 1024), "float32"))
+    activations = [offsets, _ones(1022), _ones(1024), _ones(1026), _ones(1024, "int32")]
+    assert [each.shape for each in caches.to_be_rewritten(activations, 4096)] == [(2, 512)]
     assert caches.to_be_rewritten(activations, None) == []
 
 
-@pytest.mark.parametrize(("threads", "rewritten"), [(1, 960), (2, 896)])
+@pytest.mark.parametrize(("threads", "rewritten"), [(1, 992), (3, 960)])
 def test_rewriting_twice_leaves_what_was_there(threads: int, rewritten: int) -> None:
     drawn = np.random.default_rng(0).integers(0, 1024, 1000).astype("float32") / 1024
     tensor = tvm.runtime.tensor(drawn.reshape(10, 100))

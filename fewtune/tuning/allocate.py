@@ -43,6 +43,8 @@ class TaskProgress:
         representative gains, its whole cluster may.
     default_s : float or None
         Seconds of one call under the default schedule.
+    earlier_batches : int
+        How many an earlier session spent on it; what they brought one by one is not known.
     best_s : list of float
         Best seconds after each batch; infinite where nothing valid was found yet.
     trials : int
@@ -56,6 +58,7 @@ class TaskProgress:
     family: str = ""
     stands_for: float = 1.0
     default_s: float | None = None
+    earlier_batches: int = 0
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
     finished: str | None = None
@@ -100,9 +103,10 @@ def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     before = task.default_s if task.default_s is not None else float("inf")
     earlier = min(before, task.best_s[max(0, batches - 1 - _RECENT_BATCHES)])
     span = min(_RECENT_BATCHES, batches - 1)
+    spent = task.earlier_batches + batches
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
     # A task that is bound by memory never gets there; a task at the top may still gain a little.
-    reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / batches
+    reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / spent
     # An awkward extent may never get there either: hope fades with each batch that brought nothing.
     reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
-from fewtune.machine import target_from_json
+from fewtune.machine import has_own_device, target_from_json
 from fewtune.task.extract import workload_hash
 from fewtune.tuning.caches import MEASURING
 from fewtune.tuning.log import RECORDS, Trial, read_database, write_database
@@ -30,7 +30,8 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
         target=fingerprint.target,
         threads=fingerprint.threads,
         tvm=fingerprint.versions.get("apache-tvm", ""),
-        measuring=MEASURING,
+        # Nothing is done before a call on a device of its own.
+        measuring=1 if has_own_device(target_from_json(fingerprint.target)) else MEASURING,
     )
 
 
@@ -143,6 +144,26 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     return logs
 
 
+def require_own(directory: Path, fingerprint: Fingerprint) -> None:
+    """See that a stage's log is of this machine, target, TVM version and way of measuring.
+
+    Parameters
+    ----------
+    directory : Path
+        With a log; without one there is nothing to be of another kind.
+    fingerprint : Fingerprint
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if (directory / LogInfo.file_name).is_file():
+        difference = _difference(log_info(fingerprint), LogInfo.read(directory))
+        if difference:
+            raise InputError(f"{directory} is of no use here: {difference}; run its stage again")
+
+
 def read_seeds(
     directory: Path, workloads: dict[str, str], fingerprint: Fingerprint
 ) -> dict[str, list[Trial]]:
@@ -209,6 +230,8 @@ def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
 def _difference(expected: LogInfo, found: LogInfo) -> str:
     for key in ("machine", "target", "threads", "tvm", "measuring"):
         ours, theirs = getattr(expected, key), getattr(found, key)
+        if ours != theirs and key == "measuring":
+            return "its kernels were measured in another way, by another version of fewtune"
         if ours != theirs:
             return f"its {key} is {theirs}, not {ours}"
     return ""

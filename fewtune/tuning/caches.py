@@ -34,8 +34,11 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 # Weights that are so many times the cache leave nothing of themselves in it from call to call, and
 # flushing them is for nothing.
 _SELF_FLUSHED = 2
-# What is smaller takes no time worth the mention to fetch: scales, offsets.
 _LEAST_REWRITTEN_BYTES = 4096
+
+
+def _size(tensor: Any) -> int:
+    return buffer_bytes(tensor.shape, tensor.dtype)
 
 
 def last_level_cache_bytes() -> int | None:
@@ -71,13 +74,15 @@ def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
     """
     if cache_bytes is None:
         return list(weights)
-    return [each for each in weights if tensor_bytes(each) <= _SELF_FLUSHED * cache_bytes]
+    return [each for each in weights if _size(each) <= _SELF_FLUSHED * cache_bytes]
 
 
 def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> list[Any]:
     """Those of a kernel's activations that the cores may hold in their own caches.
 
-    Of larger ones little is left there when the next kernel begins, however they were written.
+    Of larger ones little is left there when the next kernel begins, however they were written;
+    those of less than a page take no time worth the mention; and what has one axis is a scale or
+    an offset, which no kernel before wrote. Only float32 ones are: no others are ever many.
 
     Parameters
     ----------
@@ -91,13 +96,14 @@ def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> lis
         for each in activations
         if caches_bytes is not None
         and str(each.dtype) == "float32"
-        and _LEAST_REWRITTEN_BYTES <= tensor_bytes(each) <= caches_bytes
+        and sum(int(extent) > 1 for extent in each.shape) > 1
+        and _LEAST_REWRITTEN_BYTES <= _size(each) <= caches_bytes
     ]
 
 
-def tensor_bytes(tensor: Any) -> int:
-    """Bytes of a tensor."""
-    return np.dtype(str(tensor.dtype)).itemsize * math.prod(int(extent) for extent in tensor.shape)
+def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Bytes of a buffer."""
+    return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
 
 
 class CacheState:

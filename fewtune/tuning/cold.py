@@ -13,15 +13,11 @@ warm weights, 1.0 times what they took with flushed ones; MobileNet's (14 MB) 1.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from fewtune.model.layout_free import FREE
 from fewtune.task.extract import Task
-from fewtune.tuning.caches import own_cache_bytes
+from fewtune.tuning.caches import buffer_bytes, own_cache_bytes
 from fewtune.tvm_runtime import tvm
 
 # Activations need room as well.
@@ -39,14 +35,11 @@ def weight_places(module: tvm.IRModule) -> list[int]:
 def weights_bytes(tasks: Sequence[Task]) -> int:
     """Bytes of all weights of a model; a kernel that is called twice has two sets of them."""
     return sum(
-        _bytes(task.info.shapes[place], task.mod["main"].params[place].dtype) * task.info.weight
+        buffer_bytes(task.info.shapes[place], task.mod["main"].params[place].dtype)
+        * task.info.weight
         for task in tasks
         for place in weight_places(task.mod)
     )
-
-
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
 
 
 def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.tvm_runtime import build, has_feature, tvm
+from fewtune.tvm_runtime import build, flat, has_feature, tvm
 
 _FEATURE = "clflushopt"
 # float32 values of a cache line.
@@ -74,6 +74,6 @@ def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
                 # It leaves out its first argument.
                 by_tvm(tensor, tensor)
             elif elements:
-                main(tensor._create_view((elements,)))  # noqa: SLF001 (TVM's only way)
+                main(flat(tensor))
 
     return flush

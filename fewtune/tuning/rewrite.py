@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.tvm_runtime import build, tvm
+from fewtune.tvm_runtime import build, flat, tvm
 
-# Elements of a step: four vectors of the widest kind.
-_STEP = 64
+# Elements of a step: a vector of the widest kind.
+_STEP = 16
 
 
 def rewrite_kernel(threads: int) -> tvm.IRModule:
@@ -65,7 +64,6 @@ def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:
 
     def rewrite(*tensors: Any) -> None:
         for tensor in tensors:
-            elements = math.prod(int(extent) for extent in tensor.shape)
-            main(tensor._create_view((elements,)))  # noqa: SLF001 (TVM's only way)
+            main(flat(tensor))
 
     return rewrite

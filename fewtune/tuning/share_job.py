@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from fewtune.tuning.progress import Progress
 from fewtune.tuning.sharing import Known, Sharing, Taker
 from fewtune.tuning.state import Earlier
 from fewtune.tuning.strategies import Knowledge
-from fewtune.tvm_runtime import tvm
 
 # What rates candidates learns from so many trials of a donor: its best, and the rest spread.
 _TAUGHT = 48
@@ -44,7 +44,7 @@ def share_session(
         takers,
         {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
         {name: Known(*pair) for name, pair in job["known"].items()},
-        partial(_teach, job["bank"], tuned, by_name, target),
+        partial(_teach, job["bank"], tuned),
         tuned,
         ShareOptions.model_validate(job["options"]),
         target,
@@ -60,16 +60,11 @@ def share_session(
 def _teach(
     bank_directory: str | None,
     tuned: dict[str, Earlier],
-    by_name: dict[str, Task],
-    target: tvm.target.Target,
     knowledge: Knowledge,
+    space_of: Callable[[str], SearchSpace],
 ) -> None:
     """Let cost model and predictor learn from the donors' trials, and from the bank's."""
-    taught = [
-        (SearchSpace(by_name[name].mod, target), _spread(earlier.trials))
-        for name, earlier in tuned.items()
-    ]
-    teach(knowledge, taught)
+    teach(knowledge, [(space_of(name), _spread(each.trials)) for name, each in tuned.items()])
     if bank_directory is not None:
         Bank.read(Path(bank_directory)).teach(knowledge.cost_model)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
@@ -87,7 +88,7 @@ class Sharing(Session):
         By task: what needs no measuring.
     teach : callable
         Lets what rates candidates learn from what was measured before, if anything is to be
-        measured now.
+        measured now; given the search space of a task by its name.
     tuned : dict of Earlier
         The tasks that were tuned: what they reach is what similar tasks are held to, and they take
         part in the refinement.
@@ -104,7 +105,7 @@ class Sharing(Session):
         takers: dict[str, Taker],
         donations: dict[str, list[Donation]],
         known: dict[str, Known],
-        teach: Callable[[Knowledge], None],
+        teach: Callable[[Knowledge, Callable[[str], SearchSpace]], None],
         tuned: dict[str, Earlier],
         sharing: ShareOptions,
         target: tvm.target.Target,
@@ -160,7 +161,7 @@ class Sharing(Session):
         rest = [state.task.info.name for state in self._takers() if state.taken is None]
         if rest:
             with self.measurer.phases.timed("model_update_s"):
-                self._teach(self.knowledge)
+                self._teach(self.knowledge, lambda name: self.space_of(self.state.tasks[name]))
         self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
@@ -190,9 +191,8 @@ class Sharing(Session):
     def finalists(self, state: TaskState) -> list[Trial]:
         """What came of the refinement, if it won, beside the best of before: hours may differ."""
         best = state.ranked()[0]
-        earlier = min(state.earlier, key=lambda trial: trial.outcome.median_s)
         is_new = any(trial.key == best.key for trial in state.trials)
-        return [best, earlier] if is_new else []
+        return [best, state.best_earlier] if is_new else []
 
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]

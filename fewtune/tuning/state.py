@@ -23,20 +23,29 @@ class Earlier(NamedTuple):
     Attributes
     ----------
     trials : list of Trial
-        The valid ones, its default schedule's included.
-    default_s : float or None
-        Seconds of one call under the default schedule.
+        The valid ones, fastest first; at least one.
+    default : Trial or None
+        The default schedule, measured.
+    finished : str or None
+        Why no further batch is to go to the task.
     """
 
     trials: list[Trial]
-    default_s: float | None
+    default: Trial | None = None
+    finished: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {"trials": [t.as_json() for t in self.trials], "default_s": self.default_s}
+        return {
+            "trials": [trial.as_json() for trial in self.trials],
+            "default": self.default.as_json() if self.default is not None else None,
+            "finished": self.finished,
+        }
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Earlier:
-        return Earlier([Trial.from_json(each) for each in entry["trials"]], entry["default_s"])
+        default = Trial.from_json(entry["default"]) if entry["default"] is not None else None
+        trials = [Trial.from_json(each) for each in entry["trials"]]
+        return Earlier(trials, default, entry["finished"])
 
 
 @dataclass
@@ -80,12 +89,25 @@ class TaskState:
 
     def go_on_from(self, earlier: Earlier) -> None:
         """Take in what an earlier session found out."""
-        self.earlier = earlier.trials
+        self.earlier, self.default = earlier.trials, earlier.default
         self.known.update((trial.key, trial) for trial in earlier.trials)
-        self.progress.default_s = earlier.default_s
-        # As many batches as it had at least: what a further one promises depends on them.
-        batches = math.ceil(len(earlier.trials) / _EARLIER_BATCH)
-        self.progress.best_s = [self.best_s] * batches
+        progress = self.progress
+        progress.default_s = self.default.outcome.median_s if self.default is not None else None
+        progress.best_s = [self.best_s]
+        # What a further batch promises depends on how many there were.
+        progress.earlier_batches = math.ceil(len(earlier.trials) / _EARLIER_BATCH) - 1
+        progress.finished = earlier.finished
+
+    @property
+    def best_earlier(self) -> Trial:
+        """The fastest schedule of the earlier session.
+
+        Raises
+        ------
+        IndexError
+            If there was none.
+        """
+        return self.earlier[0]
 
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""
@@ -98,7 +120,7 @@ class TaskState:
         return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
 
     def _searched(self) -> list[Trial]:
-        """Everything but the default schedule measured here."""
+        """Everything but the default schedule."""
         taken = [] if self.taken is None else [self.taken]
         return [*self.earlier, *self.trials, *taken]
 
@@ -245,9 +267,7 @@ class RunState:
     def estimated_latency_s(self) -> float | None:
         """Sum of weight times best known latency, once every task has one."""
         states = [
-            state
-            for state in self.tasks.values()
-            if state.default is not None or state.trials or state.taken or state.earlier
+            state for state in self.tasks.values() if state.default is not None or state.known
         ]
         if len(states) < len(self.tasks):
             return None

@@ -21,6 +21,8 @@ from fewtune.tuning.strategies.judge import Judge, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
+# Schedules that are made of what was measured before, to know them when they come up again.
+_RECALLED = 8
 
 
 @dataclass
@@ -134,12 +136,16 @@ class Explorer:
             self.judge.learn(proposals, times_s)
 
     def recall(self, points: list[Point], times_s: list[float]) -> None:
-        """Take in what was measured, where what rates candidates has learnt from it already."""
+        """Take in what was measured, and learn nothing from it: somebody else sees to that."""
         self.times_s.update(zip(points, times_s, strict=True))
+        # What is changed little may be one of the best over again, by another way.
+        best = self.fastest(_RECALLED)
+        made, _ = remade(self.space, best, [self.times_s[point] for point in best])
+        self._measured.update(tvm_ffi.structural_hash(proposal.schedule.mod) for proposal in made)
 
     def remember(self, points: list[Point], times_s: list[float]) -> None:
         """Take in what an earlier run measured, and learn from it."""
-        self.recall(points, times_s)
+        self.times_s.update(zip(points, times_s, strict=True))
         proposals, known_s = remade(self.space, points, times_s)
         self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
         if self.uses_model and proposals:
