@@ -1,0 +1,95 @@
+"""What sharing cost and gained, read from journals made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fewtune.artifacts import Curve, CurvePoint, TaskInfo, TuneReport
+from fewtune.share_report import share_curve, share_rounds
+from fewtune.task.extract import Task
+from fewtune.tuning.log import Trial
+from fewtune.tuning.state import Earlier, RunState
+from fewtune.tvm_runtime import tvm
+
+PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
+TUNED = TuneReport(
+    model="made",
+    strategy="selective",
+    tasks=[],
+    trials=16,
+    trials_per_task=16,
+    tuning_s=10.0,
+    search_s=0.0,
+    build_s=0.0,
+    run_s=0.0,
+    model_update_s=0.0,
+    stopped_by="trials",
+)
+
+
+def made_task(name: str) -> Task:
+    info = TaskInfo(
+        name=name,
+        workload=name,
+        weight=2,
+        anchor="matmul",
+        operator="matmul",
+        shapes=[[1]],
+        dtype="float32",
+        flops=1.0,
+        bytes=1,
+        share=0.5,
+    )
+    return Task(info, tvm.IRModule({}))
+
+
+def trial(name: str, seconds: float) -> Trial:
+    return Trial(f'["{name}"]', [seconds], None)
+
+
+def batch(task: str, elapsed_s: float, measured: Trial, **more: Any) -> dict[str, Any]:
+    found = {"kind": "batch", "task": task, "elapsed_s": elapsed_s, "phases": PHASES}
+    return {**found, "trials": [measured.as_json()], **more}
+
+
+EVENTS = [
+    batch("taker", 1.0, trial("shared", 5.0), round="first donors"),
+    # Of the representative, of which 4 s are known.
+    batch("tuned", 2.0, trial("lucky", 3.0)),
+    {
+        "kind": "finals",
+        "task": "tuned",
+        "elapsed_s": 3.0,
+        "phases": PHASES,
+        "medians_s": {trial("lucky", 0.0).key: 3.5, trial("known", 0.0).key: 4.5},
+    },
+]
+
+
+def state() -> RunState:
+    earlier = {"tuned": Earlier([trial("known", 4.0)], trial("default", 6.0))}
+    made = RunState([made_task("taker"), made_task("tuned")], ["taker", "tuned"], earlier)
+    made.replay(EVENTS)
+    return made
+
+
+def test_a_final_is_paid_for_and_counts() -> None:
+    *_, refinement = share_rounds(state(), EVENTS)
+    assert (refinement.name, refinement.tasks, refinement.trials) == ("refinement", 1, 1)
+    assert refinement.spent_s == 2.0
+    # Of 4 s, twice in the model, 3.5 are left.
+    assert refinement.gained_ms == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_curve_begins_with_every_task_once(is_known: bool) -> None:
+    tuned_to = CurvePoint(elapsed_s=10.0, trials=16, estimated_latency_ms=8000.0)
+    before = Curve(points=[tuned_to] if is_known else [])
+    points = share_curve(before, TUNED, state(), EVENTS).points
+    # The taker's 5 s and the representative's 4, of each twice; its lucky batch; its final.
+    estimates = [point.estimated_latency_ms for point in points]
+    assert estimates == pytest.approx([18_000.0, 18_000.0, 16_000.0, 17_000.0])
+    assert [point.elapsed_s for point in points[1:]] == [11.0, 12.0, 13.0]
+    assert points[-1].trials == (18 if is_known else 2)
