@@ -207,7 +207,7 @@ def _log(commands: argparse._SubParsersAction) -> None:
         help="merge tuning logs, or keep the best of one, for a later run to start from",
         description="Write the tuning records of one log or of several into another. A log is a "
         "folder with log.json and TVM's two database files. Logs of different machines, targets, "
-        "thread counts or TVM versions are refused.",
+        "thread counts, TVM versions or ways of measuring are refused.",
         epilog="examples:\n"
         "  fewtune log out/squeezenet/selective/share --best 5 --output logs/squeezenet\n"
         "  fewtune log out/*/full/share --output all\n"

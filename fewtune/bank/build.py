@@ -56,7 +56,7 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
     ------
     InputError
         If the folder of logs is missing, or a log there is of another machine, target, number of
-        threads or TVM version.
+        threads, TVM version or way of measuring.
     JournalError
         If TVM cannot read a log.
     """

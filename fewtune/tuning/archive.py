@@ -2,7 +2,8 @@
 
 A log is a folder with TVM's two database files, and ``log.json`` that says where its figures hold.
 Upstream merges databases without a look at the target, and served wrong records by it
-(apache/tvm #15549): here a log of another machine, target or TVM version is refused.
+(apache/tvm #15549): here a log of another machine, target or TVM version is refused,
+and one whose kernels were measured in another way (`fewtune.tuning.caches`).
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     Raises
     ------
     InputError
-        If a log there is of another machine, target or TVM version.
+        If a log there is of another machine, target, TVM version or way of measuring.
     """
     expected = log_info(fingerprint)
     logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
@@ -181,7 +182,7 @@ def read_seeds(
     Raises
     ------
     InputError
-        If a log there is of another machine, target or TVM version.
+        If a log there is of another machine, target, TVM version or way of measuring.
     """
     found: dict[str, dict[str, Trial]] = {}
     for path in logs_below(directory, fingerprint, "started from"):

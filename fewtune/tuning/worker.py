@@ -199,7 +199,7 @@ class Worker:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _kernel(self, number: int, specs: list[tuple[list[int], str]], *, cold: bool) -> _Kernel:
-        """Candidate ``number`` with its arguments, and what of them the caches are to hold."""
+        """Candidate ``number`` with its arguments, weights to flush and activations to rewrite."""
         built = self._built[number]
         arguments = self._arguments(built.shapes, specs)
         if not self._on_host:
