@@ -18,7 +18,6 @@ from fewtune.artifacts import (
     ImportReport,
     Metrics,
     Selection,
-    SharedTask,
     ShareReport,
     TuneReport,
     failures_by_cause,
@@ -196,14 +195,10 @@ def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
     """Tasks that were to be tuned and were not, and what sharing has to say of others."""
     said = [
         f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
-        for line in tuned.tasks
+        for line in [*tuned.tasks, *shared.representatives]
         if line.status != "tuned"
     ]
-    said += [
-        f"{line.task}: {line.note}"
-        for line in [*shared.tasks, *shared.representatives]
-        if line.note and (isinstance(line, SharedTask) or line.status == "crashed")
-    ]
+    said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
     return [text.strip() for text in said]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fewtune.artifacts import (
     Curve,
@@ -76,14 +76,15 @@ def share_schedules(
         bank = Bank.read(bank_directory)
     takers = _takers(selection)
     events: list[dict[str, Any]] = []
-    tuned_tasks = [by_name[name] for name in selection.representatives]
-    records = {task.info.name: best_trials(database, task.mod, 1_000_000) for task in tuned_tasks}
-    earlier = _earlier(tuned, records)
+    earlier: dict[str, Earlier] = {}
     if takers:
+        tuned_tasks = [by_name[name] for name in selection.representatives]
+        records = {task.info.name: _parted(database, task) for task in tuned_tasks}
+        earlier = _earlier(tuned, records)
         job = {
             "takers": takers,
             "donations": {
-                **{name: _donations(each, options) for name, each in records.items()},
+                **{name: _donations(each.searched, options) for name, each in records.items()},
                 **_banked(selection, bank, options),
             },
             "known": _known(selection, by_name, bank, options),
@@ -152,19 +153,31 @@ def _takers(selection: Selection) -> dict[str, Taker]:
     }
 
 
-def _earlier(
-    tuned: TuneReport, records: dict[str, list[ms.database.TuningRecord]]
-) -> dict[str, Earlier]:
+class _Records(NamedTuple):
+    """A task's records, fastest first: those that a search found, and its default schedule's."""
+
+    searched: list[ms.database.TuningRecord]
+    default: list[ms.database.TuningRecord]
+
+
+def _parted(database: ms.database.Database, task: Task) -> _Records:
+    """A task's records in the log; a default schedule makes no choices."""
+    parted = _Records([], [])
+    for record in best_trials(database, task.mod, 1_000_000):
+        (parted.searched if sampling(record.trace) else parted.default).append(record)
+    return parted
+
+
+def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, Earlier]:
     """What is known of each representative that a schedule was found for, by its name."""
     found = {}
     for line in tuned.tasks:
-        # A default schedule makes no choices.
-        known = records.get(line.task, [])
-        trials = [Trial.from_record(record) for record in known if sampling(record.trace)]
-        defaults = [Trial.from_record(record) for record in known if not sampling(record.trace)]
-        if trials:
+        known = records.get(line.task)
+        if known is not None and known.searched:
+            default = next((Trial.from_record(record) for record in known.default), None)
             finished = "crashed while it was tuned" if line.status == "crashed" else None
-            found[line.task] = Earlier(trials, (defaults or [None])[0], finished)
+            trials = [Trial.from_record(record) for record in known.searched]
+            found[line.task] = Earlier(trials, default, finished)
     return found
 
 
@@ -207,9 +220,8 @@ def _known(
 def _donations(
     records: list[ms.database.TuningRecord], options: ShareOptions
 ) -> list[dict[str, Any]]:
-    """A task's best schedules, best first; a default schedule makes no choices to give."""
-    chosen = [record for record in records if sampling(record.trace)]
-    return [Donation.of(r.trace).as_json() for r in chosen[: options.count(len(chosen))]]
+    """The best of what a search found, as it is given."""
+    return [Donation.of(r.trace).as_json() for r in records[: options.count(len(records))]]
 
 
 def _write_log(

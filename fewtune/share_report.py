@@ -142,12 +142,8 @@ def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
     """
     starts_s = {}
     for name, known in state.tasks.items():
-        if known.earlier:
-            default_s = known.progress.default_s or math.inf
-            starts_s[name] = min(default_s, known.best_earlier.outcome.median_s)
-            continue
-        start = known.default or known.taken
-        starts_s[name] = start.outcome.median_s if start is not None else math.inf
+        before = [known.default, known.taken, *known.earlier[:1]]
+        starts_s[name] = min((t.outcome.median_s for t in before if t), default=math.inf)
     for event in events:
         if event["kind"] == "batch" and starts_s[event["task"]] == math.inf:
             starts_s[event["task"]] = _fastest_s(event)

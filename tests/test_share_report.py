@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from fewtune.artifacts import Curve, CurvePoint, TaskInfo, TuneReport
+from fewtune.artifacts import Curve, CurvePoint, TuneReport
 from fewtune.share_report import share_curve, share_rounds
-from fewtune.task.extract import Task
 from fewtune.tuning.log import Trial
 from fewtune.tuning.state import Earlier, RunState
-from fewtune.tvm_runtime import tvm
+from tests.made_tasks import made_task, trial
 
 PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
 TUNED = TuneReport(
@@ -27,26 +26,6 @@ TUNED = TuneReport(
     model_update_s=0.0,
     stopped_by="trials",
 )
-
-
-def made_task(name: str) -> Task:
-    info = TaskInfo(
-        name=name,
-        workload=name,
-        weight=2,
-        anchor="matmul",
-        operator="matmul",
-        shapes=[[1]],
-        dtype="float32",
-        flops=1.0,
-        bytes=1,
-        share=0.5,
-    )
-    return Task(info, tvm.IRModule({}))
-
-
-def trial(name: str, seconds: float) -> Trial:
-    return Trial(f'["{name}"]', [seconds], None)
 
 
 def batch(task: str, elapsed_s: float, measured: Trial, **more: Any) -> dict[str, Any]:
@@ -70,7 +49,7 @@ EVENTS = [
 
 def state() -> RunState:
     earlier = {"tuned": Earlier([trial("known", 4.0)], trial("default", 6.0))}
-    made = RunState([made_task("taker"), made_task("tuned")], ["taker", "tuned"], earlier)
+    made = RunState([made_task("taker", 2), made_task("tuned", 2)], ["taker", "tuned"], earlier)
     made.replay(EVENTS)
     return made
 

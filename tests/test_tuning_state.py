@@ -6,31 +6,9 @@ import json
 
 import pytest
 
-from fewtune.artifacts import TaskInfo
-from fewtune.task.extract import Task
 from fewtune.tuning.log import Trial
 from fewtune.tuning.state import Earlier, RunState, TaskState
-from fewtune.tvm_runtime import tvm
-
-
-def made_task(name: str, weight: int = 1) -> Task:
-    info = TaskInfo(
-        name=name,
-        workload=f"hash of {name}",
-        weight=weight,
-        anchor="conv2d_nhwc",
-        operator="conv2d",
-        shapes=[[1, 4]],
-        dtype="float32",
-        flops=1.0,
-        bytes=1,
-        share=0.5,
-    )
-    return Task(info, tvm.IRModule({}))
-
-
-def trial(name: str, *run_s: float, cause: str | None = None) -> Trial:
-    return Trial(json.dumps([name]), list(run_s) or None, cause)
+from tests.made_tasks import made_task, trial
 
 
 def state_of(

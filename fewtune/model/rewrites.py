@@ -158,20 +158,25 @@ def normalisations_as_scales(model: ModelProto) -> None:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        parameters = [constants[name] for name in node.input[1:] if name in constants]
-        rank = ranks.get(node.input[0], 0) if node.input else 0
-        is_plain = rank >= 2 and all(
-            len(each.dims) == 1 and each.data_type == types.get(node.input[0])
-            for each in parameters
-        )
-        if not is_plain or not _is_normalisation(node) or len(parameters) != _PARAMETERS:
+        if not _is_normalisation(node):
+            nodes.append(node)
+            continue
+        data, rank = node.input[0], ranks.get(node.input[0], 0)
+        parameters = [
+            constants[name]
+            for name in node.input[1:]
+            if name in constants
+            and len(constants[name].dims) == 1
+            and constants[name].data_type == types.get(data)
+        ]
+        if rank < 2 or len(parameters) != _PARAMETERS:
             nodes.append(node)
             continue
         tensors = [numpy_helper.to_array(each) for each in parameters]
         model.graph.initializer.extend(_scale_and_offset(node, tensors, rank))
         result = node.output[0]
         scaled, factor, offset = (f"{result}_{part}" for part in _PARTS)
-        nodes.append(_node("Mul", [node.input[0], factor], [scaled], scaled))
+        nodes.append(_node("Mul", [data, factor], [scaled], scaled))
         nodes.append(_node("Add", [scaled, offset], [result], node.name or result))
     if len(nodes) > len(model.graph.node):
         _set_nodes(model, nodes)

@@ -1,0 +1,30 @@
+"""Tasks and trials made by hand, for what looks at their figures only."""
+
+from __future__ import annotations
+
+import json
+
+from fewtune.artifacts import TaskInfo
+from fewtune.task.extract import Task
+from fewtune.tuning.log import Trial
+from fewtune.tvm_runtime import tvm
+
+
+def made_task(name: str, weight: int = 1) -> Task:
+    info = TaskInfo(
+        name=name,
+        workload=f"hash of {name}",
+        weight=weight,
+        anchor="conv2d_nhwc",
+        operator="conv2d",
+        shapes=[[1, 4]],
+        dtype="float32",
+        flops=1.0,
+        bytes=1,
+        share=0.5,
+    )
+    return Task(info, tvm.IRModule({}))
+
+
+def trial(name: str, *run_s: float, cause: str | None = None) -> Trial:
+    return Trial(json.dumps([name]), list(run_s) or None, cause)
