@@ -10,42 +10,22 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
+from fewtune.model import winograd
 from fewtune.predictor import AUTO, SHIPPED, chosen_digest
 from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
 from fewtune.predictor.predictor import Predictor, predictor_for
-from fewtune.predictor.pretrained import Pretrained, TaskSamples, log_paces
+from fewtune.predictor.pretrained import Pretrained, log_paces
 from fewtune.schedule.access import Walk
 from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import LOCATION, Point
+from fewtune.schedule.program import LOCATION, TILE, Point
 from fewtune.schedule.search_space import SearchSpace
+from fewtune.task.extract import task_module
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.strategies import Guide, Knowledge, make_strategy
 from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import te, tvm
 from tests import recorded, tuned_tiny
-
-LANES = 8
-
-
-def features(points: list[Point]) -> np.ndarray:
-    space = recorded.space()
-    contraction = Prior(space).contraction
-    assert contraction is not None
-    return DecisionFeatures(space.programs, contraction, is_cold=False).of(points)
-
-
-def learnt(points: list[Point]) -> Pretrained:
-    """A predictor that knows these points of the recorded task."""
-    times_s = np.array([recorded.times_s()[point] for point in points])
-    return Pretrained.train(
-        [TaskSamples(features(points), times_s)], {"lanes": LANES, "threads": 2}
-    )
-
-
-def some_points(count: int, seed: int = 0) -> list[Point]:
-    points = recorded.points()
-    chosen = np.random.default_rng(seed).choice(len(points), size=count, replace=False)
-    return [points[int(place)] for place in chosen]
+from tests.made_predictors import features, learnt, some_points
 
 
 def named(row: np.ndarray) -> dict[str, float]:
@@ -90,7 +70,26 @@ def test_what_threads_part_is_told(
         next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
     )
     (row,) = features([Point(program.number, decisions)])
-    assert (named(row)["parted_outside"], named(row)["parts_vectors"]) == parted
+    assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted
+
+
+@pytest.mark.parametrize(
+    ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
+)
+def test_tiles_are_what_was_parted_before_winograds_products(
+    places: tuple[int, int], count: tuple[int, int], parted: int
+) -> None:
+    tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
+    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
+    space = SearchSpace(task_module(function), recorded.space().target)
+    contraction = Prior(space).contraction
+    assert contraction is not None
+    program = space.programs[0]
+    decided = iter([(*places, 1, 1), (*count, 1, 1), (1, 1, 1, 32), (4, 4)])
+    decisions = tuple(next(decided) if choice.kind == TILE else 1 for choice in program.choices)
+    found = DecisionFeatures(space.programs, contraction, is_cold=False)
+    (row,) = found.of([Point(program.number, decisions)])
+    assert named(row)["parted_alike"] == parted
 
 
 def test_a_window_touches_what_its_rows_share_once() -> None:

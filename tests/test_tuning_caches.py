@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fewtune.model import winograd
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning import caches
 from fewtune.tuning.cold import weights_outgrow_cache
 from fewtune.tuning.measure import module_specs
-from fewtune.tuning.rewrite import rewriter
-from fewtune.tvm_runtime import build, tvm
+from fewtune.tuning.rewrite import parted_axis, rewriter, sliced
+from fewtune.tvm_runtime import build, te, tvm
 from tests import tuned_tiny
 
 
@@ -73,14 +74,35 @@ def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
     assert caches.to_be_rewritten(activations, None) == []
 
 
-@pytest.mark.parametrize(("threads", "rewritten"), [(1, 992), (3, 960)])
-def test_rewriting_twice_leaves_what_was_there(threads: int, rewritten: int) -> None:
-    drawn = np.random.default_rng(0).integers(0, 1024, 1000).astype("float32") / 1024
-    tensor = tvm.runtime.tensor(drawn.reshape(10, 100))
-    rewrite = rewriter(tuned_tiny.target(), threads)
-    rewrite(tensor)
-    once = tensor.numpy().ravel()
-    assert np.array_equal(once[:rewritten], 1 - drawn[:rewritten])
-    assert np.array_equal(once[rewritten:], drawn[rewritten:])
-    rewrite(tensor)
-    assert np.array_equal(tensor.numpy().ravel(), drawn)
+@pytest.mark.parametrize(
+    ("threads", "axis", "shape", "rewritten"),
+    [(1, 0, (1, 1000), 992), (3, 0, (1, 1000), 960), (2, 1, (10, 100), 96)],
+)
+def test_rewriting_twice_leaves_what_was_there(
+    threads: int, axis: int, shape: tuple[int, int], rewritten: int
+) -> None:
+    drawn = np.random.default_rng(0).integers(0, 1024, shape).astype("float32") / 1024
+    tensor = tvm.runtime.tensor(drawn.reshape(10, 4, 25))
+    rewrite, slices = rewriter(tuned_tiny.target(), threads), sliced(tensor, axis)
+    assert slices.shape == shape
+    rewrite(slices)
+    once = tensor.numpy().reshape(shape)
+    assert np.array_equal(once[:, :rewritten], 1 - drawn[:, :rewritten])
+    assert np.array_equal(once[:, rewritten:], drawn[:, rewritten:])
+    rewrite(slices)
+    assert np.array_equal(tensor.numpy().reshape(shape), drawn)
+
+
+def test_products_of_winograds_tiles_are_parted_along_the_tiles() -> None:
+    tiles, weights = te.placeholder((36, 8, 16)), te.placeholder((36, 16, 32))
+    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
+    module = tvm.IRModule({"main": function})
+    assert parted_axis(tvm.ir.save_json(module)) == 1
+    schedule = tvm.s_tir.Schedule(module)
+    schedule.decompose_reduction(
+        schedule.get_sblock(winograd.PRODUCTS),
+        schedule.get_loops(schedule.get_sblock(winograd.PRODUCTS))[-1],
+    )
+    assert parted_axis(tvm.ir.save_json(schedule.mod)) == 1
+    plain = tuned_tiny.convolutions()["b"].mod
+    assert parted_axis(tvm.ir.save_json(plain)) == 0

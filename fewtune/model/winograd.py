@@ -20,6 +20,7 @@ from fewtune.tvm_runtime import te, tvm
 
 INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
 OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
+PRODUCTS = "winograd_matmul"
 KERNEL = 3
 # Elements of the widest vectors.
 LANES = 16
@@ -173,7 +174,7 @@ def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
     return te.compute(
         (places, count, weights.shape[2]),
         lambda f, p, n: te.sum(tiles[f, p, k] * weights[f, k, n], axis=k),
-        name="winograd_matmul",
+        name=PRODUCTS,
     )
 
 

@@ -14,6 +14,7 @@ from math import gcd, prod
 
 import numpy as np
 
+from fewtune.model.winograd import PRODUCTS
 from fewtune.schedule.access import Walk
 from fewtune.schedule.paces import LONGEST_WINDOW
 from fewtune.schedule.prior import Contraction
@@ -34,6 +35,8 @@ from fewtune.schedule.program import (
 # one: outer, inner.
 _THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
 _OUTER, _INNER = range(REDUCTION_LEVELS)
+# Of the products between Winograd's transforms: places of a tile, tiles, filters, channels.
+_TILES = 1
 _REGISTER = (_ROWS, _VECTOR)
 _BYTES = 4
 # What stands for no location to choose, and for one that is open.
@@ -83,8 +86,8 @@ NAMES = (
     "cache_groups",
     "threads",
     "odd_threads",
-    # What the threads part: the outermost axis, as the kernel before did, or the vectors.
-    "parted_outside",
+    # What the threads part: what the kernel before parted, or the vectors.
+    "parted_alike",
     "parts_vectors",
     "written",
     # Where what pads the data is computed: within, ahead of everything, or at a loop.
@@ -149,6 +152,9 @@ class DecisionFeatures:
         self._parted = [
             a for a, kind in enumerate(block.kinds) if kind == "S" and self._extents[a] > 1
         ]
+        # The kernels around parted it along the tiles there, elsewhere along the outermost axis.
+        outermost = self._parted[0] if self._parted else None
+        self._parted_before = _TILES if contraction.name == PRODUCTS else outermost
         self._constants = self._of_task(contraction.streamed, is_cold)
 
     @staticmethod
@@ -275,17 +281,17 @@ class DecisionFeatures:
         return np.stack(columns, axis=1)
 
     def _parting(self, tiles: dict[int, np.ndarray], ones: np.ndarray) -> list[np.ndarray]:
-        """Whether threads part the outermost axis, and whether they part the vector's."""
-        open_, outside, vectors = ones > 0, 0 * ones, 0 * ones
-        for place, axis in enumerate(self._parted):
+        """Whether threads part what the kernel before parted, and whether the vector's axis."""
+        open_, alike, vectors = ones > 0, 0 * ones, 0 * ones
+        for axis in self._parted:
             # The loops of the threads are fused in this order: the first that is one parts them.
             found = open_ & (tiles[axis][:, _THREAD] > 1) if axis in tiles else 0 * ones > 0
-            if place == 0:
-                outside = found.astype(float)
+            if axis == self._parted_before:
+                alike = found.astype(float)
             if axis == self._vector:
                 vectors = found.astype(float)
             open_ = open_ & ~found
-        return [outside, vectors]
+        return [alike, vectors]
 
     def _decided(
         self, program: Program, points: list[Point]

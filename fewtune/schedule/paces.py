@@ -10,10 +10,12 @@ schedules among them; of the rest most effects came out much the same there.
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from math import gcd, log2
 
 import numpy as np
 
+from fewtune.schedule.chances import Chances
 from fewtune.schedule.program import (
     AHEAD,
     INLINED,
@@ -21,11 +23,10 @@ from fewtune.schedule.program import (
     Choice,
     Decision,
     Program,
+    factorisations,
 )
 from fewtune.schedule.tiling import divisors, tile_rate
 
-# What is expected to run at a part of the best throughput is drawn this power of it as often.
-_KEENNESS = 8
 # Parts of the throughput: of a tile with one row, or two, or very many; with vectors of half a
 # register; with accumulators too few for the latency, or nearly too many for the registers.
 _ONE_ROW, _TWO_ROWS, _MANY_ROWS = 0.7, 0.94, 0.86
@@ -60,20 +61,13 @@ _SHARED_DOUBLED = 0.87
 _STRETCH, _STRETCH_DOUBLED = 1024, 0.95
 
 
-def likelihoods(paces: list[float]) -> np.ndarray:
-    """How likely each of several alternatives is drawn, given its expected pace."""
-    keen = np.asarray(paces, dtype=float) ** _KEENNESS
-    return keen / keen.sum()
+_ROWS = Chances.of([True, False], [_ROWS_OUTSIDE, 1.0])
+_PADDING = Chances.of(_PADDED, _PADDED.values())
 
 
 def rows_are_outside(random: np.random.Generator) -> bool:
     """Whether the rows of a tile stand outside the inner reduction."""
-    return bool(random.random() < likelihoods([1.0, _ROWS_OUTSIDE])[1])
-
-
-def outer_pace(thread: int, cache: int) -> float:
-    """The expected pace of what is left of the contiguous axis, cut so for threads and cache."""
-    return float(_THREADS_DOUBLED ** log2(thread) * _CACHE_DOUBLED ** log2(cache))
+    return _ROWS.draw(random)
 
 
 def shared_pace(thread: int) -> float:
@@ -81,10 +75,35 @@ def shared_pace(thread: int) -> float:
     return float(_SHARED_DOUBLED ** log2(thread))
 
 
+@lru_cache(maxsize=8192)
+def even_cuts(extent: int) -> Chances[tuple[int, ...]]:
+    """What an extent can be cut into for threads and cache, all alike."""
+    pairs = _pairs(extent)
+    return Chances.of(pairs, [1.0] * len(pairs))
+
+
+@lru_cache(maxsize=8192)
+def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
+    """The same of what is left of the contiguous axis."""
+    pairs = _pairs(extent)
+    paces = [_THREADS_DOUBLED ** log2(t) * _CACHE_DOUBLED ** log2(c) for t, c in pairs]
+    return Chances.of(pairs, paces)
+
+
+@lru_cache(maxsize=8192)
+def shared_cuts(extent: int) -> Chances[tuple[int, ...]]:
+    """The same of rows that share streamed weights."""
+    pairs = _pairs(extent)
+    return Chances.of(pairs, [shared_pace(thread) for thread, _ in pairs])
+
+
+def _pairs(extent: int) -> tuple[tuple[int, ...], ...]:
+    return factorisations(extent, 2, extent)
+
+
 def padding_location(random: np.random.Generator) -> Decision | None:
     """Where data is padded; None leaves it to be drawn while the schedule is made."""
-    places = list(_PADDED)
-    return places[int(random.choice(len(places), p=likelihoods(list(_PADDED.values()))))]
+    return _PADDING.draw(random)
 
 
 def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
@@ -97,11 +116,14 @@ def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool)
     streamed : bool
         Whether weights are streamed: there they win as often as others.
     """
+    return _depths(tuple(choice.values), streamed).draw(random)
+
+
+@cache
+def _depths(values: tuple[int, ...], streamed: bool) -> Chances[int]:
     deep = 1.0 if streamed else _UNROLLED_DEEP
-    paces = [
-        deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in choice.values
-    ]
-    return int(random.choice(len(paces), p=likelihoods(paces)))
+    paces = [deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in values]
+    return Chances.of(range(len(values)), paces)
 
 
 def reduction_tile(
@@ -119,15 +141,17 @@ def reduction_tile(
     if choice.extent <= LONGEST_WINDOW:
         return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
     limit = min(choice.innermost, _LONGEST_INNER_REDUCTION)
-    factors = [d for d in divisors(choice.extent) if d <= limit]
-    if multiply_adds is None:
-        paces = [_INNER_DOUBLED ** log2(factor) for factor in factors]
-    else:
-        best = max(1.0, min(float(limit), _STRETCH / multiply_adds))
-        paces = [_STRETCH_DOUBLED ** abs(log2(factor / best)) for factor in factors]
-    chances = likelihoods(paces)
-    last = factors[int(random.choice(len(factors), p=chances))]
+    last = _inner_reductions(choice.extent, limit, multiply_adds).draw(random)
     return (choice.extent // last, last)
+
+
+@lru_cache(maxsize=8192)
+def _inner_reductions(extent: int, limit: int, multiply_adds: float | None) -> Chances[int]:
+    factors = [d for d in divisors(extent) if d <= limit]
+    if multiply_adds is None:
+        return Chances.of(factors, [_INNER_DOUBLED ** log2(factor) for factor in factors])
+    best = max(1.0, min(float(limit), _STRETCH / multiply_adds))
+    return Chances.of(factors, [_STRETCH_DOUBLED ** abs(log2(f / best)) for f in factors])
 
 
 def written_pace(program: Program) -> float:

@@ -17,13 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe
+from fewtune.schedule.chances import Chances
 from fewtune.schedule.paces import (
-    likelihoods,
-    outer_pace,
+    even_cuts,
+    outer_cuts,
     padding_location,
     reduction_tile,
     rows_are_outside,
-    shared_pace,
+    shared_cuts,
     unroll_depth,
     written_pace,
 )
@@ -37,7 +38,6 @@ from fewtune.schedule.program import (
     Decision,
     Point,
     Program,
-    factorisations,
 )
 from fewtune.schedule.register_tiles import RegisterTile, register_tiles, streamed_rows
 from fewtune.schedule.search_space import SearchSpace, random_decision
@@ -96,7 +96,8 @@ class Prior:
         # Axes along which a block's weights stand still, where they are streamed.
         self._shared_along: dict[str, frozenset[int]] = {}
         self._threads = 1
-        self._programs = likelihoods([written_pace(program) for program in space.programs])
+        self._programs = Chances.of(space.programs, map(written_pace, space.programs))
+        self._chances: dict[str, Chances[RegisterTile]] = {}
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
@@ -112,6 +113,7 @@ class Prior:
             tiles = register_tiles(block, vector, traits, streamed)
             if tiles:
                 self._tiles[name], self._blocks[name] = tiles, block
+                self._chances[name] = Chances.of(tiles, [tile.pace for tile in tiles])
                 self._vector[name] = vector
                 self._shared_along[name] = streamed
 
@@ -135,9 +137,8 @@ class Prior:
 
     def draw(self, random: np.random.Generator) -> Point:
         """One point, of any of the programs."""
-        number = int(random.choice(len(self._programs), p=self._programs))
-        program = self._space.programs[number]
-        tiles = {name: self._tile(name, random) for name in self._tiles}
+        program = self._programs.draw(random)
+        tiles = {name: chances.draw(random) for name, chances in self._chances.items()}
         # One choice of level for all axes of a tile: the levels are loops inside one another.
         rows_outside = rows_are_outside(random)
         decisions = [
@@ -150,7 +151,7 @@ class Prior:
         program = self._space.programs[point.program]
         decisions = list(point.decisions)
         for name in self._tiles:
-            tile = self._tile(name, random)
+            tile = self._chances[name].draw(random)
             before = {place: decisions[place] for place in self._spatial_places(program, name)}
             rows = [
                 now
@@ -215,11 +216,6 @@ class Prior:
             if count > 1
         )
 
-    def _tile(self, name: str, random: np.random.Generator) -> RegisterTile:
-        tiles = self._tiles[name]
-        chances = likelihoods([tile.pace for tile in tiles])
-        return tiles[int(random.choice(len(tiles), p=chances))]
-
     def _spatial_places(self, program: Program, name: str) -> list[int]:
         """The places of the choices that split a block's spatial axes."""
         kinds = self._blocks[name].kinds
@@ -261,14 +257,14 @@ class Prior:
         if last is None:
             return random_decision(choice, random)
         inner = tile.inner.get(choice.axis, 1)
-        pairs = factorisations(choice.extent // inner, 2, 2**31)
         shared = self._shared_along[choice.block]
-        paces = [1.0] * len(pairs)
         if choice.axis in shared:
-            paces = [shared_pace(thread) for thread, _ in pairs]
+            cuts = shared_cuts
         elif choice.axis == self._vector[choice.block] and not shared:
-            paces = [outer_pace(thread, cache) for thread, cache in pairs]
-        thread, cache = pairs[int(random.choice(len(pairs), p=likelihoods(paces)))]
+            cuts = outer_cuts
+        else:
+            cuts = even_cuts
+        thread, cache = cuts(choice.extent // inner).draw(random)
         return (thread, cache, inner // last, last)
 
     def _innermost(self, choice: Choice, tile: RegisterTile, rows_outside: bool) -> int | None:

@@ -150,16 +150,32 @@ def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
     points: dict[int, Point] = {}
     for place, donation in enumerate(donations):
         try:
-            points[place] = _fit(donation, space)
-        except _UnfitError as unfit:
+            points[place] = fit(donation, space)
+        except UnfitError as unfit:
             results[place] = Made(None, Point(0, ()), str(unfit))
     made = space.make_all(list(points.values()), [1] * len(points))
     results.update(zip(points, made, strict=True))
     return [results[place] for place in range(len(donations))]
 
 
-def _fit(donation: Donation, space: SearchSpace) -> Point:
-    """The point of a space that is nearest to what a donor decided."""
+class UnfitError(Exception):
+    """A donor's decisions have no counterpart in another task; says which."""
+
+
+def fit(donation: Donation, space: SearchSpace) -> Point:
+    """The point of a space that is nearest to what a donor decided; no schedule is made of it.
+
+    Parameters
+    ----------
+    donation : Donation
+    space : SearchSpace
+        Of the task that takes it.
+
+    Raises
+    ------
+    UnfitError
+        If there is none.
+    """
     kinds = [sample.kind for sample in donation.given if sample.kind != LOCATION]
     fitting = [
         program
@@ -167,7 +183,7 @@ def _fit(donation: Donation, space: SearchSpace) -> Point:
         if [choice.kind for choice in program.choices if choice.kind != LOCATION] == kinds
     ]
     if not kinds or not fitting:
-        raise _UnfitError("no design space of the same form")
+        raise UnfitError("no design space of the same form")
     same = [program for program in fitting if program.digest == donation.program]
     program = min(same or fitting, key=lambda program: _difference(donation.form, program))
     return Point(program.number, _decisions(donation.given, program))
@@ -192,18 +208,14 @@ def _fitted(theirs: Given, choice: Choice) -> Decision:
     if choice.kind == TILE and isinstance(theirs.decision, tuple):
         assert isinstance(choice.given, tuple)
         if len(theirs.decision) != len(choice.given):
-            raise _UnfitError("a tile has another number of levels")
+            raise UnfitError("a tile has another number of levels")
         tile = nearest_tile(theirs.decision, choice.extent, choice.innermost)
         if tile is None:
-            raise _UnfitError("no factorisation fits a tile")
+            raise UnfitError("no factorisation fits a tile")
         return tile
     if choice.kind == CATEGORICAL and theirs.candidates != len(choice.values):
-        raise _UnfitError("a choice has other candidates")
+        raise UnfitError("a choice has other candidates")
     return theirs.decision
-
-
-class _UnfitError(Exception):
-    pass
 
 
 def _difference(form: tuple[str, ...], program: Program) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import tvm_ffi
 
 from fewtune.artifacts import TaskInfo
-from fewtune.schedule.transfer import Donation, move
+from fewtune.schedule.program import Point
+from fewtune.schedule.transfer import Donation, UnfitError, fit
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.strategies import Explorer, Proposal
 
@@ -47,6 +49,14 @@ class Offers(NamedTuple):
     reasons: dict[str, int]
 
 
+class _Candidate(NamedTuple):
+    """A point that may be offered, and who has it to give."""
+
+    point: Point
+    donor: str | None
+    rank: int | None
+
+
 def offers_for(
     search: Explorer,
     given: Sequence[tuple[str, list[Donation]]],
@@ -56,6 +66,8 @@ def offers_for(
     draws: bool,
 ) -> Offers:
     """Move what donors give, draw schedules beside it, and choose those that are rated best.
+
+    Where the predictor rates them, by their decisions, schedules are made of the chosen ones only.
 
     Parameters
     ----------
@@ -69,58 +81,95 @@ def offers_for(
     draws : bool
         Whether schedules drawn by rule compete.
     """
-    listed = [
-        (donor, rank, donation)
-        for donor, donations in given
-        for rank, donation in enumerate(donations, start=1)
-    ]
     reasons: Counter[str] = Counter()
-    # Two schedules may be one program: it is measured once.
-    offers: dict[int, Offer] = {}
-    made = move([donation for *_, donation in listed], search.space)
-    for (donor, rank, _), one in zip(listed, made, strict=True):
-        if one.schedule is None:
-            reasons[one.reason] += 1
-        elif one.point not in search.times_s:
-            digest = tvm_ffi.structural_hash(one.schedule.mod)
-            offers.setdefault(digest, Offer(Proposal(one.schedule, one.point), donor, rank))
-    is_lottery = not offers and task.share >= _LARGE and not task.is_streamed
+    candidates = _moved(search, given, reasons)
+    is_lottery = not candidates and task.share >= _LARGE and not task.is_streamed
     times = _ALONE_TIMES if is_lottery else 1
-    if draws and (search.judge.trained or not offers):
-        for proposal in _drawn(search, options.seed, task.name, times * options.draws):
-            digest = tvm_ffi.structural_hash(proposal.schedule.mod)
-            offers.setdefault(digest, Offer(proposal, None, None))
-    likeliest = _likeliest(search, list(offers.values()), times * options.trials_per_task)
-    return Offers(likeliest, len(listed), dict(sorted(reasons.items())))
+    if draws and (search.judge.trained or not candidates):
+        drawn = _drawn(search, options.seed, task.name, times * options.draws)
+        candidates += [_Candidate(point, None, None) for point in drawn]
+    offers = _likeliest(search, candidates, reasons, times * options.trials_per_task)
+    offered = sum(len(donations) for _, donations in given)
+    return Offers(offers, offered, dict(sorted(reasons.items())))
 
 
-def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Proposal]:
-    """Schedules whose register tiles fit a task by rule, where there is a rule for it."""
+def _moved(
+    search: Explorer, given: Sequence[tuple[str, list[Donation]]], reasons: Counter[str]
+) -> list[_Candidate]:
+    """What donors give, as points of the task's own space; why others cannot be, is counted."""
+    moved: dict[Point, _Candidate] = {}
+    for donor, donations in given:
+        for rank, donation in enumerate(donations, start=1):
+            try:
+                point = fit(donation, search.space)
+            except UnfitError as unfit:
+                reasons[str(unfit)] += 1
+                continue
+            if point not in search.times_s:
+                moved.setdefault(point, _Candidate(point, donor, rank))
+    return list(moved.values())
+
+
+def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
+    """Points whose register tiles fit a task by rule, where there is a rule for it."""
     if not count or not search.prior.informed:
         return []
     random = np.random.default_rng([seed, *name.encode()])
     looked_at = count if search.guide is None else max(count, _LOOKED_AT)
     points = list(dict.fromkeys(search.prior.draw(random) for _ in range(looked_at)))
-    if search.guide is not None:
-        points = search.guide.ordered(points)[:count]
-    made = search.space.make_all(points, range(1, len(points) + 1))
-    return [Proposal(one.schedule, one.point) for one in made if one.schedule is not None]
+    return points if search.guide is None else search.guide.ordered(points)[:count]
 
 
-def _likeliest(search: Explorer, offers: list[Offer], count: int) -> list[Offer]:
+def _likeliest(
+    search: Explorer, candidates: list[_Candidate], reasons: Counter[str], count: int
+) -> list[Offer]:
     """The nearest donor's best, and beside it those that are rated best here."""
+    if search.guide is not None:
+        paces = search.guide.expected([candidate.point for candidate in candidates])
+        order = _order(search, candidates, paces)
+        return list(islice(_made(search, [candidates[i] for i in order], reasons, count), count))
+    # The cost model goes by programs: all have to be made.
+    offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
-    if len(offers) <= count or not search.judge.trained:
+    if not search.judge.trained:
         return offers[:count]
+    made = [_Candidate(offer.proposal.point, offer.donor, offer.rank) for offer in offers]
+    return [offers[i] for i in _order(search, made, scores)[:count]]
+
+
+def _order(search: Explorer, candidates: list[_Candidate], scores: np.ndarray) -> list[int]:
+    """Places of candidates, the first donor's best before all, then by their scores."""
     # The model may err; what is best for the most similar task is a good guess without it.
-    first = [0] if offers[0].donor is not None else []
+    first = [0] if candidates and candidates[0].donor is not None else []
     # One of the same register tile would tell little more.
     alike: set[int] = set()
     if first and search.is_informed:
-        tiles = [search.prior.tile_of(offer.proposal.point) for offer in offers]
+        tiles = [search.prior.tile_of(candidate.point) for candidate in candidates]
         alike = {place for place, tile in enumerate(tiles) if tile == tiles[0]}
-    others = sorted(
-        range(len(first), len(offers)), key=lambda place: (place in alike, -scores[place])
-    )
-    return [offers[place] for place in [*first, *others][:count]]
+    others = range(len(first), len(candidates))
+    return [*first, *sorted(others, key=lambda place: (place in alike, -scores[place]))]
+
+
+def _made(
+    search: Explorer, candidates: list[_Candidate], reasons: Counter[str], at_once: int
+) -> Iterator[Offer]:
+    """Offers of candidates, in their order, made so many at a time as they are asked for.
+
+    What cannot be made is left out, and counted where a donor gave it; so is what was measured.
+    """
+    # Two schedules may be one program: it is measured once.
+    seen: set[int] = set()
+    for start in range(0, len(candidates), max(1, at_once)):
+        some = candidates[start : start + at_once]
+        seeds = range(start + 1, start + 1 + len(some))
+        made_all = search.space.make_all([candidate.point for candidate in some], seeds)
+        for candidate, made in zip(some, made_all, strict=True):
+            if made.schedule is None:
+                if candidate.donor is not None:
+                    reasons[made.reason] += 1
+                continue
+            digest = tvm_ffi.structural_hash(made.schedule.mod)
+            if made.point not in search.times_s and digest not in seen:
+                seen.add(digest)
+                yield Offer(Proposal(made.schedule, made.point), candidate.donor, candidate.rank)

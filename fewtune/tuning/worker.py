@@ -33,6 +33,7 @@ from fewtune.tuning.caches import (
 )
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
 from fewtune.tuning.cold import weight_places
+from fewtune.tuning.rewrite import parted_axis, sliced
 
 # Numbers that are drawn to fill a buffer, and repeated.
 _FILLED_AT_ONCE = 2**16
@@ -61,11 +62,16 @@ class Race(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """A compiled candidate: its code, the shapes of its buffers, and which of them are weights."""
+    """A compiled candidate.
+
+    Its code, the shapes of its buffers, which of them are weights, and the axis along which other
+    kernels part the rest.
+    """
 
     code: Any
     shapes: list[tuple[int, ...]]
     weight_places: list[int]
+    parted_axis: int
 
 
 class _Kernel(NamedTuple):
@@ -120,7 +126,8 @@ class Worker:
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
         shapes = _argument_shapes(module["main"])
-        self._built[number] = _Built(built, shapes, weight_places(module))
+        axis = parted_axis(module_json)
+        self._built[number] = _Built(built, shapes, weight_places(module), axis)
         return time.perf_counter() - started
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
@@ -209,11 +216,12 @@ class Worker:
             self._caches = CacheState(self._target, self._threads)
         weights = [arguments[place] for place in built.weight_places]
         activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
+        rewritten = to_be_rewritten(activations, self._own_caches_bytes)
         return _Kernel(
             built.code,
             arguments,
             to_be_flushed(weights, self._cache_bytes) if cold else [],
-            to_be_rewritten(activations, self._own_caches_bytes),
+            [sliced(each, built.parted_axis) for each in rewritten],
         )
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
