@@ -72,6 +72,7 @@ def run_stage(
     say: Callable[[str], None],
     poll: Callable[[], None] = lambda: None,
     live: bool = False,
+    force: bool = False,
 ) -> Ending:
     """Bring one stage up to date, without those that it needs.
 
@@ -89,9 +90,11 @@ def run_stage(
         Called about every two seconds while the stage runs.
     live : bool
         Whether the stage writes to this process's terminal as if it were alone there.
+    force : bool
+        Whether it runs even if nothing changed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "dvc", "repro", "-s", name]
+    command = [sys.executable, "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
     scripts = str(Path(sys.executable).parent)
     environment = {
         **os.environ,

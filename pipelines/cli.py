@@ -158,6 +158,12 @@ def _run(commands: argparse._SubParsersAction) -> None:
         metavar="KEY.PATH=VALUE",
         help="any other parameter; may be given several times",
     )
+    command.add_argument(
+        "--force",
+        action="store_true",
+        help="run every stage of these models again, also where nothing changed: after an update "
+        "of fewtune, or a noisy hour",
+    )
     _shape_options(command)
 
 

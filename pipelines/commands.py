@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
         known_models, known_strategies = listed(root)
         models = models or known_models
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
-        outcome = _run_flow(models, list(dict.fromkeys(strategies)))
+        outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
     _show_results(root, models)
     for failure in outcome.failures:
         say(f"fewtune: {failure.line()}")
@@ -167,14 +167,14 @@ def _models(options: argparse.Namespace, places: Places) -> list[str]:
     return list(dict.fromkeys(named.get(text, text) for text in options.models))
 
 
-def _run_flow(models: list[str], strategies: list[str]) -> Outcome:
+def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     """Run the flow in this process."""
     import httpx
 
     from pipelines.flow import outcome_of, selective_tuning
 
     try:
-        state = selective_tuning(models, strategies, return_state=True)
+        state = selective_tuning(models, strategies, force=force, return_state=True)
     except (RuntimeError, httpx.TransportError) as error:
         text = str(error)
         url = os.environ.get("PREFECT_API_URL")

@@ -79,8 +79,10 @@ def _run_name() -> str:
     retry_delay_seconds=BUSY_DELAY_S,
     retry_condition_fn=_was_busy,
 )
-def bring_up_to_date(root: Path, stage: str, result: Result | None) -> State[Any]:
-    """Run one stage through DVC, which skips it if nothing changed."""
+def bring_up_to_date(
+    root: Path, stage: str, result: Result | None, force: bool = False
+) -> State[Any]:
+    """Run one stage through DVC, which skips it if nothing changed, unless it is forced."""
     logger = get_run_logger()
     live = sys.stdout.isatty()
     progress = StageProgress(progress_path(root, result), stage) if result else None
@@ -95,6 +97,7 @@ def bring_up_to_date(root: Path, stage: str, result: Result | None) -> State[Any
         say,
         progress.poll if progress else lambda: None,
         live,
+        force,
     )
     if ending.busy:
         raise DvcBusyError(f"{stage} waits: another DVC process is at work here")
@@ -142,6 +145,7 @@ def selective_tuning(
     models: list[str] | None = None,
     strategies: list[str] | None = None,
     recording: bool = True,
+    force: bool = False,
 ) -> State[Any]:
     """Bring results up to date.
 
@@ -151,6 +155,8 @@ def selective_tuning(
         Of those that params.yaml lists; all of them unless given.
     recording : bool
         Whether results are recorded in MLflow.
+    force : bool
+        Whether every stage of these models runs again, even if nothing changed.
     """
     _hide_what_is_on_screen()
     logger = get_run_logger()
@@ -163,7 +169,7 @@ def selective_tuning(
             plan = dag.plan(_wanted(dag, models, strategies))
             for name, missing in plan.left_out.items():
                 logger.info("%s is left out: %s has not run", name, missing[-1])
-            _run_plan(root, dag, plan, outcome, recording)
+            _run_plan(root, dag, plan, outcome, recording, force)
             publish_results(read_results(root))
     except FewtuneError as error:
         outcome.refuse(str(error), error.exit_code)
@@ -191,7 +197,9 @@ def _wanted(dag: Dag, models: list[str] | None, strategies: list[str] | None) ->
     return [Result(model, strategy) for model in models for strategy in strategies]
 
 
-def _run_plan(root: Path, dag: Dag, plan: Plan, outcome: Outcome, recording: bool) -> None:
+def _run_plan(
+    root: Path, dag: Dag, plan: Plan, outcome: Outcome, recording: bool, force: bool
+) -> None:
     states: dict[str, State[Any]] = {}
     ends = plan.ends()
     for stage in plan.stages:
@@ -208,6 +216,8 @@ def _run_plan(root: Path, dag: Dag, plan: Plan, outcome: Outcome, recording: boo
             root,
             stage.name,
             stage.result,
+            # What all models share is no model's to measure anew.
+            force and stage.result is not None,
             wait_for=[states[need] for need in stage.needs if need in states],
             return_state=True,
         )

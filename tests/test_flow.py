@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +52,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def _settled(read: Callable[[], list[Any]]) -> list[Any]:
+    """Task runs once the server has them all: it hears of their states a moment later."""
+    before: list[Any] = []
+    for _ in range(60):
+        tasks = read()
+        if len(tasks) == len(before) and all(task.state.is_final() for task in tasks):
+            return tasks
+        before = tasks
+        time.sleep(0.5)
+    return before
+
+
 def run(root: Path, *arguments: Any, **options: Any) -> SimpleNamespace:
     """Run the flow in ``root``; gives its state, outcome, task runs and artifacts."""
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +74,7 @@ def run(root: Path, *arguments: Any, **options: Any) -> SimpleNamespace:
     run_id = state.state_details.flow_run_id
     with get_client(sync_client=True) as client:
         chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
-        tasks = client.read_task_runs(flow_run_filter=chosen, limit=200)
+        tasks = _settled(lambda: client.read_task_runs(flow_run_filter=chosen, limit=200))
         artifacts = client.read_artifacts(flow_run_filter=chosen, limit=200)
     return SimpleNamespace(
         state=state,
@@ -135,6 +147,18 @@ def test_a_second_run_does_nothing_and_records_nothing(first: SimpleNamespace, r
         "Cached"
     }
     assert again.recorded == first.recorded
+
+
+def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root: Path) -> None:
+    forced = run(root, ["good"], ["selective"], recording=False, force=True)
+    assert forced.state.is_completed()
+    states = {name: task.state.name for name, task in forced.tasks.items()}
+    again = ["prepare@good", "search@good-selective", "finish@good-selective"]
+    assert [states[name] for name in again] == ["Completed"] * 3
+    assert {name for name in states if states[name] == "Completed"} - {*again} <= {
+        "look",
+        "join@good",
+    }
 
 
 def test_a_join_of_an_outdated_result_is_passed_over(first: SimpleNamespace, root: Path) -> None:
