@@ -31,10 +31,12 @@ def donation(point: Point) -> Donation:
     return Donation.of(schedule.trace)
 
 
-def offered(search: Explorer, points: list[Point], *, draws: bool = True) -> Offers:
-    given = [("donor", [donation(point) for point in points])] if points else []
-    options = ShareOptions(top="8", draws=8, trials_per_task=3)
-    return offers_for(search, given, options, made_task("taker").info, draws=draws)
+def offered(
+    search: Explorer, donations: list[Donation], *, draws: bool = True, drawn: int = 8
+) -> Offers:
+    options = ShareOptions(top="8", draws=drawn, trials_per_task=3)
+    task = made_task("taker").info
+    return offers_for(search, [("donor", donations)], options, task, draws=draws)
 
 
 def points_of(offers: Offers) -> list[Point]:
@@ -43,7 +45,7 @@ def points_of(offers: Offers) -> list[Point]:
 
 def test_the_donors_best_comes_first_then_what_is_rated_best() -> None:
     search, points = guided(), some_points(6, seed=5)
-    offers = offered(search, points, draws=False)
+    offers = offered(search, [*map(donation, points)], draws=False)
     assert offers.offered == 6
     assert points_of(offers)[0] == points[0]
     assert [(offer.donor, offer.rank) for offer in offers.likeliest][0] == ("donor", 1)
@@ -66,23 +68,21 @@ def test_schedules_are_made_of_those_only_that_are_measured(
         return whole(self, points, seeds)
 
     search, points = guided(), some_points(6, seed=5)
-    given = [("donor", [donation(point) for point in points])]
+    donations = [*map(donation, points)]
     monkeypatch.setattr(SearchSpace, "make_all", counting)
-    options = ShareOptions(top="8", draws=8, trials_per_task=3)
-    task = made_task("taker").info
-    offers = offers_for(search, given, options, task, draws=True)
+    offers = offered(search, donations)
     assert len(offers.likeliest) == len(made) == 3
     # The cost model goes by programs: it has to be shown all.
     made.clear()
     plain = make_strategy(recorded.space(), Knowledge(), TuneOptions(), 1)
-    assert len(offers_for(plain, given, options, task, draws=True).likeliest) == 3
+    assert len(offered(plain, donations).likeliest) == 3
     assert len(made) == 6
 
 
 def test_what_was_measured_is_not_offered_again() -> None:
     search, points = guided(), some_points(6, seed=5)
     search.recall(points[:5], [recorded.times_s()[point] for point in points[:5]])
-    offers = offered(search, points, draws=False)
+    offers = offered(search, [*map(donation, points)], draws=False)
     assert points_of(offers) == points[5:]
     assert offers.offered == 6
 
@@ -91,17 +91,15 @@ def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search, points = guided(), some_points(6, seed=5)
-    given = [("donor", [donation(point) for point in points])]
-    options = ShareOptions(top="8", draws=0, trials_per_task=3)
-    task = made_task("taker").info
-    wanted = points_of(offers_for(search, given, options, task, draws=True))
+    donations = [*map(donation, points)]
+    wanted = points_of(offered(search, donations, drawn=0))
     whole = SearchSpace.make
 
     def failing(self: SearchSpace, point: Point, seed: int = 1) -> Made:
         return Made(None, point, "rejected") if point == wanted[1] else whole(self, point, seed)
 
     monkeypatch.setattr(SearchSpace, "make", failing)
-    offers = offers_for(search, given, options, task, draws=True)
+    offers = offered(search, donations, drawn=0)
     assert len(offers.likeliest) == 3
     assert points_of(offers)[:2] == [wanted[0], wanted[2]]
     assert offers.reasons == {"rejected": 1}
@@ -110,13 +108,11 @@ def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(
 def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place() -> None:
     search, (point,) = guided(), some_points(1, seed=5)
     foreign = replace(donation(point), given=donation(point).given[:-1])
-    options = ShareOptions(top="8", draws=8, trials_per_task=3)
-    task = made_task("taker").info
-    offers = offers_for(search, [("donor", [foreign])], options, task, draws=True)
+    offers = offered(search, [foreign])
     assert offers.reasons == {"no design space of the same form": 1}
     assert [offer.donor for offer in offers.likeliest] == [None] * len(offers.likeliest)
     assert len(offers.likeliest) >= 3
-    again = offers_for(guided(), [("donor", [foreign])], options, task, draws=True)
+    again = offered(guided(), [foreign])
     assert points_of(again) == points_of(offers)
     times_s = [recorded.times_s()[each] for each in points_of(offers)]
     assert np.median(times_s) <= np.median([*recorded.times_s().values()])

@@ -21,6 +21,8 @@ from fewtune.tvm_runtime import te, tvm
 INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
 OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
 PRODUCTS = "winograd_matmul"
+# The axis of what lies between them that both transforms part among threads.
+TILES = 1
 KERNEL = 3
 # Elements of the widest vectors.
 LANES = 16

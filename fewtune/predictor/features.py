@@ -14,7 +14,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from fewtune.model.winograd import PRODUCTS
+from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.schedule.access import Walk
 from fewtune.schedule.paces import LONGEST_WINDOW
 from fewtune.schedule.prior import Contraction
@@ -35,8 +35,6 @@ from fewtune.schedule.program import (
 # one: outer, inner.
 _THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
 _OUTER, _INNER = range(REDUCTION_LEVELS)
-# Of the products between Winograd's transforms: places of a tile, tiles, filters, channels.
-_TILES = 1
 _REGISTER = (_ROWS, _VECTOR)
 _BYTES = 4
 # What stands for no location to choose, and for one that is open.
@@ -154,7 +152,7 @@ class DecisionFeatures:
         ]
         # The kernels around parted it along the tiles there, elsewhere along the outermost axis.
         outermost = self._parted[0] if self._parted else None
-        self._parted_before = _TILES if contraction.name == PRODUCTS else outermost
+        self._parted_before = TILES if contraction.name == PRODUCTS else outermost
         self._constants = self._of_task(contraction.streamed, is_cold)
 
     @staticmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tvm_ffi
@@ -29,6 +29,11 @@ class Offer(NamedTuple):
     proposal: Proposal
     donor: str | None
     rank: int | None
+
+    @property
+    def point(self) -> Point:
+        """The schedule's decisions."""
+        return self.proposal.point
 
 
 class Offers(NamedTuple):
@@ -55,6 +60,9 @@ class _Candidate(NamedTuple):
     point: Point
     donor: str | None
     rank: int | None
+
+
+_Given = TypeVar("_Given", _Candidate, Offer)
 
 
 def offers_for(
@@ -126,29 +134,27 @@ def _likeliest(
     """The nearest donor's best, and beside it those that are rated best here."""
     if search.guide is not None:
         paces = search.guide.expected([candidate.point for candidate in candidates])
-        order = _order(search, candidates, paces)
-        return list(islice(_made(search, [candidates[i] for i in order], reasons, count), count))
+        ordered = _ordered(search, candidates, paces)
+        return list(islice(_made(search, ordered, reasons, count), count))
     # The cost model goes by programs: all have to be made.
     offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
-    if not search.judge.trained:
-        return offers[:count]
-    made = [_Candidate(offer.proposal.point, offer.donor, offer.rank) for offer in offers]
-    return [offers[i] for i in _order(search, made, scores)[:count]]
+    return (_ordered(search, offers, scores) if search.judge.trained else offers)[:count]
 
 
-def _order(search: Explorer, candidates: list[_Candidate], scores: np.ndarray) -> list[int]:
-    """Places of candidates, the first donor's best before all, then by their scores."""
+def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[_Given]:
+    """The first donor's best before all, then the others by their scores."""
     # The model may err; what is best for the most similar task is a good guess without it.
-    first = [0] if candidates and candidates[0].donor is not None else []
+    first = [0] if given and given[0].donor is not None else []
     # One of the same register tile would tell little more.
     alike: set[int] = set()
     if first and search.is_informed:
-        tiles = [search.prior.tile_of(candidate.point) for candidate in candidates]
+        tiles = [search.prior.tile_of(one.point) for one in given]
         alike = {place for place, tile in enumerate(tiles) if tile == tiles[0]}
-    others = range(len(first), len(candidates))
-    return [*first, *sorted(others, key=lambda place: (place in alike, -scores[place]))]
+    others = range(len(first), len(given))
+    order = [*first, *sorted(others, key=lambda place: (place in alike, -scores[place]))]
+    return [given[place] for place in order]
 
 
 def _made(

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.model.winograd import PRODUCTS
+from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.tvm_runtime import build, tvm
 
 # Elements of a step: a vector of the widest kind.
@@ -68,7 +68,7 @@ def parted_axis(module_json: str) -> int:
         The kernel, scheduled or not; its blocks' names tell.
     """
     # A reduction's block is two once its first value is set apart, each with an ending to its name.
-    return 1 if f'"{PRODUCTS}' in module_json else 0
+    return TILES if f'"{PRODUCTS}' in module_json else 0
 
 
 def sliced(tensor: Any, axis: int) -> Any:
