@@ -19,7 +19,7 @@ from fewtune.machine import target_from_json
 from fewtune.predictor import chosen_digest
 from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
-from fewtune.share_report import share_curve, share_rounds, task_line
+from fewtune.share_report import finals_lines, share_curve, share_rounds, task_line
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.caches import MEASURING
@@ -42,6 +42,7 @@ def share_schedules(
     directory: Path,
     progress_path: Path | None = None,
     bank_directory: Path | None = None,
+    model_directory: Path | None = None,
 ) -> ShareReport:
     """Give every task that was not tuned a schedule; write the log of all into ``directory``.
 
@@ -60,6 +61,8 @@ def share_schedules(
     progress_path : Path, optional
     bank_directory : Path, optional
         What `fewtune.bank` wrote: needed where the selection takes schedules from it.
+    model_directory : Path, optional
+        The tasks' own, with the model's skeleton: what the finals in the model need.
 
     Raises
     ------
@@ -95,6 +98,7 @@ def share_schedules(
                 task.info.share for task in tasks if task.info.name not in selection.set_aside
             ),
             "options": options.model_dump(mode="json"),
+            "model": str(model_directory) if model_directory is not None else None,
         }
         header = {
             "machine": fingerprint.identity(),
@@ -132,6 +136,8 @@ def share_schedules(
         tasks=[task_line(known, takers[name], events) for name, known in takes.items()],
         representatives=[known.report() for known in refined.values()],
         rounds=share_rounds(state, events),
+        finals=finals_lines(state, events),
+        finals_note=next((e["note"] for e in events if e["kind"] == "in_model"), ""),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         repeated_measurements=state.repeats,
@@ -182,8 +188,9 @@ def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, Earli
 
 
 def _is_touched(state: RunState, name: str) -> bool:
-    """Whether sharing measured anything of a representative, or crashed over it."""
-    return bool(state.tasks[name].trials or state.tasks[name].crashed)
+    """Whether sharing found out anything of a representative, or crashed over it."""
+    known = state.tasks[name]
+    return bool(known.trials or known.crashed or known.chosen)
 
 
 def _banked(

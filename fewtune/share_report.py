@@ -6,14 +6,22 @@ import math
 from collections import Counter
 from typing import Any
 
-from fewtune.artifacts import Curve, CurvePoint, SharedTask, ShareRound, TuneReport
+from fewtune.artifacts import (
+    Curve,
+    CurvePoint,
+    ModelFinal,
+    SharedTask,
+    ShareRound,
+    TuneReport,
+)
 from fewtune.tuning import sharing
+from fewtune.tuning.finals import Final
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Outcome
 from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState, TaskState
 
-_REFINEMENT = "refinement"
+_REFINEMENT, _FINALS = "refinement", "finals in the model"
 _RULES = {
     sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
@@ -26,6 +34,8 @@ _RULES = {
     f"{sharing.FAR:.0%} also the next most similar representatives",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "
     "share_schedules.least_gain of its latency; representatives, too, go on from what they have",
+    _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
+    "share_schedules.finals) take turns in the model; the fastest there is taken",
 }
 
 
@@ -85,7 +95,12 @@ def _ms(time_s: float) -> float | None:
 def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
     """What each round cost and gained, in their order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
-    names = [name for name in _RULES if taken or name != sharing.KNOWN]
+    held = next((event for event in events if event["kind"] == "in_model"), None)
+    names = [
+        name
+        for name in _RULES
+        if (taken or name != sharing.KNOWN) and (held is not None or name != _FINALS)
+    ]
     spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
     for event, saved_s in _steps(state, events):
@@ -100,6 +115,10 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
             spent_s[event.get("round", sharing.FIRST)] += sum(event["phases"].values())
     if taken:
         touched[sharing.KNOWN] = taken
+    if held is not None:
+        spent_s[_FINALS] = sum(held["phases"].values())
+        touched[_FINALS] = set(held["finals"])
+        gained_s[_FINALS] = sum(final["gain_s"] for final in held["finals"].values())
     return [
         ShareRound(
             name=name,
@@ -111,6 +130,25 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         )
         for name in names
     ]
+
+
+def finals_lines(state: RunState, events: list[dict[str, Any]]) -> list[ModelFinal]:
+    """How each task's contenders fared in the model, by the tasks' names."""
+    held = next((event["finals"] for event in events if event["kind"] == "in_model"), {})
+    lines = []
+    for name, entry in sorted(held.items()):
+        final, calls = Final(**entry), state.tasks[name].task.info.weight
+        lines.append(
+            ModelFinal(
+                task=name,
+                contenders=len(final.keys),
+                chosen_rank=final.chosen + 1,
+                first_ms=final.time_s(0) * 1e3 / calls,
+                chosen_ms=final.time_s(final.chosen) * 1e3 / calls,
+                gained_ms=final.gain_s * 1e3,
+            )
+        )
+    return lines
 
 
 def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import Fingerprint, TaskTable
+from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
 from fewtune.files import whole_directory, write_text
 from fewtune.machine import target_from_json
 from fewtune.model.relax_import import read_lowered
+from fewtune.model.skeleton import make_skeleton
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
 from stages.command import main, say
 from stages.params import load_section
@@ -13,17 +14,18 @@ from stages.places import Places
 
 
 def run(model: str) -> None:
-    """List the model's tasks with their weight, shapes, FLOPs and bytes."""
+    """List the model's tasks with their weight, shapes, FLOPs and bytes, and its calls of them."""
     load_section("extract_tasks")
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
-    tasks = extract_tasks(
-        read_lowered(places.imported(model)), target_from_json(fingerprint.target)
-    )
+    lowered = read_lowered(places.imported(model))
+    tasks = extract_tasks(lowered, target_from_json(fingerprint.target))
+    skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
     table = TaskTable(model=model, target=fingerprint.target, tasks=[task.info for task in tasks])
     with whole_directory(places.tasks(model)) as directory:
         table.write(directory)
         write_modules(tasks, directory)
+        skeleton.write(directory)
         write_text(directory / "tasks.md", tasks_markdown(table))
     say(f"{model}: {len(tasks)} tasks")
 

@@ -36,6 +36,7 @@ def run(model: str, strategy: str) -> None:
             directory,
             places.progress(model, strategy, "share_schedules"),
             bank_directory=places.bank(strategy),
+            model_directory=places.tasks(model),
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions, Fingerprint, LogInfo
-from fewtune.artifacts.model import ImportReport, TaskInfo, TaskTable, TensorSpec
+from fewtune.artifacts.model import (
+    CallSite,
+    ImportReport,
+    Skeleton,
+    TaskInfo,
+    TaskTable,
+    TensorSpec,
+)
 from fewtune.artifacts.results import (
     BenchmarkReport,
     Comparison,
@@ -21,6 +28,7 @@ from fewtune.artifacts.selection import BankDonor, Cluster, Selection, Selection
 from fewtune.artifacts.tuning import (
     Curve,
     CurvePoint,
+    ModelFinal,
     SharedTask,
     ShareReport,
     ShareRound,
@@ -35,6 +43,7 @@ __all__ = [
     "Artifact",
     "BankDonor",
     "BenchmarkReport",
+    "CallSite",
     "Cluster",
     "Comparison",
     "CompileReport",
@@ -47,6 +56,7 @@ __all__ = [
     "LatencyStats",
     "LogInfo",
     "Metrics",
+    "ModelFinal",
     "Part",
     "RatioStats",
     "Selection",
@@ -55,6 +65,7 @@ __all__ = [
     "ShareRound",
     "ShareStatus",
     "SharedTask",
+    "Skeleton",
     "TaskInfo",
     "TaskTable",
     "TensorSpec",

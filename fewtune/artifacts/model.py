@@ -84,3 +84,23 @@ class TaskTable(Artifact):
     model: str
     target: str
     tasks: list[TaskInfo]
+
+
+class CallSite(Part):
+    """One call of a kernel in a model."""
+
+    workload: str = Field(description="structural hash of the kernel's module, hex")
+    arguments: int = Field(description="buffers it reads")
+    constants: dict[int, list[int]] = Field(
+        description="which of these are constant floating-point numbers, with their shapes"
+    )
+
+
+class Skeleton(Artifact):
+    """A model as its calls in order, without kernels and weights (`fewtune.model.skeleton`)."""
+
+    file_name = "skeleton.json"
+
+    module: str = Field(description="Relax module as TVM's JSON; calls a packed function a site")
+    sites: list[CallSite]
+    inputs: list[TensorSpec]

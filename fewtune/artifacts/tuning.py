@@ -21,8 +21,11 @@ class _Timed(Part):
 
     @property
     def known_ms(self) -> float | None:
-        """The lesser of both; None where neither is known."""
-        return min((ms for ms in (self.best_ms, self.default_ms) if ms is not None), default=None)
+        """That of the schedule it has in the end; None where none was measured.
+
+        What is best may be the default schedule, too.
+        """
+        return self.best_ms if self.best_ms is not None else self.default_ms
 
 
 class TunedTask(_Timed):
@@ -93,12 +96,25 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
 class ShareRound(Part):
     """What one round of sharing cost, and what it took off the model's estimated latency."""
 
-    name: Literal["known", "first donors", "second donors", "refinement"]
+    name: Literal["known", "first donors", "second donors", "refinement", "finals in the model"]
     rule: str
     tasks: int = Field(description="tasks that it measured candidates of, or took over")
     trials: int
     spent_s: float
     gained_ms: float = Field(description="sum of weight times what each task gained")
+
+
+class ModelFinal(Part):
+    """How a task's likeliest schedules fared where the model calls them."""
+
+    task: str
+    contenders: int
+    chosen_rank: int = Field(description="rank alone of the fastest in the model, 1 is best")
+    first_ms: float = Field(description="one call in the model, of the fastest alone")
+    chosen_ms: float = Field(description="one call in the model, of the fastest there")
+    gained_ms: float = Field(
+        description="what a run of the model gains, by the runs of a process that did not choose it"
+    )
 
 
 class ShareReport(Artifact):
@@ -115,6 +131,10 @@ class ShareReport(Artifact):
         "it alone",
     )
     rounds: list[ShareRound]
+    finals: list[ModelFinal] = Field(
+        default_factory=list, description="tasks whose schedule was chosen in the model"
+    )
+    finals_note: str = Field(default="", description="why there are none, where they failed")
     trials: int
     sharing_s: float
     repeated_measurements: int = Field(

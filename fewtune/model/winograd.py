@@ -151,15 +151,20 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
     places = m + KERNEL - 1
     matrix = TRANSFORMS[m][0]
 
+    zero = tvm.tirx.const(0, TYPE)
+
     def at(b: Any, y: Any, x: Any, c: Any) -> Any:
-        inside = tvm.tirx.all(y >= top, y < height + top, x >= left, x < width + left)
-        zero = tvm.tirx.const(0, TYPE)
+        inside = tvm.tirx.all(y >= top, y < height + top)
         return tvm.tirx.if_then_else(inside, data[b, y - top, x - left, c], zero)
 
+    def column(b: Any, t: Any, e: Any, x: Any, c: Any) -> Any:
+        # One question a column, not one of each of its numbers: TVM takes half the time for it.
+        inside = tvm.tirx.all(x >= left, x < width + left)
+        found = _chosen(e, matrix, lambda i: at(b, t * m + i, x, c))
+        return tvm.tirx.if_then_else(inside, found, zero)
+
     along = te.compute(
-        (batch, rows, places, columns * m + KERNEL - 1, channels),
-        lambda b, t, e, x, c: _chosen(e, matrix, lambda i: at(b, t * m + i, x, c)),
-        name=INPUT_ROWS,
+        (batch, rows, places, columns * m + KERNEL - 1, channels), column, name=INPUT_ROWS
     )
 
     def tile(place: Any, p: Any, c: Any) -> Any:

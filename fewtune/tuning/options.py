@@ -107,7 +107,7 @@ class ShareOptions(BaseModel):
         "are rated best",
     )
     refine_trials: int = Field(
-        default=4,
+        default=2,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "
@@ -122,6 +122,13 @@ class ShareOptions(BaseModel):
     )
     predictor: PredictorChoice = Field(
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
+    )
+    finals: int = Field(
+        default=6,
+        ge=0,
+        le=100,
+        description="schedules that each heavy task sends into the finals in the model; 0 or 1: "
+        "none are held, the fastest alone is taken",
     )
     measure_known: bool = Field(
         default=False,

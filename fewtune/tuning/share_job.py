@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fewtune.artifacts import Skeleton
 from fewtune.bank.bank import Bank
-from fewtune.machine import target_from_json
+from fewtune.machine import has_own_device, target_from_json
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation
-from fewtune.task.extract import Task
+from fewtune.task.extract import Task, read_tasks
+from fewtune.tuning.finals import Finals
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import teach
 from fewtune.tuning.log import Trial
@@ -39,6 +41,14 @@ def share_session(
     target = target_from_json(target_json)
     takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
     tuned = {name: Earlier.from_json(entry) for name, entry in job["tuned"].items()}
+    options = ShareOptions.model_validate(job["options"])
+    finals = None
+    # A device of its own is called from afar: what runs there before is not this processor's.
+    if options.finals > 1 and job["model"] is not None and not has_own_device(target):
+        directory = Path(job["model"])
+        finals = Finals(
+            Skeleton.read(directory), read_tasks(directory), target, most=options.finals
+        )
     sharing = Sharing(
         [by_name[name] for name in [*takers, *tuned]],
         takers,
@@ -46,13 +56,14 @@ def share_session(
         {name: Known(*pair) for name, pair in job["known"].items()},
         partial(_teach, job["bank"], tuned),
         tuned,
-        ShareOptions.model_validate(job["options"]),
+        options,
         target,
         journal,
         progress,
         pool,
         cold_weights=job["cold_weights"],
         covered=job["covered"],
+        finals=finals,
     )
     sharing.run()
 

@@ -12,6 +12,7 @@ are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared, those of the representatives
 from what they were tuned to; what one task finds there, those of its kind that do worse try too.
+Last, the fastest few of each task meet in the model itself (`fewtune.tuning.finals`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any, NamedTuple
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
+from fewtune.tuning.finals import Final, Finals
+from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome, Phases, module_specs
@@ -93,6 +96,8 @@ class Sharing(Session):
         The tasks that were tuned: what they reach is what similar tasks are held to, and they take
         part in the refinement.
     sharing : ShareOptions
+    finals : Finals, optional
+        What chooses among the best schedules of each task in the end.
     settings
         As of `Session`.
     """
@@ -114,6 +119,7 @@ class Sharing(Session):
         pool: WorkerPool,
         cold_weights: bool = False,
         covered: float = 1.0,
+        finals: Finals | None = None,
     ) -> None:
         options = TuneOptions(
             trials_per_task=max(1, sharing.refine_trials),
@@ -139,6 +145,8 @@ class Sharing(Session):
         self._known = known
         self._teach = teach
         self.sharing = sharing
+        self._finals = finals
+        self._are_finals_held = any(event["kind"] == "in_model" for event in journal.events)
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
@@ -183,7 +191,9 @@ class Sharing(Session):
         search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
-        """Finals of representatives that did better; others would take longer than the sharing."""
+        """Finals in the model; where none can be held, of representatives that did better."""
+        if self._are_finals_held or self._hold_finals():
+            return
         for state in self.state.tasks.values():
             if state.earlier and state.trials:
                 self.final(state)
@@ -193,6 +203,24 @@ class Sharing(Session):
         best = state.ranked()[0]
         is_new = any(trial.key == best.key for trial in state.trials)
         return [best, state.best_earlier] if is_new else []
+
+    def _hold_finals(self) -> bool:
+        """Let the model choose among the best schedules; say whether it did."""
+        contenders = self._finals.contenders(self.state.tasks) if self._finals else {}
+        if self._finals is None or not contenders:
+            return False
+        count = sum(map(len, contenders.values()))
+        self.progress.say(f"{count} schedules of {len(contenders)} tasks take turns in the model")
+        held: dict[str, Final] = {}
+        note = ""
+        try:
+            held = self._finals.hold(contenders, self.measurer)
+        except (WorkerLostError, RequestFailedError) as fault:
+            note = f"no finals in the model: {str(fault).splitlines()[-1]}"
+            self.progress.say(note)
+        finals = {name: final._asdict() for name, final in held.items()}
+        self.note({"kind": "in_model", "finals": finals, "note": note, **self.spent()})
+        return bool(held)
 
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]

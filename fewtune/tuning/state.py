@@ -70,6 +70,8 @@ class TaskState:
         A schedule that a bank holds of this very task, with the time it had in an earlier run.
     finals_s : dict
         Medians of the last, interleaved measurement, by their keys.
+    chosen : str or None
+        The key of the one that was the fastest in the model.
     spent_s : float
     crashed : str or None
         The signal that TVM died of while working on this task.
@@ -84,6 +86,7 @@ class TaskState:
     default: Trial | None = None
     taken: Trial | None = None
     finals_s: dict[str, float] = field(default_factory=dict)
+    chosen: str | None = None
     spent_s: float = 0.0
     crashed: str | None = None
 
@@ -128,7 +131,8 @@ class TaskState:
         """Valid trials by their median seconds, fastest first, each with that one figure.
 
         Those measured again at the end go by that figure, and before all others: whatever was not
-        in the final was slower in the race.
+        in the final was slower in the race. First of all goes the one that was the fastest in the
+        model, whatever it took alone.
         """
         trials = [trial for trial in self._searched() if trial.run_s]
         if self.default is not None and self.default.run_s:
@@ -137,18 +141,20 @@ class TaskState:
         for place, trial in enumerate(trials):
             final_s = self.finals_s.get(trial.key)
             time_s = final_s if final_s is not None else trial.outcome.median_s
-            rated.append((final_s is None, time_s, place, Trial(trial.key, [time_s], None)))
-        return [trial for *_, trial in sorted(rated, key=lambda entry: entry[:3])]
+            order = (trial.key != self.chosen, final_s is None, time_s, place)
+            rated.append((order, Trial(trial.key, [time_s], None)))
+        return [trial for _, trial in sorted(rated, key=lambda entry: entry[0])]
 
     def published(self) -> list[Trial]:
         """The trials for TVM's database, fastest first by the figures that stand in it.
 
         TVM takes the record with the least mean. A candidate outside the final whose race
-        figure is below the final's winner was fast by noise or drift: it stays out, so that
-        TVM picks the winner too.
+        figure is below the final's winner was fast by noise or drift, one that was faster alone
+        than the winner in the model is slower there: it stays out, so that TVM picks the winner
+        too.
         """
         ranked = self.ranked()
-        if not self.finals_s or not ranked:
+        if not ranked or not (self.finals_s or self.chosen):
             return ranked
         bar_s = ranked[0].outcome.median_s
         return [trial for trial in ranked if trial.outcome.median_s >= bar_s]
@@ -226,6 +232,9 @@ class RunState:
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
             self.patience = event.get("patience")
+        if kind == "in_model":
+            for name, final in event["finals"].items():
+                self.tasks[name].chosen = final["keys"][final["chosen"]]
         state = self.tasks.get(event.get("task", ""))
         if state is None:
             return
@@ -243,7 +252,7 @@ class RunState:
                 state.add(Trial.from_json(entry))
                 state.times_s.append(self.elapsed_s)
             # A final before a resumption with a larger budget knows nothing of these.
-            state.finals_s = {}
+            state.finals_s, state.chosen = {}, None
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
             state.progress.best_s.append(state.best_s)

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,7 @@ class Worker:
         own_bytes = own_cache_bytes()
         self._own_caches_bytes = threads * own_bytes if own_bytes is not None else None
         self._buffers: dict[str, list[Any]] = {}
+        self._model: Any = None
 
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
@@ -195,8 +197,27 @@ class Worker:
                 samples[place].extend(self._evaluate(kernel, calls[place], 1))
         return samples
 
+    def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
+        """Compile kernels into one library; see `fewtune.tuning.model_run.link`."""
+        from fewtune.tuning.model_run import link
+
+        return link(Path(path), candidates, self._target)
+
+    def load_model(self, skeleton_json: str, contenders: dict[str, list[Any]]) -> None:
+        """Get a model ready to run with contenders; see `fewtune.tuning.model_run`."""
+        from fewtune.artifacts import Skeleton
+        from fewtune.tuning.model_run import ModelRun
+
+        skeleton = Skeleton.model_validate_json(skeleton_json)
+        self._model = ModelRun(skeleton, contenders, self._target)
+
+    def run_model(self) -> dict[str, list[list[float]]]:
+        """Measure the contenders in the model that was loaded."""
+        return self._model.measure()
+
     def forget(self) -> None:
-        """Drop every built candidate and buffer."""
+        """Drop every built candidate and buffer, and a loaded model."""
+        self._model = None
         self._built.clear()
         self._buffers.clear()
 

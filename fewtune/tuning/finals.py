@@ -1,0 +1,249 @@
+"""Finals in the model: who is the fastest where the model calls it.
+
+Alone, a kernel finds its data as the measurement leaves them; in the model as the kernels before it
+do: in which core's cache, or in none. Of schedules that are within a few per cent of each other
+alone, another one than the first is often the fastest in the model (`benchmarks/in_model.py`), by
+10 to 25 % of the kernel where its data come from memory. The likeliest few of every task are
+therefore compiled once more, together, and take turns in a model made of them
+(`fewtune.tuning.model_run`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune.artifacts import Skeleton
+from fewtune.task.extract import Task
+from fewtune.tuning.handle import RequestFailedError, WorkerLostError
+from fewtune.tuning.log import Trial
+from fewtune.tuning.measure import Measurer
+from fewtune.tuning.model_run import Candidate, Contender
+from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.state import TaskState
+from fewtune.tvm_runtime import tvm
+
+# Alone, a contender takes no longer than this many times the fastest.
+_NEAR = 1.2
+# Parts of the model's time: from the first on, a task sends as many contenders as it may, from
+# the second on half of them; the rest of the tasks is not worth the compilation.
+_HEAVY, _LIGHT = 0.02, 0.005
+# Where less of the model's time is contested, nothing is compiled for it.
+_LEAST_CONTESTED = 0.25
+# Far beyond what compiling, or running, all of them takes.
+_LIMIT_S = 600.0
+
+
+class Final(NamedTuple):
+    """How the contenders of one task fared.
+
+    Attributes
+    ----------
+    keys : list of str
+        The contenders' traces; alone, the first was the fastest.
+    medians_s : list of list of float
+        Process by process, the seconds that all calls of one run of the model took with each.
+    chosen : int
+        The place of the fastest.
+    gain_s : float
+        Seconds a run that what one process's runs choose is faster than the first in another's.
+    """
+
+    keys: list[str]
+    medians_s: list[list[float]]
+    chosen: int
+    gain_s: float
+
+    @staticmethod
+    def of(keys: list[str], processes: list[list[list[float]]]) -> Final:
+        """Judge by samples: by process, a list of them each contender.
+
+        How fast a kernel reads its weights depends on the memory that a process happens to have
+        for them: whoever is to be taken instead of the first must be faster in every process.
+        """
+        medians_s = [[statistics.median(each) for each in samples] for samples in processes]
+        totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
+        able = [
+            place
+            for place in range(len(keys))
+            if all(times_s[place] <= times_s[0] for times_s in medians_s)
+        ]
+        chosen = min(able, key=totals_s.__getitem__)
+        gains_s = [
+            _gain(medians_s[a], medians_s[b])
+            for a in range(len(medians_s))
+            for b in range(len(medians_s))
+            if a != b
+        ]
+        return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
+
+    def time_s(self, place: int) -> float:
+        """Seconds of all calls of a contender in one run: the mean of the processes' medians."""
+        return statistics.mean(times_s[place] for times_s in self.medians_s)
+
+
+def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
+    """What the fastest by some figures is faster than the first contender by others."""
+    return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
+
+
+def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
+    """Those of a task's schedules that may be the fastest in the model.
+
+    Parameters
+    ----------
+    ranked : list of Trial
+        The fastest alone first.
+    part : float
+        Of the model's time that the task takes.
+    most : int
+        Contenders of a task that takes much of it.
+    """
+    if part < _LIGHT:
+        return ranked[:1]
+    count = most if part >= _HEAVY else max(1, most // 2)
+    return [t for t in ranked if t.outcome.median_s <= _NEAR * ranked[0].outcome.median_s][:count]
+
+
+def contested(
+    ranked: dict[str, list[Trial]], times_s: dict[str, float], most: int
+) -> dict[str, list[Trial]]:
+    """Every task's contenders; none at all where too little of the model is contested.
+
+    Parameters
+    ----------
+    ranked : dict of list of Trial
+        By task, the fastest alone first.
+    times_s : dict of float
+        What each task takes of the model's time.
+    most : int
+        Contenders of a task that takes much of it.
+    """
+    whole_s = sum(times_s.values())
+    found = {
+        name: contenders_of(trials, times_s[name] / whole_s, most)
+        for name, trials in ranked.items()
+    }
+    contested_s = sum(times_s[name] for name, trials in found.items() if len(trials) > 1)
+    return found if whole_s and contested_s >= _LEAST_CONTESTED * whole_s else {}
+
+
+@dataclass(frozen=True)
+class Finals:
+    """Holds the finals of a model's tasks.
+
+    Parameters
+    ----------
+    skeleton : Skeleton
+    tasks : list of Task
+        All tasks of the model.
+    target : Target
+        A CPU.
+    most : int
+        Contenders of a task that takes much of the model's time.
+    """
+
+    skeleton: Skeleton
+    tasks: list[Task]
+    target: tvm.target.Target
+    most: int
+
+    def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
+        """Every searched task's contenders; of what a bank has of the task itself, that alone."""
+        ranked = {
+            name: state.ranked()[: 1 if state.taken else None]
+            for name, state in states.items()
+            if state.ranked() and not state.crashed
+        }
+        times_s = {
+            name: states[name].progress.weight * states[name].progress.current_s for name in ranked
+        }
+        return contested(ranked, times_s, self.most)
+
+    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> dict[str, Final]:
+        """Measure the contenders in the model.
+
+        Parameters
+        ----------
+        contenders : dict of list of Trial
+            As `contenders` gave them.
+        measurer : Measurer
+            Its workers compile and run them; its phases are added to.
+
+        Returns
+        -------
+        finals : dict of Final
+            By task, where there was more than one contender.
+
+        Raises
+        ------
+        WorkerLostError, RequestFailedError
+            If it cannot be compiled, or run.
+        """
+        pool, phases = measurer.pool, measurer.phases
+        called = {site.workload for site in self.skeleton.sites}
+        candidates: dict[str, list[Candidate]] = {}
+        for task in self.tasks:
+            if task.info.workload in called:
+                module = tvm.ir.save_json(task.mod)
+                keys = [trial.key for trial in contenders.get(task.info.name, [])]
+                candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
+        try:
+            with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+                with phases.timed("build_s"):
+                    linked = _link(pool, candidates, Path(scratch))
+                    skeleton = self.skeleton.model_dump_json()
+                    _together(pool, [("load_model", skeleton, linked) for _ in pool.handles])
+                with phases.timed("run_s"):
+                    processes = [h.call("run_model", timeout_s=_LIMIT_S) for h in pool.handles]
+        except (WorkerLostError, RequestFailedError):
+            # One may still be at it, and would give that answer to the next request.
+            for handle in pool.handles:
+                handle.kill()
+            raise
+        pool.tidy()
+        return {
+            task.info.name: Final.of(
+                [trial.key for trial in contenders[task.info.name]],
+                [samples[task.info.workload] for samples in processes],
+            )
+            for task in self.tasks
+            if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in called
+        }
+
+
+def _link(
+    pool: WorkerPool, candidates: dict[str, list[Candidate]], directory: Path
+) -> dict[str, list[Contender]]:
+    """Compile all contenders, on all workers at once, into a library each."""
+    ready = {
+        f"kernel_{workload}_{place}": candidate
+        for workload, each in candidates.items()
+        for place, candidate in enumerate(each)
+    }
+    # One to each in turn: contenders of one task take about as long to compile.
+    symbols = list(ready)
+    parts = [
+        {symbol: ready[symbol] for symbol in symbols[start :: len(pool.handles)]}
+        for start in range(len(pool.handles))
+    ]
+    paths = [str(directory / f"{place}.so") for place in range(len(parts))]
+    requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
+    found: dict[str, Contender] = {}
+    for path, shapes in zip(paths, _together(pool, requests), strict=True):
+        found.update((symbol, Contender(path, symbol, each)) for symbol, each in shapes.items())
+    return {
+        workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
+        for workload, each in candidates.items()
+    }
+
+
+def _together(pool: WorkerPool, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The answers of all workers, each to its own request."""
+    for handle, request in zip(pool.handles, requests, strict=True):
+        handle.send(*request)
+    return [handle.receive(_LIMIT_S, "build_timeout") for handle in pool.handles]

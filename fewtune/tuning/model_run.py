@@ -1,0 +1,232 @@
+"""A worker's side of the finals in the model: kernels timed where the model calls them.
+
+One run of the model gives a sample of every kernel. From run to run other contenders stand in, of
+each kernel for itself and in an order drawn by lot, so that no contender always meets the same
+neighbours, and drift meets all alike.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.affinity import apart_from_the_pool
+from fewtune.artifacts import CallSite, Skeleton
+from fewtune.machine import device_of
+from fewtune.model.reference import random_inputs
+from fewtune.model.skeleton import build_skeleton, site_function
+from fewtune.schedule.default import default_schedule
+from fewtune.tuning.log import Trial, replay
+from fewtune.tvm_runtime import relax, tvm
+
+Shapes = list[tuple[int, ...]]
+
+_SEED = 0
+# The first runs touch memory for the first time and wake TVM's threads.
+_WARM_UPS = 2
+# Samples a contender: as many as fit this time, but no fewer and no more.
+_RUNS_S = 0.6
+_LEAST_SAMPLES, _MOST_SAMPLES = 3, 12
+_DRAWN = 2**16
+
+
+class Candidate(NamedTuple):
+    """A kernel to be compiled: its unscheduled module as TVM JSON, and a trial's key, or None."""
+
+    module: str
+    key: str | None
+
+    def scheduled(self, target: tvm.target.Target) -> tvm.IRModule:
+        """The module as the trial has it; without a trial, as it is scheduled by default."""
+        module = tvm.ir.load_json(self.module)
+        if self.key is not None:
+            return replay(module, Trial(self.key, None, None), target).mod
+        schedule = default_schedule(module, target)
+        return module if schedule is None else schedule.mod
+
+
+class Contender(NamedTuple):
+    """A compiled kernel that may stand in some places of the model.
+
+    Attributes
+    ----------
+    library, symbol : str
+        Where its code is.
+    shapes : list of tuple of int
+        Of its buffers, weights laid out as it reads them.
+    """
+
+    library: str
+    symbol: str
+    shapes: Shapes
+
+
+def link(
+    path: Path, candidates: dict[str, Candidate], target: tvm.target.Target
+) -> dict[str, Shapes]:
+    """Compile kernels into one library.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    candidates : dict of Candidate
+        By the symbol that each is to have.
+    target : Target
+
+    Returns
+    -------
+    shapes : dict of list of tuple of int
+        Shapes of each kernel's buffers.
+    """
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    functions, shapes = {}, {}
+    remove_rewrites = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)
+    for symbol, candidate in candidates.items():
+        function = remove_rewrites(candidate.scheduled(target))["main"]
+        functions[symbol] = function.with_attr("global_symbol", symbol)
+        shapes[symbol] = [tuple(int(extent) for extent in b.shape) for b in function.params]
+    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
+    return shapes
+
+
+def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
+    """Which contender of each kernel stands in, run by run: all in turn, in an order by lot."""
+    generator = random.Random(seed)
+    orders: dict[str, list[int]] = {}
+    for run in range(runs):
+        for name, count in counts.items():
+            if run % count == 0:
+                orders[name] = generator.sample(range(count), count)
+        yield {name: orders[name][run % count] for name, count in counts.items()}
+
+
+class ModelRun:
+    """A model that runs with contenders in its places.
+
+    Parameters
+    ----------
+    skeleton : Skeleton
+    contenders : dict of list of Contender
+        By workload; at least one for every workload that the skeleton calls.
+    target : Target
+        A CPU.
+    """
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        contenders: dict[str, list[Contender]],
+        target: tvm.target.Target,
+    ) -> None:
+        self._contenders = contenders
+        self._device = device_of(target)
+        paths = {one.library for each in contenders.values() for one in each}
+        self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
+        self._picked = dict.fromkeys(contenders, 0)
+        self._spent_ns = dict.fromkeys(contenders, 0)
+        self._fill = _filler()
+        for place, site in enumerate(skeleton.sites):
+            called = self._called(site)
+            tvm.register_global_func(site_function(place), called, override=True)
+        self._machine = relax.VirtualMachine(build_skeleton(skeleton, target), self._device)
+        arrays = random_inputs(skeleton.inputs, _SEED)
+        self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
+
+    def measure(self) -> dict[str, list[list[float]]]:
+        """Run the model until every contender has its samples.
+
+        Returns
+        -------
+        samples : dict of list of list of float
+            By workload and contender: seconds of all its calls in one run, a figure a run.
+        """
+        samples: dict[str, list[list[float]]] = {
+            name: [[] for _ in each] for name, each in self._contenders.items()
+        }
+        latency_s = min(self._run() for _ in range(_WARM_UPS))
+        most = max(len(each) for each in self._contenders.values())
+        each_s = latency_s * most
+        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_RUNS_S / each_s)))
+        counts = {name: len(each) for name, each in self._contenders.items()}
+        with apart_from_the_pool():
+            for picked in picks(counts, count * most, _SEED):
+                self._picked.update(picked)
+                self._run()
+                for name, place in picked.items():
+                    samples[name][place].append(self._spent_ns[name] / 1e9)
+        return samples
+
+    def _run(self) -> float:
+        """Run the model once; return the seconds of the whole."""
+        self._spent_ns.update(dict.fromkeys(self._spent_ns, 0))
+        began_s = time.perf_counter()
+        self._machine["main"](*self._inputs)
+        return time.perf_counter() - began_s
+
+    def _called(self, site: CallSite) -> Callable[..., None]:
+        """What the skeleton calls at a site: the contender that is picked, timed."""
+        name, picked, spent_ns = site.workload, self._picked, self._spent_ns
+        ready = [
+            (self._libraries[one.library][one.symbol], weights)
+            for one, weights in zip(
+                self._contenders[name], self._weights(site, self._contenders[name]), strict=True
+            )
+        ]
+        clock_ns = time.perf_counter_ns
+
+        def called(*given: Any) -> None:
+            function, weights = ready[picked[name]]
+            rest = iter(given)
+            arguments = [
+                weights[place] if place in weights else next(rest)
+                for place in range(site.arguments)
+            ]
+            arguments.extend(rest)
+            began_ns = clock_ns()
+            function(*arguments)
+            spent_ns[name] += clock_ns() - began_ns
+
+        return called
+
+    def _weights(self, site: CallSite, contenders: list[Contender]) -> list[dict[int, Any]]:
+        """A site's own weights, as each contender lays them out in the same memory."""
+        views: list[dict[int, Any]] = [{} for _ in contenders]
+        for place, shape in site.constants.items():
+            laid_out = [one.shapes[place] for one in contenders]
+            most = max(math.prod(each) for each in laid_out)
+            memory = tvm.runtime.empty((most,), "float32", self._device)
+            self._fill(memory, shape)
+            for view, each in zip(views, laid_out, strict=True):
+                whole = math.prod(each) == most
+                part = memory if whole else memory._create_view((math.prod(each),))  # noqa: SLF001
+                view[place] = part._create_view(each)  # noqa: SLF001 (TVM's only way)
+        return views
+
+
+def _filler() -> Callable[[Any, list[int]], None]:
+    """What fills the memory of a constant with numbers that let activations keep their size.
+
+    The drawn numbers are repeated: what is in a weight does not matter, as long as the model's
+    activations do not become infinite, or so small that the processor treats them apart.
+    """
+    drawn = np.random.default_rng(_SEED).random(_DRAWN, dtype="float32") - np.float32(0.5)
+
+    def fill(memory: Any, shape: list[int]) -> None:
+        summed = math.prod(shape[:-1])
+        # Uniform numbers of variance two over the number of products that a sum has.
+        scaled = drawn * np.float32(math.sqrt(24 / summed) if summed > 1 else 1)
+        flat = np.from_dlpack(memory)
+        whole = len(flat) // _DRAWN * _DRAWN
+        flat[:whole].reshape(-1, _DRAWN)[:] = scaled
+        flat[whole:] = scaled[: len(flat) - whole]
+
+    return fill

@@ -1,0 +1,213 @@
+"""Finals in the model: who takes part, who is taken, and that they are held for real."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewtune.artifacts import ImportReport, ShareReport, TaskTable
+from fewtune.model.skeleton import make_skeleton
+from fewtune.share import share_schedules
+from fewtune.task.extract import write_modules
+from fewtune.tuning import finals, model_run
+from fewtune.tuning.finals import Final, contenders_of
+from fewtune.tuning.log import best_trials, read_database, trace_key
+from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.state import RunState, TaskState
+from tests import tuned_tiny
+from tests.made_tasks import made_task, trial
+
+OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2, finals=3)
+
+
+def state_of(*times_s: float) -> TaskState:
+    """A task with a trial of each time, named by their order."""
+    state = RunState([made_task("conv")], ["conv"]).tasks["conv"]
+    for place, time_s in enumerate(times_s):
+        state.add(trial(str(place), time_s))
+    return state
+
+
+def test_all_contenders_take_turns_in_an_order_by_lot() -> None:
+    counts = {"one": 1, "three": 3, "four": 4}
+    runs = list(model_run.picks(counts, 24, seed=1))
+    assert runs == list(model_run.picks(counts, 24, seed=1))
+    assert runs != list(model_run.picks(counts, 24, seed=2))
+    for name, count in counts.items():
+        found = Counter(run[name] for run in runs)
+        assert found == dict.fromkeys(range(count), 24 // count)
+    # Every contender meets every contender of another task.
+    assert len({(run["three"], run["four"]) for run in runs}) > 8
+
+
+def test_whoever_is_taken_is_faster_in_every_process() -> None:
+    first, second = [[4.0, 4.2, 4.1], [3.0], [3.5]], [[4.0], [4.5], [3.6]]
+    # The second is the fastest by far in one process only.
+    final = Final.of(["a", "b", "c"], [first, second])
+    assert (final.chosen, final.medians_s[0]) == (2, [4.1, 3.0, 3.5])
+    assert final.time_s(2) == pytest.approx(3.55)
+    # What one chooses is worth in the other: the second loses a half, the third gains 0.6.
+    assert final.gain_s == pytest.approx((-0.5 + 0.6) / 2)
+    assert Final(**json.loads(json.dumps(final._asdict()))) == final
+
+
+def test_where_nobody_is_faster_everywhere_the_first_stays() -> None:
+    final = Final.of(["a", "b"], [[[2.0], [1.0]], [[2.0], [2.1]]])
+    assert final.chosen == 0
+
+
+def test_one_process_decides_alone_and_says_no_gain() -> None:
+    final = Final.of(["a", "b"], [[[2.0], [1.0]]])
+    assert (final.chosen, final.gain_s) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "names"), [(0.5, "0123"), (0.02, "0123"), (0.01, "01"), (0.001, "0")]
+)
+def test_heavy_tasks_send_more(part: float, names: str) -> None:
+    state = state_of(1.0, 1.05, 1.1, 1.15, 1.18)
+    assert "".join(t.trace[0] for t in contenders_of(state.ranked(), part, most=4)) == names
+
+
+def test_who_is_far_behind_alone_does_not_take_part() -> None:
+    assert len(contenders_of(state_of(1.0, 1.1, 1.3).ranked(), 0.5, most=4)) == 2
+    assert contenders_of([], 0.5, most=4) == []
+
+
+def test_what_was_chosen_in_the_model_is_what_tvm_takes() -> None:
+    run = RunState([made_task("conv")], ["conv"])
+    state = run.tasks["conv"]
+    for each in (trial("fast", 1.0), trial("chosen", 1.1), trial("slow", 1.2)):
+        state.add(each)
+    keys = [t.key for t in state.ranked()]
+    final = Final.of(keys, [[[3.0], [2.0], [4.0]]])
+    run.take({"kind": "in_model", "finals": {"conv": final._asdict()}, "note": ""})
+    assert [t.trace[0] for t in state.ranked()] == ["chosen", "fast", "slow"]
+    # Figures stay those of the kernel alone; what was faster alone is left out.
+    assert [(t.trace[0], t.run_s) for t in state.published()] == [
+        ("chosen", [1.1]),
+        ("slow", [1.2]),
+    ]
+    assert state.report().best_ms == 1100.0
+
+
+def decisions(key: str) -> list[Any]:
+    """What a trace decides; instructions are written anew when TVM has read them."""
+    return json.loads(key)[1]
+
+
+def model_directory(directory: Path) -> Path:
+    """What the extract_tasks stage writes, of the tiny model."""
+    directory.mkdir()
+    tasks = tuned_tiny.tasks()
+    target = tuned_tiny.fingerprint().target
+    table = TaskTable(model="tiny", target=target, tasks=[task.info for task in tasks])
+    table.write(directory)
+    write_modules(tasks, directory)
+    inputs = ImportReport.read(tuned_tiny.imported()).inputs
+    make_skeleton(tuned_tiny.lowered(), inputs).write(directory)
+    return directory
+
+
+def share(directory: Path, journals: Path, model: Path) -> ShareReport:
+    directory.mkdir()
+    with tuned_tiny.in_this_process():
+        return share_schedules(
+            tuned_tiny.tasks(),
+            tuned_tiny.selection(),
+            tuned_tiny.tuned(),
+            tuned_tiny.fingerprint(),
+            OPTIONS,
+            journals,
+            directory,
+            model_directory=model,
+        )
+
+
+@pytest.fixture
+def contested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All trials are near enough to each other, and all tasks heavy enough."""
+    monkeypatch.setattr(finals, "_NEAR", float("inf"))
+    monkeypatch.setattr(finals, "_LEAST_CONTESTED", 0.0)
+    monkeypatch.setattr(finals, "_HEAVY", 0.0)
+    monkeypatch.setattr(finals, "_LIGHT", 0.0)
+
+
+@pytest.mark.usefixtures("contested")
+def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
+    model = model_directory(tmp_path / "model")
+    report = share(tmp_path / "share", tmp_path / "journals", model)
+    names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
+    assert [line.task for line in report.finals] == sorted(names.values())
+    assert report.finals_note == ""
+    *_, last = report.rounds
+    assert (last.name, last.tasks, last.trials) == ("finals in the model", 3, 0)
+    assert last.spent_s > 0
+    (path,) = (tmp_path / "journals").glob("*.jsonl")
+    events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
+    (held,) = [event for event in events if event["kind"] == "in_model"]
+    database = read_database(tmp_path / "share")
+    for letter, name in names.items():
+        line = next(line for line in report.finals if line.task == name)
+        final = Final(**held["finals"][name])
+        assert 2 <= line.contenders == len(final.keys) <= OPTIONS.finals
+        assert final.keys[line.chosen_rank - 1] == final.keys[final.chosen]
+        assert line.chosen_ms <= line.first_ms
+        assert all(figure > 0 for figures in final.medians_s for figure in figures)
+        (best,) = best_trials(database, tuned_tiny.convolutions()[letter].mod, 1)
+        assert decisions(trace_key(best.trace)) == decisions(final.keys[final.chosen])
+    # A run that goes on from the journal holds them no second time.
+    content = path.read_bytes()
+    assert share(tmp_path / "again", tmp_path / "journals", model) == report
+    assert path.read_bytes() == content
+
+
+@pytest.mark.usefixtures("contested")
+def test_without_a_working_model_the_fastest_alone_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_directory(tmp_path / "model")
+    skeleton = model / "skeleton.json"
+    broken = json.loads(skeleton.read_text())
+    broken["module"] = "{}"
+    skeleton.write_text(json.dumps(broken))
+    report = share(tmp_path / "share", tmp_path / "journals", model)
+    assert report.finals == []
+    assert report.finals_note.startswith("no finals in the model: ")
+    assert "\n" not in report.finals_note
+    assert all(line.best_ms is not None for line in report.tasks)
+
+
+def holding() -> finals.Finals:
+    return finals.Finals(make_skeleton(tuned_tiny.lowered(), []), [], tuned_tiny.target(), most=4)
+
+
+def searched(weight: int, *times_s: float) -> TaskState:
+    state = state_of(*times_s)
+    state.progress.weight = weight
+    state.progress.best_s = [min(times_s)]
+    return state
+
+
+def test_little_to_contest_is_not_worth_it() -> None:
+    states = {"conv": searched(1, 1.0, 1.1), "other": searched(9, 1.0)}
+    assert holding().contenders(states) == {}
+    states["other"].progress.weight = 2
+    assert {name: len(each) for name, each in holding().contenders(states).items()} == {
+        "conv": 2,
+        "other": 1,
+    }
+
+
+def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
+    taken, crashed = searched(1, 1.0, 1.1), searched(1, 1.0, 1.1)
+    taken.taken = trial("taken", 0.9)
+    crashed.crashed = "SIGSEGV"
+    states = {"conv": searched(3, 1.0, 1.1), "taken": taken, "crashed": crashed}
+    found = holding().contenders(states)
+    assert set(found) == {"conv", "taken"}
+    assert [t.trace for t in found["taken"]] == [["taken"]]

@@ -1,0 +1,108 @@
+"""A model's calls without its kernels: run with kernels and weights put back, it is the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.artifacts import ImportReport, Skeleton
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.model import reference
+from fewtune.model.calls import call_counts
+from fewtune.model.skeleton import build_skeleton, make_skeleton, site_function
+from fewtune.task.extract import kernels
+from fewtune.tvm_runtime import build, relax, tvm
+from tests import tuned_tiny
+
+
+def made() -> Skeleton:
+    inputs = ImportReport.read(tuned_tiny.imported()).inputs
+    return make_skeleton(tuned_tiny.lowered(), inputs)
+
+
+def calls() -> list[tuple[str, list[relax.Expr]]]:
+    """Kernel and arguments of the model's calls, in their order."""
+    found = []
+    for block in tuned_tiny.lowered()["main"].body.blocks:
+        for binding in block.bindings:
+            if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir":
+                callee, arguments = binding.value.args[:2]
+                found.append((callee.name_hint, list(arguments.fields)))
+    return found
+
+
+def test_every_call_of_a_kernel_is_a_site() -> None:
+    skeleton = made()
+    workloads = kernels(tuned_tiny.lowered())
+    expected: Counter[str] = Counter()
+    for name, count in call_counts(tuned_tiny.lowered()).items():
+        expected[workloads[name]] += count
+    # A plain reshape gives the same memory another shape: it calls nothing.
+    reshapes = expected - Counter(site.workload for site in skeleton.sites)
+    assert all(n.startswith(("reshape", "fused_reshape")) for n in _named(reshapes, workloads))
+    assert not Counter(site.workload for site in skeleton.sites) - expected
+    convolution = tuned_tiny.convolutions()["b"]
+    (site,) = [s for s in skeleton.sites if s.workload == convolution.info.workload]
+    assert site.constants[1] == convolution.info.shapes[1]
+
+
+def _named(workloads: Counter[str], names: dict[str, str]) -> list[str]:
+    return [name for name, workload in names.items() if workload in workloads]
+
+
+def test_it_holds_no_weights_and_is_the_same_each_time() -> None:
+    skeleton = made()
+    whole = tvm.ir.save_json(tuned_tiny.lowered())
+    assert len(skeleton.module) < len(whole)
+    assert "GenericConst" in whole
+    assert "GenericConst" not in skeleton.module
+    assert Skeleton.model_validate_json(skeleton.model_dump_json()) == skeleton
+    assert made() == skeleton
+
+
+def test_with_kernels_and_weights_in_their_places_it_gives_the_models_outputs() -> None:
+    skeleton, lowered, target = made(), tuned_tiny.lowered(), tuned_tiny.target()
+    given = iter(calls())
+    for place, site in enumerate(skeleton.sites):
+        name, arguments = next(given)
+        while kernels(lowered)[name] != site.workload:
+            name, arguments = next(given)
+        module = tvm.IRModule({"main": lowered[name].with_attr("global_symbol", "main")})
+        weights = {p: arguments[p].value for p in site.constants}
+        tvm.register_global_func(
+            site_function(place),
+            _calling(build(module, target)["main"], site.arguments, weights),
+            override=True,
+        )
+    inputs = reference.random_inputs(skeleton.inputs, 3)
+    ordered = [inputs[spec.name] for spec in skeleton.inputs]
+    actual = CompiledModel(build_skeleton(skeleton, target), target).outputs(ordered)
+    expected = CompiledModel(build_executable(lowered, target), target).outputs(ordered)
+    assert np.ptp(expected[0]) > 0
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def _calling(function: Any, count: int, weights: dict[int, Any]) -> Any:
+    def called(*given: Any) -> None:
+        rest = iter(given)
+        arguments = [weights[p] if p in weights else next(rest) for p in range(count)]
+        function(*arguments, *rest)
+
+    return called
+
+
+@pytest.mark.parametrize("letter", ["a", "d"])
+def test_a_kernel_that_is_scheduled_already_stays(letter: str) -> None:
+    lowered = tuned_tiny.lowered()
+    task = tuned_tiny.convolutions()[letter]
+    module = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
+    variable = lowered.get_global_var(task.info.name)
+    module.update_func(variable, lowered[variable].with_attr("tirx.is_scheduled", True))
+    skeleton = make_skeleton(module, ImportReport.read(tuned_tiny.imported()).inputs)
+    assert len(skeleton.sites) == len(made().sites) - 1
+    kept = tvm.ir.load_json(skeleton.module)
+    assert [v.name_hint for v in kept.get_global_vars()] == sorted(["main", task.info.name])
