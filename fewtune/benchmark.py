@@ -192,14 +192,21 @@ def _measured(
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
-    """Tasks that were to be tuned and were not, and what sharing has to say of others."""
+    """Tasks that were to be tuned and were not, and what sharing and its finals have to say."""
     said = [
         f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
         for line in [*tuned.tasks, *shared.representatives]
         if line.status != "tuned"
     ]
     said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
-    return [text.strip() for text in said]
+    if shared.finals:
+        others = sum(line.chosen_rank > 1 for line in shared.finals)
+        said.append(
+            f"{others} of {len(shared.finals)} contested tasks have the schedule that was the "
+            "fastest in the model, not the one that was alone"
+        )
+    said.append(shared.finals_note)
+    return [text.strip() for text in said if text]
 
 
 def conditions_of(

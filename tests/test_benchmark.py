@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.artifacts import BenchmarkReport, Metrics, ShareReport, TunedTask, TuneReport
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Metrics,
+    ModelFinal,
+    ShareReport,
+    TunedTask,
+    TuneReport,
+)
 from fewtune.benchmark import BenchmarkOptions, benchmark_model
 from fewtune.compare import compare_strategies
 from fewtune.compile import CompileOptions, compile_model
@@ -41,6 +48,11 @@ def refined() -> TunedTask:
     return line.model_copy(update={**figures, "failures": {"build_timeout": 3}})
 
 
+def final(task: str, rank: int) -> ModelFinal:
+    times = {"first_ms": 1.0, "chosen_ms": 0.9, "gained_ms": 0.1}
+    return ModelFinal(task=task, contenders=3, chosen_rank=rank, **times)
+
+
 @cache
 def benchmarked() -> tuple[BenchmarkReport, Path]:
     directory = tuned_tiny.scratch() / "benchmark"
@@ -57,6 +69,7 @@ def benchmarked() -> tuple[BenchmarkReport, Path]:
             tasks=[],
             representatives=[refined()],
             rounds=[],
+            finals=[final("one", 1), final("other", 2)],
             trials=0,
             sharing_s=0.0,
             stopped_by="nothing_to_tune",
@@ -95,6 +108,13 @@ def test_a_refined_representative_counts_as_the_refinement_left_it() -> None:
     assert rows[refined().task].latency_ms == refined().best_ms
     assert rows[refined().task].schedule == "tuned"
     assert report.failures["build_timeout"] == 3
+
+
+def test_the_report_says_how_finals_ended() -> None:
+    report, directory = benchmarked()
+    (remark,) = [text for text in report.remarks if "contested" in text]
+    assert remark.startswith("1 of 2 contested tasks have the schedule that was the fastest")
+    assert f"- {remark}\n" in (directory / "report.md").read_text()
 
 
 def test_metrics_hold_the_same_figures() -> None:

@@ -107,7 +107,7 @@ class ShareOptions(BaseModel):
         "are rated best",
     )
     refine_trials: int = Field(
-        default=2,
+        default=4,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "
@@ -124,11 +124,11 @@ class ShareOptions(BaseModel):
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
     )
     finals: int = Field(
-        default=6,
+        default=0,
         ge=0,
         le=100,
-        description="schedules that each heavy task sends into the finals in the model; 0 or 1: "
-        "none are held, the fastest alone is taken",
+        description="schedules that each heavy task sends into finals in the model; 0 or 1: none "
+        "are held, the fastest alone is taken",
     )
     measure_known: bool = Field(
         default=False,
