@@ -5,7 +5,7 @@ from __future__ import annotations
 from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
 from fewtune.files import whole_directory, write_text
 from fewtune.machine import target_from_json
-from fewtune.model.relax_import import read_lowered
+from fewtune.model.relax_import import first_line, read_lowered
 from fewtune.model.skeleton import make_skeleton
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
 from stages.command import main, say
@@ -20,12 +20,17 @@ def run(model: str) -> None:
     fingerprint = Fingerprint.read(places.fingerprint)
     lowered = read_lowered(places.imported(model))
     tasks = extract_tasks(lowered, target_from_json(fingerprint.target))
-    skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
+    skeleton = None
+    try:
+        skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
+    except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
+        say(f"{model}: no finals in the model can be held: {first_line(fault)}")
     table = TaskTable(model=model, target=fingerprint.target, tasks=[task.info for task in tasks])
     with whole_directory(places.tasks(model)) as directory:
         table.write(directory)
         write_modules(tasks, directory)
-        skeleton.write(directory)
+        if skeleton is not None:
+            skeleton.write(directory)
         write_text(directory / "tasks.md", tasks_markdown(table))
     say(f"{model}: {len(tasks)} tasks")
 

@@ -11,7 +11,6 @@ import pytest
 
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.model.skeleton import make_skeleton
-from fewtune.share import share_schedules
 from fewtune.task.extract import write_modules
 from fewtune.tuning import finals, model_run
 from fewtune.tuning.finals import Final, contenders_of
@@ -114,18 +113,7 @@ def model_directory(directory: Path) -> Path:
 
 
 def share(directory: Path, journals: Path, model: Path) -> ShareReport:
-    directory.mkdir()
-    with tuned_tiny.in_this_process():
-        return share_schedules(
-            tuned_tiny.tasks(),
-            tuned_tiny.selection(),
-            tuned_tiny.tuned(),
-            tuned_tiny.fingerprint(),
-            OPTIONS,
-            journals,
-            directory,
-            model_directory=model,
-        )
+    return tuned_tiny.share(directory, journals, OPTIONS, model)
 
 
 @pytest.fixture
@@ -180,6 +168,15 @@ def test_without_a_working_model_the_fastest_alone_is_taken(
     assert report.finals_note.startswith("no finals in the model: ")
     assert "\n" not in report.finals_note
     assert all(line.best_ms is not None for line in report.tasks)
+
+
+@pytest.mark.usefixtures("contested")
+def test_without_a_skeleton_no_finals_are_held(tmp_path: Path) -> None:
+    model = model_directory(tmp_path / "model")
+    (model / "skeleton.json").unlink()
+    report = share(tmp_path / "share", tmp_path / "journals", model)
+    assert (report.finals, report.finals_note) == ([], "")
+    assert len(report.rounds) == 3
 
 
 def holding() -> finals.Finals:

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from fewtune.artifacts import Curve, LogInfo, ShareReport
 from fewtune.errors import InputError
 from fewtune.schedule.program import sampling
-from fewtune.share import share_schedules
 from fewtune.tuning import session, sharing
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.archive import log_info, require_own
@@ -34,17 +33,7 @@ OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2)
 
 
 def share(directory: Path, journals: Path, options: ShareOptions = OPTIONS) -> ShareReport:
-    directory.mkdir()
-    with tuned_tiny.in_this_process():
-        return share_schedules(
-            tuned_tiny.tasks(),
-            tuned_tiny.selection(),
-            tuned_tiny.tuned(),
-            tuned_tiny.fingerprint(),
-            options,
-            journals,
-            directory,
-        )
+    return tuned_tiny.share(directory, journals, options)
 
 
 @cache

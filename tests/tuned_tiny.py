@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fewtune.artifacts import Cluster, Fingerprint, Selection
+from fewtune.artifacts import Cluster, Fingerprint, Selection, ShareReport
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
+from fewtune.share import share_schedules
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import tune
@@ -138,6 +139,24 @@ def _supervise_here(
     journal = Journal(path, header)
     journal.close()
     return journal.events
+
+
+def share(
+    directory: Path, journals: Path, options: ShareOptions, model: Path | None = None
+) -> ShareReport:
+    """Share what was tuned, in this process, into a new folder."""
+    directory.mkdir()
+    with in_this_process():
+        return share_schedules(
+            tasks(),
+            selection(),
+            tuned(),
+            fingerprint(),
+            options,
+            journals,
+            directory,
+            model_directory=model,
+        )
 
 
 @contextmanager

@@ -1,11 +1,10 @@
 """Finals in the model: who is the fastest where the model calls it.
 
 Alone, a kernel finds its data as the measurement leaves them; in the model as the kernels before it
-do: in which core's cache, or in none. Of schedules that are within a few per cent of each other
-alone, another one than the first is often the fastest in the model (`benchmarks/in_model.py`), by
-10 to 25 % of the kernel where its data come from memory. The likeliest few of every task are
-therefore compiled once more, together, and take turns in a model made of them
-(`fewtune.tuning.model_run`).
+do: in which core's cache, or in none. Of schedules that are near each other alone, another one than
+the first is often the fastest in the model (`benchmarks/in_model.py`), by up to a quarter of the
+kernel's time. The likeliest few of every task are therefore compiled once more, together, and take
+turns in a model made of them (`fewtune.tuning.model_run`).
 """
 
 from __future__ import annotations

@@ -46,9 +46,11 @@ def share_session(
     # A device of its own is called from afar: what runs there before is not this processor's.
     if options.finals > 1 and job["model"] is not None and not has_own_device(target):
         directory = Path(job["model"])
-        finals = Finals(
-            Skeleton.read(directory), read_tasks(directory), target, most=options.finals
-        )
+        if (directory / Skeleton.file_name).is_file():
+            tasks_of_model, skeleton = read_tasks(directory), Skeleton.read(directory)
+            finals = Finals(skeleton, tasks_of_model, target, most=options.finals)
+        else:
+            progress.say(f"no finals in the model: {directory} has no {Skeleton.file_name}")
     sharing = Sharing(
         [by_name[name] for name in [*takers, *tuned]],
         takers,
