@@ -47,7 +47,7 @@ def kernel_rows(
     donors: dict[str, str | None] = {}
     for line in [*tuned.tasks, *shared.representatives]:
         latency_ms[line.task] = line.known_ms
-        won = line.best_ms is not None and line.best_ms == line.known_ms != line.default_ms
+        won = line.best_ms is not None and line.best_ms != line.default_ms
         schedules[line.task] = "tuned" if won else "default"
     for line in shared.tasks:
         latency_ms[line.task] = line.known_ms

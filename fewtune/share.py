@@ -19,7 +19,7 @@ from fewtune.machine import target_from_json
 from fewtune.predictor import chosen_digest
 from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
-from fewtune.share_report import finals_lines, share_curve, share_rounds, task_line
+from fewtune.share_report import finals_of, share_curve, share_rounds, task_line
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.caches import MEASURING
@@ -130,14 +130,15 @@ def share_schedules(
     trials = {name: known.published() for name, known in {**takes, **refined}.items()}
     _write_log(directory, by_name, database, trials, fingerprint)
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
+    finals, finals_note = finals_of(state, events)
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,
         tasks=[task_line(known, takers[name], events) for name, known in takes.items()],
         representatives=[known.report() for known in refined.values()],
         rounds=share_rounds(state, events),
-        finals=finals_lines(state, events),
-        finals_note=next((e["note"] for e in events if e["kind"] == "in_model"), ""),
+        finals=finals,
+        finals_note=finals_note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         repeated_measurements=state.repeats,

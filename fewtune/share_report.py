@@ -95,7 +95,7 @@ def _ms(time_s: float) -> float | None:
 def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
     """What each round cost and gained, in their order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
-    held = next((event for event in events if event["kind"] == "in_model"), None)
+    held = _held(events)
     names = [
         name
         for name in _RULES
@@ -132,11 +132,13 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     ]
 
 
-def finals_lines(state: RunState, events: list[dict[str, Any]]) -> list[ModelFinal]:
-    """How each task's contenders fared in the model, by the tasks' names."""
-    held = next((event["finals"] for event in events if event["kind"] == "in_model"), {})
+def finals_of(state: RunState, events: list[dict[str, Any]]) -> tuple[list[ModelFinal], str]:
+    """How each task's contenders fared in the model, by its name; and why there are none."""
+    held = _held(events)
+    if held is None:
+        return [], ""
     lines = []
-    for name, entry in sorted(held.items()):
+    for name, entry in sorted(held["finals"].items()):
         final, calls = Final(**entry), state.tasks[name].task.info.weight
         lines.append(
             ModelFinal(
@@ -148,7 +150,12 @@ def finals_lines(state: RunState, events: list[dict[str, Any]]) -> list[ModelFin
                 gained_ms=final.gain_s * 1e3,
             )
         )
-    return lines
+    return lines, held["note"]
+
+
+def _held(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the journal says of finals in the model, if there were to be any."""
+    return next((event for event in events if event["kind"] == "in_model"), None)
 
 
 def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:

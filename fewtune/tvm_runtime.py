@@ -20,6 +20,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def usable_cores() -> int:
     """Cores that this process may run on (the affinity mask, not the machine's count)."""
@@ -71,6 +73,14 @@ def flat(tensor: Any) -> Any:
     return tensor._create_view((elements,))  # noqa: SLF001 (TVM's only way)
 
 
+def fill_repeating(tensor: Any, numbers: np.ndarray) -> None:
+    """Fill a float32 tensor in the host's memory with some numbers, over and over."""
+    elements = np.from_dlpack(flat(tensor))
+    whole = len(elements) // len(numbers) * len(numbers)
+    elements[:whole].reshape(-1, len(numbers))[:] = numbers
+    elements[whole:] = numbers[: len(elements) - whole]
+
+
 def set_threads(threads: int) -> None:
     """Let TVM's pool in this process run so many threads."""
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
@@ -95,6 +105,7 @@ def has_feature(target: tvm.target.Target, feature: str) -> bool:
 
 __all__ = [
     "build",
+    "fill_repeating",
     "has_feature",
     "ms",
     "register_intrinsics",

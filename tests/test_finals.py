@@ -167,6 +167,8 @@ def test_without_a_working_model_the_fastest_alone_is_taken(
     assert report.finals == []
     assert report.finals_note.startswith("no finals in the model: ")
     assert "\n" not in report.finals_note
+    # A run that goes on from the journal does not try again.
+    assert share(tmp_path / "again", tmp_path / "journals", model) == report
     assert all(line.best_ms is not None for line in report.tasks)
 
 

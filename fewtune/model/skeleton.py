@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fewtune.artifacts import CallSite, Skeleton, TensorSpec
+from fewtune.executable import build_executable
 from fewtune.task.extract import kernels
 from fewtune.tvm_runtime import relax, tvm
 
@@ -53,15 +54,7 @@ def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skelet
 
 def build_skeleton(skeleton: Skeleton, target: tvm.target.Target) -> relax.VMExecutable:
     """Compile a skeleton; a function must be registered for each of its sites before it runs."""
-    from tvm.relax import pipeline
-
-    passes = [relax.transform.CallTIRRewrite(), *pipeline.finalize_passes(target)]
-    with target, tvm.transform.PassContext(opt_level=3):
-        return relax.build(
-            tvm.ir.load_json(skeleton.module),
-            target=target,
-            relax_pipeline=tvm.transform.Sequential(passes),
-        )
+    return build_executable(tvm.ir.load_json(skeleton.module), target)
 
 
 @relax.expr_functor.mutator

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,12 +73,7 @@ class Final(NamedTuple):
             if all(times_s[place] <= times_s[0] for times_s in medians_s)
         ]
         chosen = min(able, key=totals_s.__getitem__)
-        gains_s = [
-            _gain(medians_s[a], medians_s[b])
-            for a in range(len(medians_s))
-            for b in range(len(medians_s))
-            if a != b
-        ]
+        gains_s = [_gain(one_s, other_s) for one_s, other_s in permutations(medians_s, 2)]
         return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
 
     def time_s(self, place: int) -> float:

@@ -22,8 +22,9 @@ from fewtune.machine import device_of
 from fewtune.model.reference import random_inputs
 from fewtune.model.skeleton import build_skeleton, site_function
 from fewtune.schedule.default import default_schedule
+from fewtune.tuning.compiling import argument_shapes, without_checks, without_rewrites
 from fewtune.tuning.log import Trial, replay
-from fewtune.tvm_runtime import relax, tvm
+from fewtune.tvm_runtime import fill_repeating, relax, tvm
 
 Shapes = list[tuple[int, ...]]
 
@@ -85,15 +86,12 @@ def link(
     shapes : dict of list of tuple of int
         Shapes of each kernel's buffers.
     """
-    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-
     functions, shapes = {}, {}
-    remove_rewrites = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)
     for symbol, candidate in candidates.items():
-        function = remove_rewrites(candidate.scheduled(target))["main"]
+        function = without_rewrites(candidate.scheduled(target))["main"]
         functions[symbol] = function.with_attr("global_symbol", symbol)
-        shapes[symbol] = [tuple(int(extent) for extent in b.shape) for b in function.params]
-    with tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        shapes[symbol] = argument_shapes(function)
+    with without_checks():
         tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
     return shapes
 
@@ -206,9 +204,7 @@ class ModelRun:
             memory = tvm.runtime.empty((most,), "float32", self._device)
             self._fill(memory, shape)
             for view, each in zip(views, laid_out, strict=True):
-                whole = math.prod(each) == most
-                part = memory if whole else memory._create_view((math.prod(each),))  # noqa: SLF001
-                view[place] = part._create_view(each)  # noqa: SLF001 (TVM's only way)
+                view[place] = memory._create_view(each)  # noqa: SLF001 (TVM's only way)
         return views
 
 
@@ -224,9 +220,6 @@ def _filler() -> Callable[[Any, list[int]], None]:
         summed = math.prod(shape[:-1])
         # Uniform numbers of variance two over the number of products that a sum has.
         scaled = drawn * np.float32(math.sqrt(24 / summed) if summed > 1 else 1)
-        flat = np.from_dlpack(memory)
-        whole = len(flat) // _DRAWN * _DRAWN
-        flat[:whole].reshape(-1, _DRAWN)[:] = scaled
-        flat[whole:] = scaled[: len(flat) - whole]
+        fill_repeating(memory, scaled)
 
     return fill

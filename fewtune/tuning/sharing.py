@@ -145,8 +145,10 @@ class Sharing(Session):
         self._known = known
         self._teach = teach
         self.sharing = sharing
-        self._finals = finals
-        self._are_finals_held = any(event["kind"] == "in_model" for event in journal.events)
+        held = [event["finals"] for event in journal.events if event["kind"] == "in_model"]
+        # They are held once: what failed, or could not be done, would again.
+        self._finals = None if held else finals
+        self._are_finals_held = any(held)
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None

@@ -115,19 +115,16 @@ class Worker:
 
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
-        from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-
+        from fewtune.tuning.compiling import argument_shapes, without_checks, without_rewrites
         from fewtune.tvm_runtime import build
 
         started = time.perf_counter()
-        module = self._tvm.ir.load_json(module_json)
-        module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-        # The checks of arguments make up a third of the code that LLVM gets.
-        with self._tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True}):
+        module = without_rewrites(self._tvm.ir.load_json(module_json))
+        with without_checks():
             built = build(module, self._target)
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
-        shapes = _argument_shapes(module["main"])
+        shapes = argument_shapes(module["main"])
         axis = parted_axis(module_json)
         self._built[number] = _Built(built, shapes, weight_places(module), axis)
         return time.perf_counter() - started
@@ -287,26 +284,18 @@ def filler(*, on_host: bool) -> Callable[[Any], None]:
     another task comes: 0.66 s each time for the 411 MB of VGG's classifier. On the host one block
     of them is repeated: 0.28 s, most of it for memory that is touched for the first time.
     """
-    from fewtune.tvm_runtime import tvm
+    from fewtune.tvm_runtime import fill_repeating, tvm
 
     by_tvm = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
     block = np.random.default_rng(0).random(_FILLED_AT_ONCE, dtype="float32")
 
     def fill(buffer: Any) -> None:
-        if not on_host or str(buffer.dtype) != "float32":
+        if on_host and str(buffer.dtype) == "float32":
+            fill_repeating(buffer, block)
+        else:
             by_tvm(buffer)
-            return
-        flat = np.from_dlpack(buffer).reshape(-1)
-        whole = len(flat) // len(block) * len(block)
-        flat[:whole].reshape(-1, len(block))[:] = block
-        flat[whole:] = block[: len(flat) - whole]
 
     return fill
-
-
-def _argument_shapes(function: Any) -> list[tuple[int, ...]]:
-    """Shapes of a function's buffers, once its weights are laid out."""
-    return [tuple(int(extent) for extent in buffer.shape) for buffer in function.params]
 
 
 def serve(connection: Connection) -> None:
