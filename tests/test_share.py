@@ -152,10 +152,10 @@ def test_a_representative_goes_on_in_the_refinement(
 ) -> None:
     name = tuned_tiny.convolutions()["b"].info.name
 
-    def the_representative(tuned: list[TaskProgress], *_: object) -> TaskProgress:
-        return next(each for each in tuned if each.name == name)
+    def the_representative(tuned: list[TaskProgress], *_: object) -> list[TaskProgress]:
+        return [each for each in tuned if each.name == name]
 
-    monkeypatch.setattr(session, "next_task", the_representative)
+    monkeypatch.setattr(session, "in_order", the_representative)
     options = OPTIONS.model_copy(update={"refine_trials": 4, "least_gain": 0.0})
     report = share(tmp_path / "share", tmp_path / "journals", options)
     (line,) = report.representatives

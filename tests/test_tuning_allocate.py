@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, next_task
+from fewtune.tuning.allocate import TaskProgress, best_rates, gradient, in_order
 from tests.made_banks import task_info
 
 INF = float("inf")
@@ -52,9 +52,9 @@ def test_the_steepest_task_is_next() -> None:
     slow_and_converged = task("slow", [9.0] * 20)
     falling = task("falling", [10.0, 8.0])
     assert gradient(slow_and_converged) < gradient(falling)
-    assert next_task([slow_and_converged, falling], "gradient") is falling
+    assert in_order([slow_and_converged, falling], "gradient")[0] is falling
     often_called = task("often", [10.0, 8.0], weight=40)
-    assert next_task([falling, often_called], "gradient") is often_called
+    assert in_order([falling, often_called], "gradient")[0] is often_called
 
 
 def test_what_memory_decides_is_held_to_its_own_kind() -> None:
@@ -78,7 +78,7 @@ def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:
     far = task("far", [0.5], flops=10.0)
     assert gradient(near, 100.0) < gradient(near)
     assert gradient(near, 100.0) < gradient(far, 100.0)
-    assert next_task([near, far], "gradient") is far
+    assert in_order([near, far], "gradient")[0] is far
     # One that is already the best may gain a little still.
     assert gradient(task("top", [1.0], flops=100.0), 100.0) > 0
 
@@ -101,23 +101,23 @@ def test_a_task_is_held_to_what_similar_ones_reach() -> None:
     assert best_rates([lone], 11.0) == {"dense": 11.0}
     assert best_rates([lone, *depthwise], 5.0) == {"dense": 10.0, "depthwise_conv2d": 20.0}
     # At 100 a depthwise convolution would have four fifths to gain; at 20 a twentieth.
-    assert next_task([*convolutions, *depthwise], "gradient").name == "slow"
-    assert next_task(depthwise, "gradient", {"depthwise_conv2d": 100.0}).name == "near"
+    assert in_order([*convolutions, *depthwise], "gradient")[0].name == "slow"
+    assert in_order(depthwise, "gradient", {"depthwise_conv2d": 100.0})[0].name == "near"
 
 
 def test_a_representative_counts_for_its_cluster() -> None:
     alone, leader = task("alone", [2.0]), task("leader", [1.0])
-    assert next_task([alone, leader], "gradient") is alone
+    assert in_order([alone, leader], "gradient")[0] is alone
     leader.stands_for = 5.0
     assert gradient(leader) == pytest.approx(5 * 0.8)
-    assert next_task([alone, leader], "gradient") is leader
+    assert in_order([alone, leader], "gradient")[0] is leader
 
 
 def test_every_task_is_tried_before_any_is_tried_twice() -> None:
     tasks = [task("b", []), task("a", []), task("c", [])]
     order = []
     for _ in range(3):
-        chosen = next_task(tasks, "gradient")
+        chosen = in_order(tasks, "gradient")[0]
         order.append(chosen.name)
         chosen.best_s.append(1.0)
     assert order == ["a", "b", "c"]
@@ -125,15 +125,15 @@ def test_every_task_is_tried_before_any_is_tried_twice() -> None:
 
 def test_a_hopeless_task_comes_last_but_comes() -> None:
     hopeless = task("a", [INF] * 3, weight=1000)
-    assert next_task([hopeless, task("b", [1e-6] * 50)], "gradient").name == "b"
-    assert next_task([hopeless], "gradient") is hopeless
+    assert in_order([hopeless, task("b", [1e-6] * 50)], "gradient")[0].name == "b"
+    assert in_order([hopeless], "gradient")[0] is hopeless
 
 
 def test_round_robin_goes_by_batches_then_names() -> None:
     tasks = [task("b", [1.0]), task("c", []), task("a", [100.0])]
     order = []
     for _ in range(5):
-        chosen = next_task(tasks, "round_robin")
+        chosen = in_order(tasks, "round_robin")[0]
         order.append(chosen.name)
         chosen.best_s.append(1.0)
     assert order == ["c", "a", "b", "c", "a"]
@@ -143,21 +143,20 @@ def test_round_robin_goes_by_batches_then_names() -> None:
 def test_finished_tasks_get_nothing(allocation: str) -> None:
     finished = task("a", [], finished="design space exhausted")
     waiting = task("b", [1.0, 0.5])
-    assert next_task([finished, waiting], allocation) is waiting
-    assert next_task([finished], allocation) is None
-    assert next_task([], allocation) is None
+    assert in_order([finished, waiting], allocation)[0] is waiting
+    assert in_order([finished], allocation) == in_order([], allocation) == []
 
 
 @pytest.mark.parametrize("allocation", ["gradient", "round_robin"])
 def test_ties_go_by_name_whatever_the_order(allocation: str) -> None:
     first, second = task("a", [2.0, 1.0]), task("b", [2.0, 1.0])
-    assert next_task([first, second], allocation) is first
-    assert next_task([second, first], allocation) is first
+    assert in_order([first, second], allocation)[0] is first
+    assert in_order([second, first], allocation)[0] is first
 
 
 def test_equal_gradients_go_to_the_task_with_fewer_batches() -> None:
     # Half of 2 s after two batches, half of 1 s after one; neither gained anything lately.
-    assert next_task([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient").name == "b"
+    assert in_order([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient")[0].name == "b"
 
 
 def test_the_current_time_counts_the_default_schedule() -> None:

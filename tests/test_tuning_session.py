@@ -11,21 +11,26 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import tvm_ffi
 
 from fewtune.artifacts import Curve, TuneReport
 from fewtune.errors import JournalError
+from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import RECORDS, WORKLOADS, best_trials
+from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, best_trials
 from fewtune.tuning.measure import Outcome, Phases, Specs
 from fewtune.tuning.patience import Patience
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import journal_header, run_session, stands_for
 from fewtune.tuning.session import Session
+from fewtune.tuning.state import RunState
+from fewtune.tuning.strategies import Proposal
 from fewtune.tuning.supervise import journal_path, lay_crash
+from fewtune.tuning.together import Turn
 from fewtune.tvm_runtime import ms, tvm
 from tests import tuned_tiny
 
@@ -121,6 +126,53 @@ def test_repeated_measurements_are_journalled(tmp_path: Path) -> None:
     journalled = [event.get("repeats", 0) for event in events_of(tmp_path / "journal.jsonl")]
     # One batch of default schedules, two of trials.
     assert tuned.state.repeats == sum(journalled) == 1 + len(batches(tmp_path / "journal.jsonl"))
+
+
+def test_several_tasks_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "tasks_a_batch", 2)
+    made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=3, batch_size=2)
+    assert made.run() == "trials"
+    made.journal.close()
+    events = events_of(tmp_path / "journal.jsonl")
+    noted = [event for event in events if event["kind"] == "batch"]
+    # Defaults, then two batches of two tasks, and what is left of nine trials: one.
+    assert [len(event["trials"]) for event in noted] == [2, 2, 2, 2, 1]
+    assert made.measurer.now_s == 4 * BATCH_S
+    first, second, third, fourth, last = [event["task"] for event in noted]
+    assert first != second
+    assert third != fourth
+    assert {first, second, third, fourth, last} == set(made.state.tasks)
+    # What a batch took is parted by trials, and a repeated measurement counted once.
+    assert [event["repeats"] for event in noted] == [1, 0, 1, 0, 1]
+    assert noted[0]["phases"] == noted[1]["phases"]
+    counted = [event for event in events if event["kind"] in ("batch", "finals")]
+    spent_s = sum(known.spent_s for known in made.state.tasks.values())
+    assert spent_s == pytest.approx(sum(sum(event["phases"].values()) for event in counted))
+
+
+def test_what_promises_too_little_gets_no_part_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "tasks_a_batch", 2)
+    made = session(tmp_path / "journal.jsonl", "bc", trials_per_task=4, batch_size=2)
+    worthwhile = iter([True, False, True, False, True, False, True, False])
+    monkeypatch.setattr(Patience, "is_worth_it", lambda _self, _gain_s: next(worthwhile))
+    assert made.run() == "trials"
+    made.journal.close()
+    assert len(batches(tmp_path / "journal.jsonl")) == 4
+    assert made.measurer.now_s == (1 + 4) * BATCH_S
+
+
+def test_a_turn_leaves_out_what_is_known_or_stands_twice() -> None:
+    space = SearchSpace(conv("c").mod, tuned_tiny.target())
+    random = np.random.default_rng(0)
+    points = list(dict.fromkeys(space.random_point(random) for _ in range(8)))
+    made = [one for one in space.make_all(points, [1] * len(points)) if one.schedule is not None]
+    one, other = [Proposal(each.schedule, each.point) for each in made[:2]]
+    state = RunState([conv("c")], [conv("c").info.name]).tasks[conv("c").info.name]
+    assert Turn.of(state, [one, other, one]).proposals == [one, other]
+    state.add(Trial.of(one.schedule, Outcome([1.0])))
+    assert Turn.of(state, [one, other, one]).proposals == [other]
 
 
 def events_of(path: Path) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Which task gets the next batch: the one where it lowers the model's latency most.
+"""Which tasks get the next batch: those where it lowers the model's latency most.
 
 The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
 lately, and what it could still gain at best: in proportion to the batches spent, but no more than
@@ -157,12 +157,12 @@ def _headroom(rate: float, most: float) -> float:
     return max(rate, min(rate * _LONE_HEADROOM, most))
 
 
-def next_task(
+def in_order(
     tasks: Sequence[TaskProgress],
     allocation: Literal["gradient", "round_robin"],
     rates: dict[str, float] | None = None,
-) -> TaskProgress | None:
-    """The task for the next batch, or None when all are finished; ties go by name.
+) -> list[TaskProgress]:
+    """Tasks that are not finished: who gets the next batch, who after that; ties go by name.
 
     Parameters
     ----------
@@ -173,10 +173,12 @@ def next_task(
         Throughput that tasks of a family may reach: `best_rates` of these tasks unless given.
     """
     waiting = [task for task in tasks if task.finished is None]
-    if not waiting:
-        return None
     if allocation == "round_robin":
-        return min(waiting, key=lambda task: (len(task.best_s), task.name))
-    held_to = best_rates(tasks) if rates is None else rates
-    gains = {t.name: gradient(t, held_to.get(t.family, float("inf"))) for t in waiting}
-    return min(waiting, key=lambda task: (-gains[task.name], len(task.best_s), task.name))
+        return sorted(waiting, key=lambda task: (len(task.best_s), task.name))
+    gains_s = gradients(waiting, best_rates(tasks) if rates is None else rates)
+    return sorted(waiting, key=lambda task: (-gains_s[task.name], len(task.best_s), task.name))
+
+
+def gradients(tasks: Sequence[TaskProgress], rates: dict[str, float]) -> dict[str, float]:
+    """By name, what `gradient` says of each task, held to the rate of its family."""
+    return {task.name: gradient(task, rates.get(task.family, float("inf"))) for task in tasks}

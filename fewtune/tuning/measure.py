@@ -53,6 +53,10 @@ class Phases:
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def times(self, part: float) -> Phases:
+        """A part of each."""
+        return Phases(**{name: part * value for name, value in vars(self).items()})
+
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Add the seconds of a block to one phase."""

@@ -18,7 +18,7 @@ from fewtune.predictor.predictor import predictor_for
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import best_rates, gradient, next_task
+from fewtune.tuning.allocate import best_rates, gradients, in_order
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, replay, trace_key
@@ -28,7 +28,8 @@ from fewtune.tuning.patience import Patience
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
 from fewtune.tuning.state import Earlier, RunState, TaskState
-from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
+from fewtune.tuning.strategies import Explorer, Knowledge, Proposal, make_strategy
+from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
 _FINALISTS = 4
@@ -66,8 +67,8 @@ class Session:
         Monotonic seconds; tests give a fake one.
     """
 
-    # What a batch is announced as.
-    phase = "tune"
+    # What a batch is announced as, and of how many tasks it is at most.
+    phase, tasks_a_batch = "tune", 1
 
     def __init__(
         self,
@@ -126,7 +127,8 @@ class Session:
         self.begin()
         stopped_by = self._loop()
         self.conclude()
-        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": self.patience.limits})
+        limits = self.patience.limits
+        self.note({"kind": "finish", "stopped_by": stopped_by, "patience": limits, **self.spent()})
         return stopped_by
 
     def begin(self) -> None:
@@ -185,15 +187,16 @@ class Session:
             if budget_s is not None and self.elapsed_s + self._longest_batch_s / 2 >= budget_s:
                 return "budget"
             rates = self.rates()
-            chosen = next_task(tuned, self.options.allocation, rates)
-            if chosen is None or self.patience.has_run_converged():
+            waiting = in_order(tuned, self.options.allocation, rates)
+            if not waiting or self.patience.has_run_converged():
                 return "converged"
-            waiting = [task for task in tuned if task.finished is None]
-            most_s = max(gradient(t, rates.get(t.family, float("inf"))) for t in waiting)
-            if not self.patience.is_worth_it(most_s):
+            gains_s = gradients(waiting, rates)
+            if not self.patience.is_worth_it(max(gains_s.values())):
                 return "converged"
+            first, *others = (self.state.tasks[task.name] for task in waiting[: self.tasks_a_batch])
+            worth_it = [s for s in others if self.patience.is_worth_it(gains_s[s.task.info.name])]
             began_s = self._clock()
-            self._batch(self.state.tasks[chosen.name], room)
+            self._batch([first, *worth_it], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
@@ -202,42 +205,50 @@ class Session:
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
 
-    def _batch(self, state: TaskState, room: int) -> None:
-        self.announce(state)
-        with self.measurer.phases.timed("search_s"):
-            search = self.search_of(state)
-            self.prompt(state, search)
-            proposals = search.next_batch(min(room, self.options.batch_size))
-            keys = [trace_key(proposal.schedule.trace) for proposal in proposals]
-        # The same schedule may be reached by two ways: it is built once.
-        fresh = [p for p, key in enumerate(keys) if key not in state.known and key not in keys[:p]]
-        specs = module_specs(state.task.mod)
-        measured = self.measurer.measure(
-            [proposals[place].schedule.mod for place in fresh],
-            [specs] * len(fresh),
-            [state.progress.bar_s] * len(fresh),
-        )
-        outcomes: dict[str, Outcome] = {
-            keys[place]: outcome for place, outcome in zip(fresh, measured, strict=True)
-        }
-        trials = [Trial(keys[p], outcomes[keys[p]].run_s, outcomes[keys[p]].cause) for p in fresh]
-        with self.measurer.phases.timed("model_update_s"):
-            everything = [outcomes.get(key) or state.known[key].outcome for key in keys]
-            search.learn(proposals, [outcome.median_s for outcome in everything])
-        self.note(
-            {
-                "kind": "batch",
-                "task": state.task.info.name,
-                **self.spent(),
-                "trials": [trial.as_json() for trial in trials],
-            }
-        )
-        if not fresh:
-            self._end(state, "design space exhausted")
-        why = self.patience.ends(state)
-        if why is not None:
-            self._end(state, why)
-        self.show(state)
+    def _batch(self, states: list[TaskState], room: int) -> None:
+        """Measure up to ``room`` candidates, of each task no more than the options say."""
+        turns: list[Turn] = []
+        proposed: list[list[Proposal]] = []
+        for state in states:
+            if room <= 0:
+                break
+            self.announce(state)
+            with self.measurer.phases.timed("search_s"):
+                search = self.search_of(state)
+                self.prompt(state, search)
+                proposed.append(search.next_batch(min(room, self.options.batch_size)))
+                turns.append(Turn.of(state, proposed[-1]))
+            room -= len(turns[-1].proposals)
+        measured = measure_together(self.measurer, turns)
+        self._note_batch(turns, measured)
+        for turn, proposals in zip(turns, proposed, strict=True):
+            state = turn.state
+            # A crash while features are extracted is to be laid to the right task.
+            self.announce(state)
+            with self.measurer.phases.timed("model_update_s"):
+                known = [state.known[trace_key(p.schedule.trace)] for p in proposals]
+                self.search_of(state).learn(proposals, [each.outcome.median_s for each in known])
+            if not turn.proposals:
+                self._end(state, "design space exhausted")
+            why = self.patience.ends(state)
+            if why is not None:
+                self._end(state, why)
+            self.show(state)
+
+    def _note_batch(self, turns: list[Turn], measured: list[list[Outcome]]) -> None:
+        for turn, outcomes, spent in zip(turns, measured, parted(self.spent(), turns), strict=True):
+            trials = [
+                Trial.of(proposal.schedule, outcome)
+                for proposal, outcome in zip(turn.proposals, outcomes, strict=True)
+            ]
+            self.note(
+                {
+                    "kind": "batch",
+                    "task": turn.state.task.info.name,
+                    **spent,
+                    "trials": [trial.as_json() for trial in trials],
+                }
+            )
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Say what a search is to measure first in its next batch; here nothing."""

@@ -28,7 +28,7 @@ from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
-from fewtune.tuning.measure import Outcome, Phases, module_specs
+from fewtune.tuning.measure import Outcome
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
@@ -37,6 +37,7 @@ from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
 from fewtune.tuning.state import Earlier, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge
+from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
 KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
@@ -53,8 +54,9 @@ DOUBTFUL = 0.9
 _MODULES_A_BATCH = 16
 # From this many times a task's throughput on, it tries what a task of its kind found.
 BETTER = 1.05
-# Small batches, so that what is left goes where the model gains most.
-_REFINING_BATCH = 4
+# Few candidates of a task at a time, so that what is left goes where the model gains most; several
+# tasks together, so that they are built as fast as in a large batch.
+_REFINING_BATCH, _TASKS_A_BATCH = 4, 4
 
 
 class Taker(NamedTuple):
@@ -102,7 +104,7 @@ class Sharing(Session):
         As of `Session`.
     """
 
-    phase = "refine"
+    phase, tasks_a_batch = "refine", _TASKS_A_BATCH
 
     def __init__(
         self,
@@ -302,30 +304,21 @@ class Sharing(Session):
 
     def _measure(self, name: str, batch: list[_Opening]) -> None:
         """Measure a batch and note it; then learn from it, each task for itself."""
-        modules, specs, bars, races = [], [], [], []
-        for opening in batch:
-            task, specification = opening.state.task, module_specs(opening.state.task.mod)
-            for offer in opening.offers.likeliest:
-                modules.append(offer.proposal.schedule.mod)
-                specs.append(specification)
-                bars.append(opening.state.progress.bar_s)
-                races.append(task.info.name)
-        outcomes = iter(self.measurer.measure(modules, specs, bars, races))
-        spent = self.spent()
-        learned = []
-        for opening in batch:
-            measured = [next(outcomes) for _ in opening.offers.likeliest]
-            learned.append([outcome.median_s for outcome in measured])
-            self._note_round(name, opening, measured, spent)
-            # What the batch took is noted once.
-            spent = {"phases": Phases().as_json()}
-        for opening, times_s in zip(batch, learned, strict=True):
+        turns = [
+            Turn(opening.state, [offer.proposal for offer in opening.offers.likeliest])
+            for opening in batch
+        ]
+        measured = measure_together(self.measurer, turns)
+        parts = parted(self.spent(), turns)
+        for opening, outcomes, spent in zip(batch, measured, parts, strict=True):
+            self._note_round(name, opening, outcomes, spent)
+        for turn, outcomes in zip(turns, measured, strict=True):
             # A crash while features are extracted is to be laid to the right task.
-            self.announce(opening.state)
-            proposals = [offer.proposal for offer in opening.offers.likeliest]
+            self.announce(turn.state)
             with self.measurer.phases.timed("model_update_s"):
-                self.search_of(opening.state).learn(proposals, times_s)
-            self.show(opening.state, phase="share" if name == FIRST else "share again")
+                times_s = [outcome.median_s for outcome in outcomes]
+                self.search_of(turn.state).learn(turn.proposals, times_s)
+            self.show(turn.state, phase="share" if name == FIRST else "share again")
 
     def _note_round(
         self, name: str, opening: _Opening, measured: list[Outcome], spent: dict[str, Any]

@@ -1,0 +1,79 @@
+"""A batch: candidates of one task, or of several, that are built and measured together.
+
+A small batch of one task leaves a worker idle while the other compiles its last candidate. Where
+only a few candidates of a task are to be measured before it is looked at again, those of several
+tasks share a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fewtune.tuning.log import trace_key
+from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
+from fewtune.tuning.state import TaskState
+from fewtune.tuning.strategies import Proposal
+
+
+class Turn(NamedTuple):
+    """What is measured of one task.
+
+    Attributes
+    ----------
+    state : TaskState
+    proposals : list of Proposal
+        Distinct ones that were not measured before.
+    """
+
+    state: TaskState
+    proposals: list[Proposal]
+
+    @staticmethod
+    def of(state: TaskState, proposals: list[Proposal]) -> Turn:
+        """The turn of a task: a schedule that is known, or reached by two ways, is left out."""
+        fresh: dict[str, Proposal] = {}
+        for proposal in proposals:
+            fresh.setdefault(trace_key(proposal.schedule.trace), proposal)
+        return Turn(state, [each for key, each in fresh.items() if key not in state.known])
+
+
+def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome]]:
+    """Measure a batch, each task in a race of its own.
+
+    Returns
+    -------
+    outcomes : list of list of Outcome
+        By turn, in the order of its proposals.
+    """
+    everything = [(turn.state, proposal) for turn in turns for proposal in turn.proposals]
+    specs = {turn.state.task.info.name: module_specs(turn.state.task.mod) for turn in turns}
+    names = [state.task.info.name for state, _ in everything]
+    outcomes = iter(
+        measurer.measure(
+            [proposal.schedule.mod for _, proposal in everything],
+            [specs[name] for name in names],
+            [state.progress.bar_s for state, _ in everything],
+            races=names,
+        )
+    )
+    return [[next(outcomes) for _ in turn.proposals] for turn in turns]
+
+
+def parted(spent: dict[str, Any], turns: list[Turn]) -> list[dict[str, Any]]:
+    """What a batch took, for the event of each turn: seconds in proportion to its candidates.
+
+    Parameters
+    ----------
+    spent : dict
+        As `Session.spent` gives it.
+    turns : list of Turn
+    """
+    count = sum(len(turn.proposals) for turn in turns)
+    phases = Phases(**spent["phases"])
+    parts = [len(turn.proposals) / count if count else 1 / len(turns) for turn in turns]
+    # Which of them a measurement was made again of is not told: the first event has them all.
+    repeats = [spent["repeats"], *(0 for _ in turns[1:])]
+    return [
+        {"phases": phases.times(part).as_json(), "repeats": again}
+        for part, again in zip(parts, repeats, strict=True)
+    ]
