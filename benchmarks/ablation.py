@@ -59,7 +59,7 @@ def measure(
     groups = []
     for names in batches(iter(libraries), at_once):
         group = {"full": baseline, **{name: libraries[name] for name in names}}
-        variants = Variants(full.places.imported(full.model), group, fingerprint, options.seed)
+        variants = Variants(full.places.imported(full.model), group, fingerprint, options)
         del variants.runs["untuned"]
         groups.append(variants.measured(options.rounds))
         # Before the next ones load theirs.

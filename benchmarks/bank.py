@@ -173,7 +173,7 @@ def run(model: str, logs: dict[str, Path], rounds: int, output: Path) -> None:
                     "max_relative_error": metrics.max_relative_error,
                 }
             )
-        variants = Variants(places.imported(model), libraries, fingerprint, measuring.seed)
+        variants = Variants(places.imported(model), libraries, fingerprint, measuring)
         del variants.runs["untuned"]
         samples = variants.measured(rounds)
     full_s = rows[-1]["tuning_s"]

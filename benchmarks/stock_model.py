@@ -240,7 +240,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 f"above {bound:.1e}"
             )
         libraries = {"stock": library, **libraries}
-        variants = Variants(imported, libraries, fingerprint, options.seed)
+        variants = Variants(imported, libraries, fingerprint, options)
         error = max(error, *(variants.relative_error(name) for name in libraries))
         samples_s = variants.measured(options.rounds)
     conditions = conditions_of(fingerprint, options, arguments.trials)

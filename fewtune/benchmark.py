@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,13 @@ class BenchmarkOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     rounds: int = Field(default=30, ge=3, le=10_000, description="rounds of all variants in turn")
+    copies: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="copies of every library, and of onnxruntime's session, that take turns: how "
+        "fast weights are read depends on the memory that they happen to get",
+    )
     seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the random inputs")
 
 
@@ -51,7 +59,7 @@ class Variants:
     libraries : dict of Path
         Exported libraries by variant name.
     fingerprint : Fingerprint
-    seed : int
+    options : BenchmarkOptions
     """
 
     def __init__(
@@ -59,24 +67,26 @@ class Variants:
         import_directory: Path,
         libraries: dict[str, Path],
         fingerprint: Fingerprint,
-        seed: int,
+        options: BenchmarkOptions,
     ) -> None:
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
         inputs = ImportReport.read(import_directory).inputs
-        feeds = reference.random_inputs(inputs, seed)
-        self._ordered = [feeds[spec.name] for spec in inputs]
+        feeds = reference.random_inputs(inputs, options.seed)
+        ordered = [feeds[spec.name] for spec in inputs]
+        model, copies = import_directory / REFERENCE, range(options.copies)
         untuned = build_executable(read_lowered(import_directory), target)
-        self._compiled = {"untuned": CompiledModel(untuned, target)}
+        self._compiled = {"untuned": [CompiledModel(untuned, target)]}
         for name, library in libraries.items():
-            self._compiled[name] = CompiledModel(library, target)
-        session = reference.OnnxruntimeSession(import_directory / REFERENCE, fingerprint.threads)
-        self.runs: dict[str, Callable[[], object]] = {}
+            self._compiled[name] = [CompiledModel(library, target) for _ in copies]
+        sessions = [reference.OnnxruntimeSession(model, fingerprint.threads) for _ in copies]
+        self.runs: dict[str, list[Callable[[], object]]] = {}
         for name, compiled in self._compiled.items():
-            compiled.set_inputs(self._ordered)
-            self.runs[name] = compiled.run
-        self.runs["onnxruntime"] = lambda: session.run(feeds)
-        self._expected = session.run(feeds)
+            for copy in compiled:
+                copy.set_inputs(ordered)
+            self.runs[name] = [copy.run for copy in compiled]
+        self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
+        self._expected = sessions[0].run(feeds)
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale."""
@@ -86,7 +96,7 @@ class Variants:
 
     def relative_error(self, name: str) -> float:
         """Largest relative error of a variant against onnxruntime on the measured inputs."""
-        actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name].run()]
+        actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name][0].run()]
         return reference.relative_error(actual, self._expected)
 
 
@@ -120,7 +130,7 @@ def benchmark_model(
     """
     compiled = CompileReport.read(compile_directory)
     variants = Variants(
-        import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options.seed
+        import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
     )
     error = variants.relative_error("tuned")
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
@@ -219,5 +229,6 @@ def conditions_of(
         date=now.strftime("%Y-%m-%dT%H:%MZ"),
         trials_per_task=trials_per_task,
         rounds=options.rounds,
+        copies=options.copies,
         seed=options.seed,
     )

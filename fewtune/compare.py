@@ -35,7 +35,7 @@ def compare_strategies(
         name: folder / CompileReport.read(folder).library
         for name, folder in compile_directories.items()
     }
-    variants = Variants(import_directory, libraries, fingerprint, options.seed)
+    variants = Variants(import_directory, libraries, fingerprint, options)
     error = max(variants.relative_error(name) for name in libraries)
     samples = variants.measured(options.rounds)
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}

@@ -5,6 +5,10 @@ runs every variant, in an order that turns, and ratios are taken round by round,
 meets all variants alike. Variants that are compared closely, and share their threads, take several
 short turns a round: on a shared host the speed of the machine changes many times a second, and
 short turns leave the ratio less than half the spread that one turn a round does.
+
+How fast a library reads its weights depends on the memory that they happened to get: copies of one
+library, in one process, differ by up to 1.7 % for as long as they live. Of a variant there may
+therefore be several copies, which take turns by rounds.
 """
 
 from __future__ import annotations
@@ -38,17 +42,22 @@ _TURNS_S = 0.5
 _LEAST_TURNS, _MOST_TURNS = 2, 8
 
 Clock = Callable[[], float]
+Run = Callable[[], object]
 Samples = dict[str, list[float]]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """How one variant is run: seconds of a call, and how often it is called."""
+    """How one variant is run: its copies, seconds of a call, and how often it is called."""
 
-    run: Callable[[], object]
+    copies: Sequence[Run]
     call_s: float
     rounds: int
+
+    def copy(self, number: int) -> Run:
+        """The one whose turn it is."""
+        return self.copies[number % len(self.copies)]
 
     @property
     def warming(self) -> int:
@@ -75,7 +84,7 @@ class _Variant:
 
 
 def interleave(
-    variants: dict[str, Callable[[], object]],
+    variants: dict[str, Run | Sequence[Run]],
     rounds: int,
     clock: Clock = time.perf_counter,
     for_scale: frozenset[str] = frozenset(),
@@ -85,8 +94,8 @@ def interleave(
 
     Parameters
     ----------
-    variants : dict of callable
-        Each runs the model once and returns when it is done.
+    variants : dict of callable, or of sequence of callable
+        Each runs the model once and returns when it is done; several are copies of one variant.
     rounds : int
     clock : callable
         Monotonic seconds.
@@ -104,15 +113,19 @@ def interleave(
     """
     ready: dict[str, _Variant] = {}
     samples: Samples = {name: [] for name in variants}
-    for name, run in variants.items():
-        (first_s,) = _timed(run, 1, clock)
+    for name, runs in variants.items():
+        copies = [runs] if callable(runs) else list(runs)
+        (first_s,) = _timed(copies[0], 1, clock)
         if name in for_scale and first_s > _VERY_SLOW_S:
             samples[name] = [first_s]
-            ready[name] = _Variant(run, first_s, rounds=0)
+            ready[name] = _Variant(copies, first_s, rounds=0)
             continue
-        (once_s,) = _timed(run, 1, clock)
+        # A first call touches memory for the first time.
+        for copy in copies[1:]:
+            copy()
+        (once_s,) = _timed(copies[0], 1, clock)
         few = once_s > _SLOW_S and name in for_scale
-        ready[name] = _Variant(run, once_s, min(rounds, _SLOW_ROUNDS) if few else rounds)
+        ready[name] = _Variant(copies, once_s, min(rounds, _SLOW_ROUNDS) if few else rounds)
     alone = [[name] for name in variants if name not in together]
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone
@@ -128,24 +141,25 @@ def interleave(
 def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     """The calls of one round of variants that share their threads, or of one variant."""
     names = _turned(list(group), index)
+    # The next copy when everybody has been the first once.
+    runs = {name: group[name].copy(index // len(names)) for name in names}
     first = group[names[0]]
     time.sleep(_SETTLE_S)
     for _ in range(first.warming):
-        first.run()
+        runs[names[0]]()
     if len(names) == 1:
-        return {names[0]: _timed(first.run, first.calls, clock)}
+        return {names[0]: _timed(runs[names[0]], first.calls, clock)}
     taken: Samples = {name: [] for name in names}
     fitting = round(_TURNS_S / max(sum(variant.turn_s for variant in group.values()), 1e-6))
     for turn in range(max(_LEAST_TURNS, min(_MOST_TURNS, fitting))):
         for name in _turned(names, turn):
-            variant = group[name]
-            for _ in range(variant.warming_of_a_turn):
-                variant.run()
-            taken[name] += _timed(variant.run, variant.calls_of_a_turn, clock)
+            for _ in range(group[name].warming_of_a_turn):
+                runs[name]()
+            taken[name] += _timed(runs[name], group[name].calls_of_a_turn, clock)
     return taken
 
 
-def _timed(run: Callable[[], object], calls: int, clock: Clock) -> list[float]:
+def _timed(run: Run, calls: int, clock: Clock) -> list[float]:
     """Seconds of each of some calls in a row."""
     taken = []
     for _ in range(calls):

@@ -179,9 +179,10 @@ def conditions_text(conditions: Conditions) -> str:
     """Under which figures hold, in one line of text without its end."""
     machine = conditions.fingerprint
     versions = ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))
+    copies = f" of {conditions.copies} copies" if conditions.copies > 1 else ""
     return (
         f"{machine.device}, target {target_name(machine.target)}, {machine.threads} threads; "
-        f"{conditions.trials_per_task} trials a task, {conditions.rounds} rounds, "
+        f"{conditions.trials_per_task} trials a task, {conditions.rounds} rounds{copies}, "
         f"seed {conditions.seed}; {conditions.date}; {versions}"
     )
 

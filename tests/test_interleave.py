@@ -126,6 +126,27 @@ def test_variants_that_share_their_threads_take_short_turns() -> None:
     assert ran == "aabboo" + "oo" + "aaa" + "aabbbbaa" * 2 + "bbb" + "bbaaaabb" * 2 + "oo"
 
 
+def test_copies_of_a_variant_take_turns_by_rounds() -> None:
+    clock = FakeClock()
+    copies = [clock.variant(name, call_s) for name, call_s in (("a", 0.2), ("b", 0.3))]
+    alone = {"slow": clock.variant("c", 6.0), "pair": copies}
+    found = interleave(alone, 4, clock, for_scale=frozenset({"slow"}))
+    # Each was called before anything is measured; then one after the other.
+    assert found == {"slow": [6.0], "pair": pytest.approx([0.2, 0.3, 0.2, 0.3])}
+    assert "".join(clock.ran) == "c" + "aba" + "aabb" * 2
+
+
+def test_every_copy_is_the_first_of_a_round_once() -> None:
+    clock = FakeClock()
+    pairs = {name: [clock.variant(f"{name}{n}", 0.6) for n in (1, 2)] for name in "ab"}
+    interleave(pairs, 4, clock, together=frozenset("ab"))
+    turns = clock.turns()
+    assert turns[:6] == ["a1", "a2", "a1", "b1", "b2", "b1"]
+    # Rounds of two turns each, in which only copies of one number meet.
+    rounds = [["a1", "b1", "a1"], ["b1", "a1", "b1"], ["a2", "b2", "a2"], ["b2", "a2", "b2"]]
+    assert turns[6:] == [each for group in rounds for each in group]
+
+
 def test_a_turn_of_a_small_model_begins_with_calls_that_bring_its_weights_back() -> None:
     clock = FakeClock()
     variants = {name: clock.variant(name, 0.003) for name in "ab"}

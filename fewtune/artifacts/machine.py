@@ -52,4 +52,5 @@ class Conditions(Part):
     date: str = Field(description="UTC, ISO 8601, to the minute")
     trials_per_task: int
     rounds: int
+    copies: int = Field(default=1, description="of each variant, which took turns by rounds")
     seed: int

@@ -70,7 +70,7 @@ class TuneOptions(BaseModel):
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     least_gain: float = Field(
-        default=0.015,
+        default=0.03,
         ge=0,
         lt=1,
         description="end the run when the next batch promises less than this part of the model's "
@@ -100,7 +100,7 @@ class ShareOptions(BaseModel):
         description="schedules drawn by rule that are rated beside the shared ones",
     )
     trials_per_task: int = Field(
-        default=2,
+        default=3,
         ge=1,
         le=100_000,
         description="how many candidates are measured: the donor's best, and beside it those that "
