@@ -122,7 +122,8 @@ def run(arguments: argparse.Namespace) -> None:
         libraries = {name: each.library for name, each in ready.items()}
         folder = places.compiled(model, "selective")
         libraries[RUN] = folder / CompileReport.read(folder).library
-        measuring = BenchmarkOptions(rounds=arguments.rounds)
+        # Many libraries are in memory at once.
+        measuring = BenchmarkOptions(rounds=arguments.rounds, copies=1)
         groups = measure(libraries, full, fingerprint, measuring, arguments.at_once)
     rows = {name: each.row for name, each in ready.items()}
     rows[RUN] = row_of_run(Metrics.read(places.benchmarked(model, "selective")), full)

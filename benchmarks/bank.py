@@ -190,7 +190,7 @@ def run(model: str, logs: dict[str, Path], rounds: int, output: Path) -> None:
         "bank_of": sorted(logs),
         "onnxruntime_latency_ms": interleave.latency_stats(samples["onnxruntime"]).median_ms,
         "rows": rows,
-        "conditions": conditions_of(fingerprint, measuring, trials_per_task).model_dump(
+        "conditions": conditions_of(fingerprint, variants.options, trials_per_task).model_dump(
             mode="json"
         ),
     }

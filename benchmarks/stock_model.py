@@ -243,7 +243,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         variants = Variants(imported, libraries, fingerprint, options)
         error = max(error, *(variants.relative_error(name) for name in libraries))
         samples_s = variants.measured(options.rounds)
-    conditions = conditions_of(fingerprint, options, arguments.trials)
+    conditions = conditions_of(fingerprint, variants.options, arguments.trials)
     return result_of(model, tuned, rest, selective, samples_s, error, conditions)
 
 

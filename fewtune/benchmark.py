@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune import interleave, kernel_report
@@ -32,6 +33,9 @@ from fewtune.model.relax_import import REFERENCE, read_lowered
 from fewtune.peak import Peak, PeakMeter, peak_meter
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import set_threads
+
+# Of a weight.
+_BYTES = 4
 
 
 class BenchmarkOptions(BaseModel):
@@ -60,6 +64,11 @@ class Variants:
         Exported libraries by variant name.
     fingerprint : Fingerprint
     options : BenchmarkOptions
+
+    Attributes
+    ----------
+    options : BenchmarkOptions
+        With as many copies as there are.
     """
 
     def __init__(
@@ -71,10 +80,12 @@ class Variants:
     ) -> None:
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
-        inputs = ImportReport.read(import_directory).inputs
+        imported = ImportReport.read(import_directory)
+        inputs = imported.inputs
+        self.options = _with_room(options, imported.parameters, len(libraries) + 1)
         feeds = reference.random_inputs(inputs, options.seed)
         ordered = [feeds[spec.name] for spec in inputs]
-        model, copies = import_directory / REFERENCE, range(options.copies)
+        model, copies = import_directory / REFERENCE, range(self.options.copies)
         untuned = build_executable(read_lowered(import_directory), target)
         self._compiled = {"untuned": [CompiledModel(untuned, target)]}
         for name, library in libraries.items():
@@ -98,6 +109,13 @@ class Variants:
         """Largest relative error of a variant against onnxruntime on the measured inputs."""
         actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name][0].run()]
         return reference.relative_error(actual, self._expected)
+
+
+def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:
+    """Options with no more copies than half of the free memory holds the weights of."""
+    room = psutil.virtual_memory().available // 2
+    fitting = max(1, room // max(1, variants * _BYTES * parameters))
+    return options.model_copy(update={"copies": min(options.copies, fitting)})
 
 
 def benchmark_model(
@@ -132,7 +150,7 @@ def benchmark_model(
     variants = Variants(
         import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
     )
-    error = variants.relative_error("tuned")
+    error, options = variants.relative_error("tuned"), variants.options
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     del variants, meter

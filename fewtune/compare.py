@@ -62,7 +62,7 @@ def compare_strategies(
         selective_trials=selective.trials,
         max_relative_error=error,
         conditions=conditions_of(
-            fingerprint, options, reports["selective"].conditions.trials_per_task
+            fingerprint, variants.options, reports["selective"].conditions.trials_per_task
         ),
     )
     comparison.write(directory)

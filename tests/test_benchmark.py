@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fewtune import benchmark
 from fewtune.artifacts import (
     BenchmarkReport,
+    CompileReport,
+    ImportReport,
     Metrics,
     ModelFinal,
     ShareReport,
     TunedTask,
     TuneReport,
 )
-from fewtune.benchmark import BenchmarkOptions, benchmark_model
+from fewtune.benchmark import BenchmarkOptions, Variants, benchmark_model
 from fewtune.compare import compare_strategies
 from fewtune.compile import CompileOptions, compile_model
 from tests import tuned_tiny
@@ -115,6 +119,28 @@ def test_the_report_says_how_finals_ended() -> None:
     (remark,) = [text for text in report.remarks if "contested" in text]
     assert remark.startswith("1 of 2 contested tasks have the schedule that was the fastest")
     assert f"- {remark}\n" in (directory / "report.md").read_text()
+
+
+def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, _ = benchmarked()
+    assert report.conditions.copies == OPTIONS.copies == 3
+    parameters = ImportReport.read(tuned_tiny.imported()).parameters
+    # Half of it holds the weights of one library and of onnxruntime twice.
+    room = SimpleNamespace(available=2 * 4 * parameters * 2 * 2)
+    monkeypatch.setattr(benchmark.psutil, "virtual_memory", lambda: room)
+    variants = Variants(
+        tuned_tiny.imported(),
+        {"tuned": compiled() / CompileReport.read(compiled()).library},
+        tuned_tiny.fingerprint(),
+        OPTIONS,
+    )
+    assert {name: len(runs) for name, runs in variants.runs.items()} == {
+        "untuned": 1,
+        "tuned": 2,
+        "onnxruntime": 2,
+    }
+    assert variants.options.copies == 2
+    assert [len(taken) for taken in variants.measured(3).values()] == [3, 3, 3]
 
 
 def test_metrics_hold_the_same_figures() -> None:
