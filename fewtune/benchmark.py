@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,11 +30,9 @@ from fewtune.machine import target_from_json
 from fewtune.model import reference
 from fewtune.model.relax_import import REFERENCE, read_lowered
 from fewtune.peak import Peak, PeakMeter, peak_meter
+from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import set_threads
-
-# Of a weight.
-_BYTES = 4
 
 
 class BenchmarkOptions(BaseModel):
@@ -91,7 +88,7 @@ class Variants:
         for name, library in libraries.items():
             self._compiled[name] = [CompiledModel(library, target) for _ in copies]
         sessions = [reference.OnnxruntimeSession(model, fingerprint.threads) for _ in copies]
-        self.runs: dict[str, list[Callable[[], object]]] = {}
+        self.runs: dict[str, list[interleave.Run]] = {}
         for name, compiled in self._compiled.items():
             for copy in compiled:
                 copy.set_inputs(ordered)
@@ -114,7 +111,7 @@ class Variants:
 def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:
     """Options with no more copies than half of the free memory holds the weights of."""
     room = psutil.virtual_memory().available // 2
-    fitting = max(1, room // max(1, variants * _BYTES * parameters))
+    fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
     return options.model_copy(update={"copies": min(options.copies, fitting)})
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fewtune.model.winograd import TYPE, filled
-from fewtune.task.analysis import cost_bytes
+from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 from fewtune.tvm_runtime import relax, te, tvm
 
 UNPADDED = "unpadded"
-BYTES = 4
 # Parts of the throughput of full vectors, guessed from few kernels (1000 filters in half vectors
 # took 1.35 times as long as 1008 in full ones): of halves and quarters, and of shorter ones.
 _PART_VECTOR, _NO_VECTOR = 0.6, 0.3
@@ -80,12 +79,12 @@ class Filters:
         """Roughly the time it takes as it is, in the bytes that memory moves in it."""
         has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
         pace = _PART_VECTOR if has_vectors else _NO_VECTOR
-        return cost_bytes(self.flops / pace, BYTES * self._elements())
+        return cost_bytes(self.flops / pace, FLOAT32_BYTES * self._elements())
 
     def _padded_cost(self) -> float:
         """The same of the padded one, whose result is written once more and read again."""
         elements = self._elements() + self.points * (self.padded + self.filters)
-        return cost_bytes(self.flops + self.added_flops, BYTES * elements, calls=2)
+        return cost_bytes(self.flops + self.added_flops, FLOAT32_BYTES * elements, calls=2)
 
     def _elements(self) -> float:
         return plain_elements(self.given, self.depth, self.filters, self.points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fewtune.model.padding import BYTES, Legalizer, known_weights, plain_elements
+from fewtune.model.padding import Legalizer, known_weights, plain_elements
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
@@ -17,7 +17,7 @@ from fewtune.model.winograd import (
     transformed_output,
     transformed_weights,
 )
-from fewtune.task.analysis import cost_bytes
+from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 from fewtune.tvm_runtime import relax
 
 # Of what lies between the transforms: a large image's tiles are not to fill the memory.
@@ -42,12 +42,12 @@ def cost(convolution: Convolution, m: int) -> float:
     if m == 0:
         filters = convolution.filters
         elements = plain_elements(given, convolution.depth, filters, result // filters)
-        return cost_bytes(convolution.flops, BYTES * elements)
+        return cost_bytes(convolution.flops, FLOAT32_BYTES * elements)
     tiles = convolution.tile_points(m) * channels
     products = convolution.tile_points(m) * convolution.padded_filters
     weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
     elements = given + tiles + weights / 2 + products + result
-    return cost_bytes(convolution.product_flops(m), BYTES * elements, calls=3)
+    return cost_bytes(convolution.product_flops(m), FLOAT32_BYTES * elements, calls=3)
 
 
 def best_tile(convolution: Convolution) -> int:
@@ -62,7 +62,7 @@ def best_tile(convolution: Convolution) -> int:
 def between_bytes(convolution: Convolution, m: int) -> int:
     """Bytes of the transformed tiles and of their products, which the plain sum does not need."""
     channels = convolution.shape[3] + convolution.padded_filters
-    return BYTES * convolution.tile_points(m) * channels
+    return FLOAT32_BYTES * convolution.tile_points(m) * channels
 
 
 class Chooser:

@@ -30,13 +30,13 @@ from fewtune.schedule.program import (
     Point,
     Program,
 )
+from fewtune.task.analysis import FLOAT32_BYTES
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
 # one: outer, inner.
 _THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
 _OUTER, _INNER = range(REDUCTION_LEVELS)
 _REGISTER = (_ROWS, _VECTOR)
-_BYTES = 4
 # What stands for no location to choose, and for one that is open.
 _NOWHERE, _ANYWHERE = -3, 7
 
@@ -191,7 +191,7 @@ class DecisionFeatures:
     def _of_task(self, streamed: frozenset[int], is_cold: bool) -> list[float]:
         extents = [np.array([extent]) for extent in self._extents]
         sizes = [
-            float(_log2(_BYTES * _touched(walk, extents))[0]) if walk is not None else 0.0
+            float(_log2(FLOAT32_BYTES * _touched(walk, extents))[0]) if walk is not None else 0.0
             for walk in (self._weights, self._data, self._results)
         ]
         counts = [
@@ -217,7 +217,7 @@ class DecisionFeatures:
                 count([axis], *(reduced if axis in self._reduced else spatial))
                 for axis in range(len(self._extents))
             ]
-            return _log2(_BYTES * _touched(walk, iterations))
+            return _log2(FLOAT32_BYTES * _touched(walk, iterations))
 
         vector, rows, groups, lanes = [self._vector], self._rows, self._groups, self._lanes
         elements = count(vector, *_REGISTER)

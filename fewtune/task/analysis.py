@@ -13,6 +13,7 @@ from fewtune.tvm_runtime import tvm
 _FLOPS_PER_BYTE = 8.0
 # A kernel call costs about 5 microseconds of thread start, the time of 150 kB.
 _CALL_BYTES = 150_000
+FLOAT32_BYTES = 4
 
 _FAMILIES = (
     ("conv2d_transpose", r"conv2d_transpose"),
