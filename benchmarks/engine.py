@@ -133,9 +133,9 @@ def compare(stock: Run, ours: Run, task: Task, pool: WorkerPool) -> float:
     """Stock's best time over ours, both measured again in turns."""
     if stock.best is None or ours.best is None:
         return math.inf if ours.best is not None else 0.0
-    outcomes = Measurer(pool).duel(
-        [stock.best, ours.best], module_specs(task.mod), rounds=25, round_s=0.01
-    )
+    measurer = Measurer(pool)
+    both = measurer.build([stock.best, ours.best])
+    outcomes = measurer.duel(both, module_specs(task.mod), rounds=25, round_s=0.01)
     return outcomes[0].median_s / outcomes[1].median_s
 
 

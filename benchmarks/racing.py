@@ -80,7 +80,8 @@ def main() -> None:
                 beside = Measurer(pool, overlap=True).measure(modules, everyone, nobody)
                 beside_s = time.perf_counter() - began
                 order = np.argsort([outcome.median_s for outcome in raced])[:_FINALISTS]
-                finals = Measurer(pool).duel([modules[i] for i in order], specs)
+                closing = Measurer(pool)
+                finals = closing.duel(closing.build([modules[i] for i in order]), specs)
                 kept = int(order[int(np.argmin([outcome.median_s for outcome in finals]))])
                 both = [
                     (b.median_s / a.median_s)

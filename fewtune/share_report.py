@@ -21,7 +21,7 @@ from fewtune.tuning.measure import Outcome
 from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState, TaskState
 
-_REFINEMENT, _FINALS = "refinement", "finals in the model"
+_REFINEMENT, _DUELS, _FINALS = "refinement", "duels", "finals in the model"
 _RULES = {
     sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
@@ -34,6 +34,9 @@ _RULES = {
     f"{sharing.FAR:.0%} also the next most similar representatives",
     _REFINEMENT: "small batches where the model gains most, until one promises less than "
     "share_schedules.least_gain of its latency; representatives, too, go on from what they have",
+    _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
+    "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
+    "the race is slower here than the winner of the duel",
     _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
     "share_schedules.finals) take turns in the model; the fastest there is taken",
 }
@@ -96,19 +99,30 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     """What each round cost and gained, in their order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
     held = _held(events)
+    duels = [event for event in events if event["kind"] == "finals"]
     names = [
         name
         for name in _RULES
-        if (taken or name != sharing.KNOWN) and (held is not None or name != _FINALS)
+        if (taken or name != sharing.KNOWN)
+        and (held is not None or name != _FINALS)
+        and (duels or name != _DUELS)
     ]
     spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
     for event, saved_s in _steps(state, events):
+        if event["kind"] == "finals":
+            continue
         name = event.get("round", _REFINEMENT)
         spent_s[name] += sum(event["phases"].values())
         trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])
         gained_s[name] += saved_s
+    for event in duels:
+        medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
+        spent_s[_DUELS] += sum(event["phases"].values())
+        touched[_DUELS].add(event["task"])
+        if medians_s:
+            gained_s[_DUELS] += calls * (next(iter(medians_s.values())) - min(medians_s.values()))
     for event in events:
         if event["kind"] == "phases":
             # Default schedules belong to what they were measured for.

@@ -54,12 +54,19 @@ def state() -> RunState:
     return made
 
 
-def test_a_final_is_paid_for_and_counts() -> None:
-    *_, refinement = share_rounds(state(), EVENTS)
+def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it() -> None:
+    lost = {**EVENTS[-1], "medians_s": {trial("lucky", 0.0).key: 4.5, trial("known", 0.0).key: 4.0}}
+    *_, refinement, duels = share_rounds(state(), [*EVENTS[:-1], lost])
     assert (refinement.name, refinement.tasks, refinement.trials) == ("refinement", 1, 1)
-    assert refinement.spent_s == 2.0
-    # Of 4 s, twice in the model, 3.5 are left.
-    assert refinement.gained_ms == pytest.approx(1000.0)
+    assert (duels.name, duels.tasks, duels.trials) == ("duels", 1, 0)
+    assert refinement.spent_s == duels.spent_s == 1.0
+    # Of 4 s, twice in the model, the race's lucky winner left 3; of 4.5 in the duel, 4 are left.
+    assert (refinement.gained_ms, duels.gained_ms) == pytest.approx((2000.0, 1000.0))
+    assert share_rounds(state(), EVENTS)[-1].gained_ms == 0
+    # One that could not be held is paid for all the same.
+    unheld = {**lost, "medians_s": {}}
+    assert share_rounds(state(), [*EVENTS[:-1], unheld])[-1].gained_ms == 0
+    assert [line.name for line in share_rounds(state(), EVENTS[:-1])][-1] == "refinement"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -20,6 +20,7 @@ from fewtune.artifacts import Curve, TuneReport
 from fewtune.errors import JournalError
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
+from fewtune.tuning.handle import Built
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, best_trials
 from fewtune.tuning.measure import Outcome, Phases, Specs
@@ -44,6 +45,7 @@ class CountingMeasurer:
     """
 
     def __init__(self) -> None:
+        self.pool = tuned_tiny.pool()
         self.phases = Phases()
         self.failures: Counter[str] = Counter()
         self.repeats = 0
@@ -56,16 +58,20 @@ class CountingMeasurer:
         specs: list[Specs],
         best_s: list[float | None],
         races: list[str] | None = None,
+        keys: list[tuple[str, str]] | None = None,
     ) -> list[Outcome]:
         assert len(modules) == len(specs) == len(best_s)
-        assert races is None or len(races) == len(modules)
+        assert all(each is None or len(each) == len(modules) for each in (races, keys))
         self.now_s += BATCH_S
         self.repeats += 1
         return [Outcome([1e-3]) for _ in modules]
 
-    def duel(self, modules: list[tvm.IRModule], specs: Specs) -> list[Outcome]:
+    def build(self, wanted: list[Built | tvm.IRModule]) -> list[Built | tvm.IRModule]:
+        return wanted
+
+    def duel(self, contestants: list[Built | tvm.IRModule], specs: Specs) -> list[Outcome]:
         assert specs
-        return [Outcome([1e-3 + place * 1e-4]) for place, _ in enumerate(modules)]
+        return [Outcome([1e-3 + place * 1e-4]) for place, _ in enumerate(contestants)]
 
 
 def session(path: Path, names: str, **changed: object) -> Session:

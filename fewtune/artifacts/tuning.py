@@ -96,7 +96,9 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
 class ShareRound(Part):
     """What one round of sharing cost, and what it took off the model's estimated latency."""
 
-    name: Literal["known", "first donors", "second donors", "refinement", "finals in the model"]
+    name: Literal[
+        "known", "first donors", "second donors", "refinement", "duels", "finals in the model"
+    ]
     rule: str
     tasks: int = Field(description="tasks that it measured candidates of, or took over")
     trials: int

@@ -17,6 +17,10 @@ from fewtune.tvm_runtime import ms, tvm
 
 Specs = list[tuple[list[int], str]]
 
+# Of a duel; and how many of them one worker has before the next one's turn.
+_ROUNDS, _ROUND_S = 6, 0.001
+_ROUNDS_A_VISIT = 2
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -114,6 +118,7 @@ class Measurer:
         specs: list[Specs],
         best_s: list[float | None],
         races: Sequence[Hashable] | None = None,
+        keys: Sequence[tuple[str, str]] | None = None,
     ) -> list[Outcome]:
         """Build and race candidates.
 
@@ -129,6 +134,8 @@ class Measurer:
         races : sequence of hashable, optional
             Which race each runs in: candidates of several tasks are not to be held to each other.
             One for all unless given.
+        keys : sequence of tuple of str, optional
+            Workload and trace of each, by which the fastest are kept (`fewtune.tuning.kept`).
 
         Returns
         -------
@@ -151,6 +158,8 @@ class Measurer:
             bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
+            elif keys is not None and isinstance(result, Built):
+                self.pool.kept.take(*keys[place], result, outcome.median_s)
             outcomes.append(outcome)
         started = time.perf_counter()
         self.pool.tidy()
@@ -188,35 +197,75 @@ class Measurer:
         self.phases.build_s += time.perf_counter() - started - batch.device_s
         return [outcomes[place] for place in range(len(payload))]
 
+    def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
+        """Get candidates ready for duels, on all workers at once; what is built stays as it is."""
+        ready: dict[int, Built | Failure] = {}
+        modules = {}
+        for place, each in enumerate(wanted):
+            if isinstance(each, Built):
+                ready[place] = each
+            else:
+                modules[place] = each
+        with self.phases.timed("build_s"):
+            built = self.pool.build([tvm.ir.save_json(module) for module in modules.values()])
+        ready.update(zip(modules, built, strict=True))
+        return [ready[place] for place in range(len(wanted))]
+
     def duel(
-        self, modules: list[tvm.IRModule], specs: Specs, rounds: int = 10, round_s: float = 0.008
+        self,
+        contestants: Sequence[Built | Failure],
+        specs: Specs,
+        rounds: int = _ROUNDS,
+        round_s: float = _ROUND_S,
     ) -> list[Outcome]:
-        """Measure candidates of one task interleaved, to tell which is really the fastest."""
-        started = time.perf_counter()
-        built = self.pool.build([tvm.ir.save_json(module) for module in modules], only=0)
-        alive = [place for place, result in enumerate(built) if isinstance(result, Built)]
-        outcomes = [Outcome(None, "build_error") for _ in modules]
-        self.phases.build_s += time.perf_counter() - started
-        started = time.perf_counter()
-        numbers = [built[place].number for place in alive]  # type: ignore[union-attr]
-        try:
-            samples = self.pool.handles[0].call(
-                "duel",
-                numbers,
-                specs,
-                rounds,
-                round_s,
-                self.cold_weights,
-                timeout_s=60 + 2 * rounds,
-            )
-        except (WorkerLostError, RequestFailedError) as fault:
-            samples = []
-            outcomes = [Outcome(None, "runtime_error", str(fault)) for _ in modules]
-        for place, sample in zip(alive, samples, strict=False):
-            outcomes[place] = Outcome(sample)
-        self.phases.run_s += time.perf_counter() - started
-        self.pool.tidy()
-        return outcomes
+        """Measure candidates of one task in turns, to tell which is really the fastest.
+
+        Those of one worker take turns in it, and the workers take turns.
+
+        Parameters
+        ----------
+        contestants : sequence of Built or Failure
+            As `build` gave them.
+        specs : Specs
+        rounds : int
+        round_s : float
+            Seconds of a candidate a round; at least one call.
+
+        Returns
+        -------
+        outcomes : list of Outcome
+            A sample a round. Where a worker failed, all of them failed: what one of them did not
+            take part in was no duel.
+        """
+        outcomes = [Outcome.failed(c) if isinstance(c, Failure) else None for c in contestants]
+        samples: list[list[float]] = [[] for _ in contestants]
+        places: dict[int, dict[int, int]] = {}
+        for place, each in enumerate(contestants):
+            if isinstance(each, Built):
+                places.setdefault(each.worker, {})[place] = each.number
+        workers = list(places)
+        with self.phases.timed("run_s"):
+            for done in range(0, rounds, _ROUNDS_A_VISIT):
+                workers = [*workers[1:], *workers[:1]]
+                for worker in workers:
+                    try:
+                        taken = self.pool.handles[worker].call(
+                            "duel",
+                            list(places[worker].values()),
+                            specs,
+                            min(_ROUNDS_A_VISIT, rounds - done),
+                            round_s,
+                            self.cold_weights,
+                            timeout_s=60 + 2 * _ROUNDS_A_VISIT,
+                        )
+                    except (WorkerLostError, RequestFailedError) as fault:
+                        return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
+                    for place, sample in zip(places[worker], taken, strict=True):
+                        samples[place] += sample
+        return [
+            Outcome(sample) if outcome is None else outcome
+            for outcome, sample in zip(outcomes, samples, strict=True)
+        ]
 
     def _race(
         self, result: Built | Failure, payload: str, specs: Specs, bar: float | None

@@ -21,12 +21,15 @@ from fewtune.tuning.handle import (
     WorkerLostError,
     WorkerOptions,
 )
+from fewtune.tuning.kept import Kept
 from fewtune.tuning.nursery import Nursery
 
 # Workers that a call of `WorkerPool.build` may lose before they take a candidate.
 _MOST_IDLE_DEATHS = 5
 _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
+# Builds of a task that live on: as many as meet in a duel.
+MOST_KEPT = 4
 
 
 class WorkerPool:
@@ -43,6 +46,11 @@ class WorkerPool:
     options : WorkerOptions
     nursery : Nursery, optional
         Forks the workers; without one, each starts as a new process.
+
+    Attributes
+    ----------
+    kept : Kept
+        What is not dropped between batches.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class WorkerPool:
             WorkerHandle(target_json, threads, self.options, nursery)
             for _ in range(max(1, workers))
         ]
+        self.kept = Kept(MOST_KEPT)
         self._next_number = 0
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         for handle in self.handles:
@@ -162,11 +171,17 @@ class WorkerPool:
         self._build_s.append(build_s)
         return Built(index, number, build_s, handle.lives)
 
+    def kept_build(self, workload: str, key: str) -> Built | None:
+        """The build of a task's trace, if a worker still has it."""
+        built = self.kept.find(workload, key)
+        is_lost = built is None or self.handles[built.worker].lost_since(built)
+        return None if is_lost else built
+
     def tidy(self) -> None:
-        """Drop what was built; replace workers that are too old or too large."""
-        for handle in self.handles:
+        """Drop what was built and is not kept; replace workers that are too old or too large."""
+        for index, handle in enumerate(self.handles):
             try:
-                handle.call("forget", timeout_s=10)
+                handle.call("forget", self.kept.numbers(index), timeout_s=10)
                 resident = handle.call("resident_bytes", timeout_s=10)
             except (WorkerLostError, RequestFailedError):
                 handle.kill()

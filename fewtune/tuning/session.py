@@ -8,7 +8,6 @@ starts from the best of them.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,23 +18,24 @@ from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
+from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
-from fewtune.tuning.log import Trial, replay, trace_key
+from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.patience import Patience
-from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.pool import MOST_KEPT, WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
 from fewtune.tuning.state import Earlier, RunState, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge, Proposal, make_strategy
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
-_FINALISTS = 4
 # Race figures this near each other may be in either order.
 _CLOSE = 1.04
 _DEFAULTS_A_BATCH = 16
+_DUELS_A_BATCH = 4
 
 
 class Session:
@@ -137,8 +137,7 @@ class Session:
 
     def conclude(self) -> None:
         """What comes after it."""
-        for name in self.state.tuned:
-            self.final(self.state.tasks[name])
+        self.hold_duels([self.state.tasks[name] for name in self.state.tuned])
 
     def without_default(self) -> list[TaskState]:
         """Tasks whose default schedule was not measured, and is to be."""
@@ -236,7 +235,8 @@ class Session:
             self.show(state)
 
     def _note_batch(self, turns: list[Turn], measured: list[list[Outcome]]) -> None:
-        for turn, outcomes, spent in zip(turns, measured, parted(self.spent(), turns), strict=True):
+        parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
+        for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
             trials = [
                 Trial.of(proposal.schedule, outcome)
                 for proposal, outcome in zip(turn.proposals, outcomes, strict=True)
@@ -283,31 +283,23 @@ class Session:
         """Who is measured again: where nobody is close to a race's winner, there is no doubt."""
         ranked = state.ranked()
         bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
-        return [t for t in ranked if t.outcome.median_s <= bar_s][:_FINALISTS]
+        return [t for t in ranked if t.outcome.median_s <= bar_s][:MOST_KEPT]
 
-    def final(self, state: TaskState) -> None:
-        """Measure the fastest few again, in turn: a race's winner may have won by noise."""
-        if state.finals_s or state.crashed:
-            return
-        finalists = self.finalists(state)
-        if len(finalists) < 2:
-            return
-        self.announce(state)
-        modules = [replay(state.task.mod, trial, self.target).mod for trial in finalists]
-        outcomes = self.measurer.duel(modules, module_specs(state.task.mod))
-        medians_s = {
-            trial.key: statistics.median(outcome.run_s)
-            for trial, outcome in zip(finalists, outcomes, strict=True)
-            if outcome.run_s
-        }
-        self.note(
-            {
-                "kind": "finals",
-                "task": state.task.info.name,
-                **self.spent(),
-                "medians_s": medians_s,
-            }
-        )
+    def hold_duels(self, states: list[TaskState]) -> None:
+        """Measure the fastest few of tasks again, in turns: a race's winner may have been lucky."""
+        waiting = [s for s in states if not s.finals_s and not s.crashed]
+        duels = [Duel(state, self.finalists(state)) for state in waiting]
+        duels = [duel for duel in duels if len(duel.trials) > 1]
+        if duels:
+            count = sum(len(duel.trials) for duel in duels)
+            self.progress.say(f"{count} schedules of {len(duels)} tasks take turns")
+        for start in range(0, len(duels), _DUELS_A_BATCH):
+            batch = duels[start : start + _DUELS_A_BATCH]
+            found = measure_duels(self.measurer, self.target, batch, self.announce)
+            parts = parted(self.spent(), [len(duel.trials) for duel in batch])
+            for duel, medians_s, spent in zip(batch, found, parts, strict=True):
+                task = duel.state.task.info.name
+                self.note({"kind": "finals", "task": task, **spent, "medians_s": medians_s})
 
     def announce(self, state: TaskState) -> None:
         """Note what is about to run, so that a crash can be laid to it."""

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
-from fewtune.tuning.finals import Final, Finals
+from fewtune.tuning.finals import Final, Finals, contenders_of
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.measure import Outcome
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
-from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.pool import MOST_KEPT, WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
@@ -195,18 +195,25 @@ class Sharing(Session):
         search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
-        """Finals in the model; where none can be held, of representatives that did better."""
-        if self._are_finals_held or self._hold_finals():
-            return
-        for state in self.state.tasks.values():
-            if state.earlier and state.trials:
-                self.final(state)
+        """Finals in the model; where none are held, duels of each task's fastest."""
+        if not self._are_finals_held and not self._hold_finals():
+            self.hold_duels(list(self.state.tasks.values()))
 
     def finalists(self, state: TaskState) -> list[Trial]:
-        """What came of the refinement, if it won, beside the best of before: hours may differ."""
-        best = state.ranked()[0]
-        is_new = any(trial.key == best.key for trial in state.trials)
-        return [best, state.best_earlier] if is_new else []
+        """Who is measured again, of a task that takes enough of the model's time to matter.
+
+        Of a representative, what came of the refinement, beside the best of before: hours differ.
+        """
+        if state.taken is not None or not state.ranked():
+            return []
+        progress = [each.progress for each in self.state.tasks.values()]
+        whole_s = sum(each.weight * each.current_s for each in progress if each.bar_s is not None)
+        part = state.progress.weight * state.progress.current_s / whole_s
+        finalists = contenders_of(state.ranked(), part, MOST_KEPT)
+        if not state.earlier or any(one.key == state.best_earlier.key for one in finalists):
+            is_new = any(trial.key == one.key for trial in state.trials for one in finalists)
+            return finalists if is_new or not state.earlier else []
+        return [*finalists, state.best_earlier]
 
     def _hold_finals(self) -> bool:
         """Let the model choose among the best schedules; say whether it did."""
@@ -309,7 +316,7 @@ class Sharing(Session):
             for opening in batch
         ]
         measured = measure_together(self.measurer, turns)
-        parts = parted(self.spent(), turns)
+        parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
         for opening, outcomes, spent in zip(batch, measured, parts, strict=True):
             self._note_round(name, opening, outcomes, spent)
         for turn, outcomes in zip(turns, measured, strict=True):

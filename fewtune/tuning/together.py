@@ -54,25 +54,30 @@ def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome
             [specs[name] for name in names],
             [state.progress.bar_s for state, _ in everything],
             races=names,
+            keys=[
+                (state.task.info.workload, trace_key(proposal.schedule.trace))
+                for state, proposal in everything
+            ],
         )
     )
     return [[next(outcomes) for _ in turn.proposals] for turn in turns]
 
 
-def parted(spent: dict[str, Any], turns: list[Turn]) -> list[dict[str, Any]]:
-    """What a batch took, for the event of each turn: seconds in proportion to its candidates.
+def parted(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]:
+    """What a batch took, for the event of each task: seconds in proportion to its candidates.
 
     Parameters
     ----------
     spent : dict
         As `Session.spent` gives it.
-    turns : list of Turn
+    counts : list of int
+        Candidates of each task.
     """
-    count = sum(len(turn.proposals) for turn in turns)
+    whole = sum(counts)
     phases = Phases(**spent["phases"])
-    parts = [len(turn.proposals) / count if count else 1 / len(turns) for turn in turns]
+    parts = [count / whole if whole else 1 / len(counts) for count in counts]
     # Which of them a measurement was made again of is not told: the first event has them all.
-    repeats = [spent["repeats"], *(0 for _ in turns[1:])]
+    repeats = [spent["repeats"], *(0 for _ in counts[1:])]
     return [
         {"phases": phases.times(part).as_json(), "repeats": again}
         for part, again in zip(parts, repeats, strict=True)

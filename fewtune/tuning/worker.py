@@ -187,7 +187,7 @@ class Worker:
         samples: list[list[float]] = [[] for _ in kernels]
         calls = []
         for kernel in kernels:
-            once = self._evaluate(kernel, 1, 2)[-1]
+            (once,) = self._evaluate(kernel, 1, 1)
             calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
         for _ in range(rounds):
             for place, kernel in enumerate(kernels):
@@ -212,10 +212,10 @@ class Worker:
         """Measure the contenders in the model that was loaded."""
         return self._model.measure()
 
-    def forget(self) -> None:
-        """Drop every built candidate and buffer, and a loaded model."""
+    def forget(self, kept: list[int]) -> None:
+        """Drop every built candidate but those to be kept, every buffer, and a loaded model."""
         self._model = None
-        self._built.clear()
+        self._built = {number: self._built[number] for number in kept if number in self._built}
         self._buffers.clear()
 
     def resident_bytes(self) -> int:

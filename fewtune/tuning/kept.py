@@ -1,0 +1,58 @@
+"""Builds that live on: the fastest few of every task, ready for a duel at the end.
+
+Compiling is what most of a short session's time goes to. A schedule that is to be measured again
+beside others need not be compiled again where its worker still has it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fewtune.tuning.handle import Built
+
+
+class _Build(NamedTuple):
+    time_s: float
+    built: Built
+
+
+class Kept:
+    """Which builds the workers are to keep.
+
+    Parameters
+    ----------
+    most : int
+        Of each task; further ones push the slowest out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._builds: dict[str, dict[str, _Build]] = {}
+
+    def take(self, workload: str, key: str, built: Built, time_s: float) -> None:
+        """Take in a build that was measured.
+
+        Parameters
+        ----------
+        workload : str
+            Its task's.
+        key : str
+            Its trace.
+        built : Built
+        time_s : float
+            Of one call.
+        """
+        builds = self._builds.setdefault(workload, {})
+        builds[key] = _Build(time_s, built)
+        for slowest in sorted(builds, key=lambda each: builds[each].time_s)[self._most :]:
+            del builds[slowest]
+
+    def find(self, workload: str, key: str) -> Built | None:
+        """The build of a trace; its worker may have been replaced since."""
+        found = self._builds.get(workload, {}).get(key)
+        return found.built if found is not None else None
+
+    def numbers(self, worker: int) -> list[int]:
+        """What a worker is to keep, by its numbers."""
+        every = (each.built for builds in self._builds.values() for each in builds.values())
+        return [built.number for built in every if built.worker == worker]

@@ -1,0 +1,102 @@
+"""Closing duels: who was fast in the race is measured again, from builds that were kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tuning.duels import Duel, measure_duels
+from fewtune.tuning.handle import Built, Failure
+from fewtune.tuning.kept import Kept
+from fewtune.tuning.log import Trial
+from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.strategies import Proposal
+from fewtune.tuning.together import Turn, measure_together
+from tests import tuned_tiny
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """Two workers, so that contestants are in different ones."""
+    with WorkerPool(tuned_tiny.fingerprint().target, 1, 2) as workers:
+        yield workers
+
+
+def raced(measurer: Measurer, count: int) -> tuple[TaskState, list[Trial]]:
+    """A task with a race of a few candidates behind it: its trials, the fastest first."""
+    task = tuned_tiny.convolutions()["c"]
+    state = RunState([task], [task.info.name]).tasks[task.info.name]
+    space, random = SearchSpace(task.mod, tuned_tiny.target()), np.random.default_rng(0)
+    made = [space.make(space.random_point(random), seed) for seed in range(1, count + 1)]
+    proposals = [Proposal(each.schedule, each.point) for each in made if each.schedule is not None]
+    turn = Turn.of(state, proposals)
+    (outcomes,) = measure_together(measurer, [turn])
+    for proposal, outcome in zip(turn.proposals, outcomes, strict=True):
+        state.add(Trial.of(proposal.schedule, outcome))
+    return state, state.ranked()
+
+
+def test_the_fastest_builds_of_each_task_are_kept() -> None:
+    kept = Kept(most=2)
+    for number, time_s in enumerate([3.0, 1.0, 2.0]):
+        kept.take("conv", f"trace {number}", Built(number % 2, number, 0.1), time_s)
+    kept.take("dense", "trace 0", Built(0, 7, 0.1), 9.0)
+    assert kept.find("conv", "trace 0") is None
+    assert kept.find("conv", "trace 1") == Built(1, 1, 0.1)
+    assert kept.find("dense", "trace 1") is None
+    assert (kept.numbers(0), kept.numbers(1)) == ([2, 7], [1])
+
+
+def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
+    measurer = Measurer(pool)
+    state, ranked = raced(measurer, 6)
+    workload = state.task.info.workload
+    contestants = [pool.kept_build(workload, trial.key) for trial in ranked]
+    assert [each is not None for each in contestants] == [True] * 4 + [False] * (len(ranked) - 4)
+    before = [handle.builds for handle in pool.handles]
+    announced: list[TaskState] = []
+    duels = [Duel(state, ranked[:4])]
+    (medians_s,) = measure_duels(measurer, tuned_tiny.target(), duels, announced.append)
+    assert list(medians_s) == [trial.key for trial in ranked[:4]]
+    assert min(medians_s.values()) > 0
+    assert announced == [state]
+    assert [handle.builds for handle in pool.handles] == before
+
+
+def test_what_was_not_kept_is_built_for_the_duel(pool: WorkerPool) -> None:
+    measurer = Measurer(pool)
+    state, ranked = raced(measurer, 6)
+    pool.handles[0].kill()
+    pool.handles[1].kill()
+    assert pool.kept_build(state.task.info.workload, ranked[0].key) is None
+    duels = [Duel(state, ranked[:2])]
+    (medians_s,) = measure_duels(measurer, tuned_tiny.target(), duels, lambda _: None)
+    assert list(medians_s) == [trial.key for trial in ranked[:2]]
+
+
+def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool: WorkerPool) -> None:
+    measurer = Measurer(pool)
+    task = tuned_tiny.convolutions()["c"]
+    built = measurer.build([task.mod, task.mod])
+    assert {each.worker for each in built if isinstance(each, Built)} == {0, 1}
+    outcomes = measurer.duel(built, module_specs(task.mod), rounds=3)
+    assert [len(outcome.run_s) for outcome in outcomes] == [3, 3]
+    # What one of them did not take part in was no duel.
+    pool.handles[1].kill()
+    outcomes = measurer.duel(built, module_specs(task.mod))
+    assert [outcome.run_s for outcome in outcomes] == [None, None]
+
+
+def test_a_contestant_that_could_not_be_built_leaves_the_rest(pool: WorkerPool) -> None:
+    measurer = Measurer(pool)
+    task = tuned_tiny.convolutions()["c"]
+    (built,) = measurer.build([task.mod])
+    wrong = Failure("build_error", "made by hand")
+    first, second = measurer.duel([wrong, built], module_specs(task.mod), rounds=2)
+    assert (first.cause, first.run_s) == ("build_error", None)
+    assert len(second.run_s) == 2
