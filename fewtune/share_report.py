@@ -55,7 +55,7 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
             event["trials"], event["donors"], event["ranks"], strict=True
         ):
             origins.setdefault(Trial.from_json(entry).key, (donor, rank))
-    default_s = known.default.outcome.median_s if known.default is not None else math.inf
+    default = [known.default] if known.default is not None else []
     ranked = known.ranked()
     best = ranked[0] if ranked else None
     donor, rank = None, None
@@ -71,7 +71,6 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     given = [t for t in known.trials if t.key in origins]
     if known.taken is not None:
         given.append(known.taken)
-    shared_s = min((t.outcome.median_s for t in given), default=math.inf)
     return SharedTask(
         task=name,
         donors=taker.first,
@@ -83,12 +82,18 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
         valid=sum(1 for trial in known.trials if trial.run_s),
         trials=len(known.trials),
         refining_trials=len(known.trials) - sum(len(e["trials"]) for e in rounds),
-        default_ms=_ms(default_s),
-        shared_ms=_ms(min(shared_s, default_s)),
+        default_ms=_ms(_time_s(known, default)),
+        shared_ms=_ms(_time_s(known, [*given, *default])),
         best_ms=_ms(best.outcome.median_s if best is not None else math.inf),
         failures=dict(sorted(failures.items())),
         note=f"TVM died of {known.crashed}" if known.crashed else "",
     )
+
+
+def _time_s(known: TaskState, trials: list[Trial]) -> float:
+    """Seconds of the fastest of some of a task's trials, by its duel where they were in it."""
+    keys = {trial.key for trial in trials}
+    return next((t.outcome.median_s for t in known.ranked() if t.key in keys), math.inf)
 
 
 def _ms(time_s: float) -> float | None:

@@ -178,7 +178,7 @@ def test_without_a_skeleton_no_finals_are_held(tmp_path: Path) -> None:
     (model / "skeleton.json").unlink()
     report = share(tmp_path / "share", tmp_path / "journals", model)
     assert (report.finals, report.finals_note) == ([], "")
-    assert len(report.rounds) == 3
+    assert "finals in the model" not in [line.name for line in report.rounds]
 
 
 def holding() -> finals.Finals:

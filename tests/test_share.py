@@ -78,15 +78,16 @@ def test_every_dependent_is_accounted_for() -> None:
         assert line.offered == given
         assert line.best_ms is not None
         assert line.donor == (names["b"] if line.status == "shared" else None)
-        assert line.best_ms <= line.shared_ms
+        assert line.best_ms == line.shared_ms or line.status == "refined"
         if line.default_ms is None:
             assert line.status != "default"
             continue
-        assert line.shared_ms <= line.default_ms
         assert (line.best_ms == line.default_ms) == (line.status == "default")
     refined = sum(line.trials for line in report.representatives)
     assert report.trials == sum(line.trials for line in report.tasks) + refined
-    assert [each.name for each in report.rounds] == ["first donors", "second donors", "refinement"]
+    named = [each.name for each in report.rounds]
+    assert named[:3] == ["first donors", "second donors", "refinement"]
+    assert named[3:] in ([], ["duels"])
     assert sum(each.trials for each in report.rounds) == report.trials
     assert report.rounds[0].tasks == 2
     assert report.rounds[2].trials == refined + sum(line.refining_trials for line in report.tasks)
@@ -173,8 +174,9 @@ def test_a_representative_goes_on_in_the_refinement(
     finals = [e for e in events if e["kind"] == "finals" and e["task"] == line.task]
     if finals:
         (final,) = finals
-        assert len(final["medians_s"]) == 2
-        assert len(measured & set(final["medians_s"])) == 1
+        # Of those that are close to each other, and the best of before.
+        assert measured & set(final["medians_s"])
+        assert min(before, key=before.__getitem__) in final["medians_s"]
         assert line.best_ms == pytest.approx(min(final["medians_s"].values()) * 1e3)
     else:
         assert before.items() <= after.items()

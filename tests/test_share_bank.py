@@ -234,7 +234,7 @@ def test_further_donors_are_asked_where_the_first_serve_badly(
     assert lines[found["a"]].offered == 2
     # Nobody else is left to ask for this one.
     assert lines[found["c"]].second_donors == []
-    first, second, refinement = report.rounds
+    first, second, refinement, *_ = report.rounds
     assert (first.tasks, second.tasks, refinement.trials) == (2, 1, 0)
     assert second.trials == lines[found["a"]].trials
 
@@ -257,7 +257,7 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
     offered = {line.task: line.offered for line in report.tasks}
     assert offered[found["a"]] in (1, 2)
     assert offered[found["c"]] in (3, 4)
-    first, second, _ = report.rounds
+    first, second, *_ = report.rounds
     assert second.tasks == 2
     # Whom nobody gives anything has more of the schedules measured that are drawn by rule.
     assert 2 * OPTIONS.trials_per_task < first.trials <= 4 * OPTIONS.trials_per_task
