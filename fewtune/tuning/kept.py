@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from fewtune.tuning.handle import Built
 
+# Builds of a task that live on: as many as meet in a duel.
+MOST_KEPT = 4
+
 
 class _Build(NamedTuple):
     time_s: float
@@ -25,7 +28,7 @@ class Kept:
         Of each task; further ones push the slowest out.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
         self._builds: dict[str, dict[str, _Build]] = {}
 

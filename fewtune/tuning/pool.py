@@ -28,8 +28,6 @@ from fewtune.tuning.nursery import Nursery
 _MOST_IDLE_DEATHS = 5
 _RECENT_BUILDS = 64
 _LEAST_BUILD_LIMIT_S = 2.0
-# Builds of a task that live on: as many as meet in a duel.
-MOST_KEPT = 4
 
 
 class WorkerPool:
@@ -66,7 +64,7 @@ class WorkerPool:
             WorkerHandle(target_json, threads, self.options, nursery)
             for _ in range(max(1, workers))
         ]
-        self.kept = Kept(MOST_KEPT)
+        self.kept = Kept()
         self._next_number = 0
         self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
         for handle in self.handles:

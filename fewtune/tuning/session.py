@@ -20,12 +20,13 @@ from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
 from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
+from fewtune.tuning.kept import MOST_KEPT
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.patience import Patience
-from fewtune.tuning.pool import MOST_KEPT, WorkerPool
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress, Snapshot
 from fewtune.tuning.state import Earlier, RunState, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge, Proposal, make_strategy
@@ -225,7 +226,7 @@ class Session:
             # A crash while features are extracted is to be laid to the right task.
             self.announce(state)
             with self.measurer.phases.timed("model_update_s"):
-                known = [state.known[trace_key(p.schedule.trace)] for p in proposals]
+                known = [state.known[p.key] for p in proposals]
                 self.search_of(state).learn(proposals, [each.outcome.median_s for each in known])
             if not turn.proposals:
                 self._end(state, "design space exhausted")
@@ -237,16 +238,12 @@ class Session:
     def _note_batch(self, turns: list[Turn], measured: list[list[Outcome]]) -> None:
         parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
         for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
-            trials = [
-                Trial.of(proposal.schedule, outcome)
-                for proposal, outcome in zip(turn.proposals, outcomes, strict=True)
-            ]
             self.note(
                 {
                     "kind": "batch",
                     "task": turn.state.task.info.name,
                     **spent,
-                    "trials": [trial.as_json() for trial in trials],
+                    "trials": [trial.as_json() for trial in turn.trials(outcomes)],
                 }
             )
 

@@ -28,11 +28,11 @@ from fewtune.task.extract import Task
 from fewtune.tuning.finals import Final, Finals, contenders_of
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
+from fewtune.tuning.kept import MOST_KEPT
 from fewtune.tuning.log import Trial, read_trace, trace_key
-from fewtune.tuning.measure import Outcome
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
-from fewtune.tuning.pool import MOST_KEPT, WorkerPool
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings
@@ -207,14 +207,14 @@ class Sharing(Session):
         """
         if state.taken is not None or not state.ranked():
             return []
-        progress = [each.progress for each in self.state.tasks.values()]
-        whole_s = sum(each.weight * each.current_s for each in progress if each.bar_s is not None)
-        part = state.progress.weight * state.progress.current_s / whole_s
+        part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
         finalists = contenders_of(state.ranked(), part, MOST_KEPT)
-        if not state.earlier or any(one.key == state.best_earlier.key for one in finalists):
-            is_new = any(trial.key == one.key for trial in state.trials for one in finalists)
-            return finalists if is_new or not state.earlier else []
-        return [*finalists, state.best_earlier]
+        if not state.earlier:
+            return finalists
+        keys = {one.key for one in finalists}
+        if state.best_earlier.key not in keys:
+            return [*finalists, state.best_earlier]
+        return finalists if any(trial.key in keys for trial in state.trials) else []
 
     def _hold_finals(self) -> bool:
         """Let the model choose among the best schedules; say whether it did."""
@@ -318,8 +318,8 @@ class Sharing(Session):
         ]
         measured = measure_together(self.measurer, turns)
         parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
-        for opening, outcomes, spent in zip(batch, measured, parts, strict=True):
-            self._note_round(name, opening, outcomes, spent)
+        for opening, turn, outcomes, spent in zip(batch, turns, measured, parts, strict=True):
+            self._note_round(name, opening, turn.trials(outcomes), spent)
         for turn, outcomes in zip(turns, measured, strict=True):
             # A crash while features are extracted is to be laid to the right task.
             self.announce(turn.state)
@@ -329,13 +329,9 @@ class Sharing(Session):
             self.show(turn.state, phase="share" if name == FIRST else "share again")
 
     def _note_round(
-        self, name: str, opening: _Opening, measured: list[Outcome], spent: dict[str, Any]
+        self, name: str, opening: _Opening, trials: list[Trial], spent: dict[str, Any]
     ) -> None:
         likeliest = opening.offers.likeliest
-        trials = [
-            Trial.of(offer.proposal.schedule, outcome)
-            for offer, outcome in zip(likeliest, measured, strict=True)
-        ]
         task = opening.state.task.info.name
         self._rounds[name].add(task)
         self._shared_trials += len(trials)

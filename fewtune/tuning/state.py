@@ -280,7 +280,12 @@ class RunState:
         ]
         if len(states) < len(self.tasks):
             return None
-        known = [s.progress for s in states if s.progress.current_s != float("inf")]
+        return self.known_latency_s
+
+    @property
+    def known_latency_s(self) -> float:
+        """The sum over those tasks that have one by now."""
+        known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
     def _mark_curve(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fewtune.tuning.log import trace_key
+from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.state import TaskState
 from fewtune.tuning.strategies import Proposal
@@ -33,8 +33,15 @@ class Turn(NamedTuple):
         """The turn of a task: a schedule that is known, or reached by two ways, is left out."""
         fresh: dict[str, Proposal] = {}
         for proposal in proposals:
-            fresh.setdefault(trace_key(proposal.schedule.trace), proposal)
+            fresh.setdefault(proposal.key, proposal)
         return Turn(state, [each for key, each in fresh.items() if key not in state.known])
+
+    def trials(self, outcomes: list[Outcome]) -> list[Trial]:
+        """Its proposals as they were measured."""
+        return [
+            Trial(proposal.key, outcome.run_s, outcome.cause)
+            for proposal, outcome in zip(self.proposals, outcomes, strict=True)
+        ]
 
 
 def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome]]:
@@ -54,10 +61,7 @@ def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome
             [specs[name] for name in names],
             [state.progress.bar_s for state, _ in everything],
             races=names,
-            keys=[
-                (state.task.info.workload, trace_key(proposal.schedule.trace))
-                for state, proposal in everything
-            ],
+            keys=[(state.task.info.workload, proposal.key) for state, proposal in everything],
         )
     )
     return [[next(outcomes) for _ in turn.proposals] for turn in turns]

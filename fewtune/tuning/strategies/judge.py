@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fewtune.schedule.program import Point
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.tuning.log import trace_key
 from fewtune.tvm_runtime import tvm
 
 
@@ -28,6 +30,11 @@ class Proposal:
     schedule: tvm.s_tir.Schedule
     point: Point
     features: np.ndarray | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Its trace as JSON text, made once: that takes a millisecond."""
+        return trace_key(self.schedule.trace)
 
 
 class Judge(Protocol):
