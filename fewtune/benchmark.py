@@ -61,6 +61,13 @@ class Variants:
         Exported libraries by variant name.
     fingerprint : Fingerprint
     options : BenchmarkOptions
+    with_untuned : bool
+        Whether the model as TVM compiles it without schedules is among them.
+    turned : bool
+        Begin with the last library, not the first. What is loaded first is slower for as long as
+        it lives: of ResNet 50's two libraries, each with three copies, the first took 2 to 5 %
+        longer than as the second (a Xeon). Copies are therefore loaded in turns, every other time
+        the other way round.
 
     Attributes
     ----------
@@ -74,6 +81,9 @@ class Variants:
         libraries: dict[str, Path],
         fingerprint: Fingerprint,
         options: BenchmarkOptions,
+        *,
+        with_untuned: bool = True,
+        turned: bool = False,
     ) -> None:
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
@@ -83,16 +93,25 @@ class Variants:
         feeds = reference.random_inputs(inputs, options.seed)
         ordered = [feeds[spec.name] for spec in inputs]
         model, copies = import_directory / REFERENCE, range(self.options.copies)
-        untuned = build_executable(read_lowered(import_directory), target)
-        self._compiled = {"untuned": [CompiledModel(untuned, target)]}
-        for name, library in libraries.items():
-            self._compiled[name] = [CompiledModel(library, target) for _ in copies]
-        sessions = [reference.OnnxruntimeSession(model, fingerprint.threads) for _ in copies]
-        self.runs: dict[str, list[interleave.Run]] = {}
-        for name, compiled in self._compiled.items():
-            for copy in compiled:
-                copy.set_inputs(ordered)
-            self.runs[name] = [copy.run for copy in compiled]
+        self._compiled: dict[str, list[CompiledModel]] = {}
+        if with_untuned:
+            untuned = build_executable(read_lowered(import_directory), target)
+            self._compiled["untuned"] = [CompiledModel(untuned, target)]
+            self._compiled["untuned"][0].set_inputs(ordered)
+        sessions: list[reference.OnnxruntimeSession] = []
+        self._compiled.update((name, []) for name in libraries)
+        for copy in copies:
+            names = [*libraries, "onnxruntime"]
+            for name in names if (copy + turned) % 2 == 0 else names[::-1]:
+                if name in libraries:
+                    loaded = CompiledModel(libraries[name], target)
+                    loaded.set_inputs(ordered)
+                    self._compiled[name].append(loaded)
+                else:
+                    sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
+        self.runs: dict[str, list[interleave.Run]] = {
+            name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
+        }
         self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
         self._expected = sessions[0].run(feeds)
 
@@ -235,7 +254,10 @@ def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
 
 
 def conditions_of(
-    fingerprint: Fingerprint, options: BenchmarkOptions, trials_per_task: int
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+    trials_per_task: int,
+    processes: int = 1,
 ) -> Conditions:
     """Under which figures measured now hold."""
     now = datetime.datetime.now(datetime.UTC)
@@ -245,5 +267,6 @@ def conditions_of(
         trials_per_task=trials_per_task,
         rounds=options.rounds,
         copies=options.copies,
+        processes=processes,
         seed=options.seed,
     )

@@ -1,13 +1,57 @@
-"""Selective against full tuning of one model, measured in one process."""
+"""Selective against full tuning of one model, measured side by side."""
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
 
 from fewtune import interleave, kernel_report
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.errors import MachineError
 from fewtune.files import write_text
+
+_LEAST_ROUNDS = 3
+
+
+class CompareOptions(BenchmarkOptions):
+    """How long two libraries of a model are measured, and how often anew."""
+
+    processes: int = Field(
+        default=4,
+        ge=1,
+        le=32,
+        description="processes, one after the other, that share the rounds; an even number of "
+        "them, for what is loaded first is slower, and they take turns in it",
+    )
+
+    @property
+    def rounds_each(self) -> int:
+        """Rounds of one process."""
+        return max(_LEAST_ROUNDS, -(-self.rounds // self.processes))
+
+
+class Measured(NamedTuple):
+    """What one process measured.
+
+    Attributes
+    ----------
+    samples_s : dict of list of float
+        Of every variant, seconds of one call, a sample a round.
+    max_relative_error : float
+        Of the libraries' outputs against onnxruntime's.
+    copies : int
+        Of each library, that there was memory for.
+    """
+
+    samples_s: interleave.Samples
+    max_relative_error: float
+    copies: int
 
 
 def compare_strategies(
@@ -16,10 +60,10 @@ def compare_strategies(
     metrics: dict[str, Metrics],
     reports: dict[str, BenchmarkReport],
     fingerprint: Fingerprint,
-    options: BenchmarkOptions,
+    options: CompareOptions,
     directory: Path,
 ) -> Comparison:
-    """Measure selective against full tuning of one model in one process.
+    """Measure selective against full tuning of one model, in turns in every process.
 
     Parameters
     ----------
@@ -27,23 +71,33 @@ def compare_strategies(
     compile_directories, metrics, reports : dict
         By strategy: ``selective`` and ``full``.
     fingerprint : Fingerprint
-    options : BenchmarkOptions
+    options : CompareOptions
     directory : Path
         Gets ``compare.json`` and ``report.md``.
+
+    Raises
+    ------
+    MachineError
+        If a process is killed, as it is where memory does not suffice.
     """
     libraries = {
         name: folder / CompileReport.read(folder).library
         for name, folder in compile_directories.items()
     }
-    variants = Variants(import_directory, libraries, fingerprint, options)
-    error = max(variants.relative_error(name) for name in libraries)
-    samples = variants.measured(options.rounds)
-    stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
-    over_reference = {
-        name: interleave.ratio_stats(samples["onnxruntime"], samples[name]).median
-        for name in ("selective", "full")
+    measured = [
+        _in_another_process(import_directory, libraries, fingerprint, options, number)
+        for number in range(options.processes)
+    ]
+    every = {
+        name: [taken for each in measured for taken in each.samples_s.get(name, [])]
+        for name in measured[0].samples_s
     }
+    stats = {name: interleave.latency_stats(taken) for name, taken in every.items()}
     selective, full = metrics["selective"], metrics["full"]
+    over_reference = {
+        name: interleave.ratio_stats(every["onnxruntime"], every[name]).median for name in libraries
+    }
+    copies = min(each.copies for each in measured)
     comparison = Comparison(
         model=reports["selective"].model,
         full_tuning_s=full.tuning_s,
@@ -53,19 +107,70 @@ def compare_strategies(
         untuned_latency_ms=stats["untuned"].median_ms,
         onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
         used_time_pct=100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
-        **interleave.achieved_pct(samples["full"], samples["selective"]),
+        **interleave.achieved_pct(every["full"], every["selective"]),
+        achieved_perf_by_process_pct=[_achieved_pct(each) for each in measured],
         speedup_over_onnxruntime=over_reference["selective"],
         full_speedup_over_onnxruntime=over_reference["full"],
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,
         selective_trials=selective.trials,
-        max_relative_error=error,
+        max_relative_error=max(each.max_relative_error for each in measured),
         conditions=conditions_of(
-            fingerprint, variants.options, reports["selective"].conditions.trials_per_task
+            fingerprint,
+            options.model_copy(
+                update={"copies": copies, "rounds": options.rounds_each * options.processes}
+            ),
+            reports["selective"].conditions.trials_per_task,
+            options.processes,
         ),
     )
     comparison.write(directory)
     text = kernel_report.comparison_markdown(comparison, reports["selective"], reports["full"])
     write_text(directory / "report.md", text)
     return comparison
+
+
+def _in_another_process(
+    import_directory: Path,
+    libraries: dict[str, Path],
+    fingerprint: Fingerprint,
+    options: CompareOptions,
+    number: int,
+) -> Measured:
+    """`_measure` in a process of its own."""
+    asked = (import_directory, libraries, fingerprint, options, number)
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_measure, *asked).result()
+        except BrokenProcessPool:
+            raise MachineError(
+                "a process that measured the libraries was killed, maybe for want of memory; "
+                "lower compare.copies and run again"
+            ) from None
+
+
+def _measure(
+    import_directory: Path,
+    libraries: dict[str, Path],
+    fingerprint: Fingerprint,
+    options: CompareOptions,
+    number: int,
+) -> Measured:
+    """The rounds of one process: the first has untuned TVM beside the others, for scale."""
+    variants = Variants(
+        import_directory,
+        libraries,
+        fingerprint,
+        options,
+        with_untuned=number == 0,
+        turned=number % 2 == 1,
+    )
+    error = max(variants.relative_error(name) for name in libraries)
+    return Measured(variants.measured(options.rounds_each), error, variants.options.copies)
+
+
+def _achieved_pct(measured: Measured) -> float:
+    """Selective tuning's performance over full tuning's in one process: its rounds' median."""
+    samples_s = measured.samples_s
+    return interleave.achieved_pct(samples_s["full"], samples_s["selective"])["achieved_perf_pct"]

@@ -180,6 +180,8 @@ def conditions_text(conditions: Conditions) -> str:
     machine = conditions.fingerprint
     versions = ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))
     copies = f" of {conditions.copies} copies" if conditions.copies > 1 else ""
+    if conditions.processes > 1:
+        copies += f" in {conditions.processes} processes"
     return (
         f"{machine.device}, target {target_name(machine.target)}, {machine.threads} threads; "
         f"{conditions.trials_per_task} trials a task, {conditions.rounds} rounds{copies}, "

@@ -32,7 +32,7 @@ SECTIONS = {
     "share_schedules": "fewtune.tuning.options:ShareOptions",
     "compile": "fewtune.compile:CompileOptions",
     "benchmark": "fewtune.benchmark:BenchmarkOptions",
-    "compare": "fewtune.benchmark:BenchmarkOptions",
+    "compare": "fewtune.compare:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}

@@ -20,7 +20,7 @@ from fewtune.artifacts import (
     TuneReport,
 )
 from fewtune.benchmark import BenchmarkOptions, Variants, benchmark_model
-from fewtune.compare import compare_strategies
+from fewtune.compare import CompareOptions, compare_strategies
 from fewtune.compile import CompileOptions, compile_model
 from tests import tuned_tiny
 
@@ -161,9 +161,16 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
         {"selective": metrics, "full": metrics},
         {"selective": report, "full": report},
         tuned_tiny.fingerprint(),
-        OPTIONS,
+        CompareOptions(rounds=5, copies=2, processes=2),
         tmp_path,
     )
     assert comparison.used_time_pct == 100.0
     assert comparison.speedup_over_onnxruntime > 0
     assert comparison.full_speedup_over_onnxruntime > 0
+    # Five rounds are three in each of two processes, of which one has untuned TVM beside them.
+    first, second = comparison.achieved_perf_by_process_pct
+    assert min(first, second) <= comparison.achieved_perf_pct <= max(first, second)
+    assert comparison.achieved_perf_p10_pct <= min(first, second)
+    conditions = comparison.conditions
+    assert (conditions.rounds, conditions.copies, conditions.processes) == (6, 2, 2)
+    assert "6 rounds of 2 copies in 2 processes" in (tmp_path / "report.md").read_text()

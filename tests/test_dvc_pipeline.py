@@ -31,6 +31,7 @@ BUDGETS = {
     "share_schedules.refine_trials": 2,
     "benchmark.rounds": 3,
     "compare.rounds": 3,
+    "compare.processes": 1,
 }
 ALL = {
     "fingerprint",

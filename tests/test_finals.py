@@ -155,6 +155,37 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("contested")
+def test_what_workers_have_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[str] = []
+    linked: list[str | None] = []
+    kept: list[str] = []
+    together = finals._together
+    workloads = [task.info.workload for task in tuned_tiny.tasks()]
+
+    def noted(pool: Any, requests: Any) -> list[Any]:
+        for name, *arguments in requests:
+            if name == "export":
+                exported.extend(arguments[0].values())
+            if name == "link":
+                keys = [each.key for each in arguments[1].values()]
+                linked.extend(keys)
+                kept.extend(k for k in keys for w in workloads if k and pool.kept_build(w, k))
+        return together(pool, requests)
+
+    monkeypatch.setattr(finals, "_together", noted)
+    model = model_directory(tmp_path / "model")
+    report = share(tmp_path / "share", tmp_path / "journals", model)
+    # What sharing measured is there, but for what went with a worker; kernels that are not
+    # searched are not, nor is what tuning measured.
+    assert exported
+    assert kept == []
+    searched = sum(key is not None for key in linked)
+    assert len(exported) + searched == sum(line.contenders for line in report.finals)
+
+
+@pytest.mark.usefixtures("contested")
 def test_without_a_working_model_the_fastest_alone_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,4 +53,5 @@ class Conditions(Part):
     trials_per_task: int
     rounds: int
     copies: int = Field(default=1, description="of each variant, which took turns by rounds")
+    processes: int = Field(default=1, description="one after the other, that shared the rounds")
     seed: int

@@ -4,7 +4,7 @@ A design space is a trace whose sampling instructions hold the decisions that a 
 et al., Tensor Program Optimization with Probabilistic Programs, NeurIPS 2022). A `Point` names one
 program of a task and a decision for each of its sampling instructions; every search strategy and
 the sharing of schedules build their candidates here, so that each candidate has passed the same
-postprocessors, and each is one that MetaSchedule's own search could have found.
+postprocessors, and has the decisions of one that MetaSchedule's own search could have found.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.machine import has_own_device
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.schedule.long_rows import vectorize_long_rows
 from fewtune.schedule.program import (
     CATEGORICAL,
     LOCATION,
@@ -87,6 +90,7 @@ class SearchSpace:
         spaces = [schedule.trace for schedule in self.context.generate_design_space()]
         self.programs = [Program.read(number, trace) for number, trace in enumerate(spaces)]
         self._postprocs = list(self.context.space_generator.postprocs)
+        self._traits = None if has_own_device(self.target) else CpuTraits.of(self.target)
 
     @cached_property
     def arguments(self) -> Any:
@@ -149,6 +153,8 @@ class SearchSpace:
                 if not postprocessor.apply(schedule):
                     kind = type(postprocessor).__name__
                     return Made(None, point, f"rejected by {kind}")
+            if self._traits is not None:
+                vectorize_long_rows(schedule, self._traits)
         except Exception as fault:  # noqa: BLE001 (a schedule that does not apply, whatever why)
             return Made(None, point, f"does not apply: {type(fault).__name__}")
         return Made(schedule, Point(point.program, tuple(decided)))

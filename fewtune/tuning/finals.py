@@ -190,7 +190,7 @@ class Finals:
         try:
             with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
                 with phases.timed("build_s"):
-                    linked = _link(pool, candidates, Path(scratch))
+                    linked = _ready(pool, candidates, Path(scratch))
                     skeleton = self.skeleton.model_dump_json()
                     _together(pool, [("load_model", skeleton, linked) for _ in pool.handles])
                 with phases.timed("run_s"):
@@ -211,26 +211,39 @@ class Finals:
         }
 
 
-def _link(
+def _ready(
     pool: WorkerPool, candidates: dict[str, list[Candidate]], directory: Path
 ) -> dict[str, list[Contender]]:
-    """Compile all contenders, on all workers at once, into a library each."""
-    ready = {
-        f"kernel_{workload}_{place}": candidate
-        for workload, each in candidates.items()
-        for place, candidate in enumerate(each)
-    }
+    """Get all contenders into libraries, on all workers at once.
+
+    What a worker still has of its measurement is a library of its own by now; what none has is
+    compiled once more, into one library a worker.
+    """
+    exported: list[dict[int, str]] = [{} for _ in pool.handles]
+    symbols: dict[str, str] = {}
+    rest: dict[str, Candidate] = {}
+    for workload, each in candidates.items():
+        for place, candidate in enumerate(each):
+            name = f"kernel_{workload}_{place}"
+            kept = pool.kept_build(workload, candidate.key) if candidate.key is not None else None
+            if kept is None:
+                rest[name] = candidate
+            else:
+                symbols[str(directory / f"{name}.so")] = name
+                exported[kept.worker][kept.number] = str(directory / f"{name}.so")
+    found: dict[str, Contender] = {}
+    for shapes in _together(pool, [("export", paths) for paths in exported]):
+        found.update((symbols[path], Contender(path, "main", s)) for path, s in shapes.items())
     # One to each in turn: contenders of one task take about as long to compile.
-    symbols = list(ready)
+    names = list(rest)
     parts = [
-        {symbol: ready[symbol] for symbol in symbols[start :: len(pool.handles)]}
+        {name: rest[name] for name in names[start :: len(pool.handles)]}
         for start in range(len(pool.handles))
     ]
     paths = [str(directory / f"{place}.so") for place in range(len(parts))]
     requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
-    found: dict[str, Contender] = {}
     for path, shapes in zip(paths, _together(pool, requests), strict=True):
-        found.update((symbol, Contender(path, symbol, each)) for symbol, each in shapes.items())
+        found.update((name, Contender(path, name, each)) for name, each in shapes.items())
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
         for workload, each in candidates.items()

@@ -70,7 +70,7 @@ class TuneOptions(BaseModel):
     )
     generations: int = Field(default=2, ge=1, le=100, description="generations a batch")
     least_gain: float = Field(
-        default=0.03,
+        default=0.1,
         ge=0,
         lt=1,
         description="end the run when the next batch promises less than this part of the model's "
@@ -124,11 +124,11 @@ class ShareOptions(BaseModel):
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
     )
     finals: int = Field(
-        default=0,
+        default=4,
         ge=0,
         le=100,
         description="schedules that each heavy task sends into finals in the model; 0 or 1: none "
-        "are held, the fastest alone is taken",
+        "are held, duels decide",
     )
     measure_known: bool = Field(
         default=False,

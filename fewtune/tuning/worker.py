@@ -200,6 +200,14 @@ class Worker:
 
         return link(Path(path), candidates, self._target)
 
+    def export(self, paths: dict[int, str]) -> dict[str, list[tuple[int, ...]]]:
+        """Write built candidates as libraries; return by path the shapes of each one's buffers."""
+        from fewtune.tuning.model_run import export
+
+        for number, path in paths.items():
+            export(self._built[number].code, Path(path))
+        return {path: self._built[number].shapes for number, path in paths.items()}
+
     def load_model(self, skeleton_json: str, contenders: dict[str, list[Any]]) -> None:
         """Get a model ready to run with contenders; see `fewtune.tuning.model_run`."""
         from fewtune.artifacts import Skeleton
