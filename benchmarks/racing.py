@@ -27,7 +27,7 @@ from fewtune.table import Table
 from fewtune.tuning.handle import Built, RequestFailedError, WorkerLostError
 from fewtune.tuning.measure import Measurer, Outcome, Specs, module_specs
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.worker import Race
+from fewtune.tuning.timer import Race
 from fewtune.tvm_runtime import tvm
 
 _FULL = Race(None, short_s=0.002, short_repeats=1, full_s=0.1, full_repeats=3)

@@ -21,7 +21,7 @@ import fewtune.tvm_runtime
 nursery = Nursery()
 from fewtune.errors import MachineError
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.worker import Race
+from fewtune.tuning.timer import Race
 
 given = json.loads(sys.stdin.read())
 told = {}

@@ -17,7 +17,7 @@ from fewtune.tuning import pool as pool_module
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.worker import Race, filler
+from fewtune.tuning.timer import Race, filler
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 

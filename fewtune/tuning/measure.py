@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.worker import Race
+from fewtune.tuning.timer import Race
 from fewtune.tvm_runtime import ms, tvm
 
 Specs = list[tuple[list[int], str]]

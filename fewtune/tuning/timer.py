@@ -1,0 +1,244 @@
+"""How built candidates are timed in the process that built them: races, and duels.
+
+On a CPU the caches are brought into the state that a model leaves them in before each call
+(`fewtune.tuning.caches`), a slow moment of the machine is noticed (`fewtune.tuning.calibration`),
+and whoever measures keeps apart from TVM's pool of threads (`fewtune.affinity`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.affinity import apart_from_the_pool
+from fewtune.machine import device_of, has_own_device
+from fewtune.tuning.caches import (
+    CacheState,
+    last_level_cache_bytes,
+    own_cache_bytes,
+    to_be_flushed,
+    to_be_rewritten,
+)
+from fewtune.tuning.calibration import Attempt, Calibration, Measured
+from fewtune.tuning.rewrite import sliced
+from fewtune.tvm_runtime import fill_repeating, tvm
+
+# Numbers that are drawn to fill a buffer, and repeated.
+_FILLED_AT_ONCE = 2**16
+# Single calls that make up one sample where the caches are prepared before each.
+_MOST_SINGLE_CALLS = 8
+# The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
+_CALIBRATION_CALLS = 4
+
+
+class Race(NamedTuple):
+    """How long a candidate is measured, given the best so far.
+
+    A candidate is run once; it goes on to the short measurement only if it can still win, and to
+    the full one only if the short one says so. Times are seconds. With ``cold_weights`` every call
+    finds its weights in memory (`fewtune.tuning.cold`).
+    """
+
+    best_s: float | None
+    drop_first_ratio: float = 3.0
+    drop_short_ratio: float = 1.1
+    short_s: float = 0.003
+    short_repeats: int = 3
+    full_s: float = 0.006
+    full_repeats: int = 5
+    cold_weights: bool = False
+
+
+class BuiltKernel(NamedTuple):
+    """A compiled candidate.
+
+    Its code, the shapes of its buffers, which of them are weights, and the axis along which other
+    kernels part the rest.
+    """
+
+    code: Any
+    shapes: list[tuple[int, ...]]
+    weight_places: list[int]
+    parted_axis: int
+
+
+class _Kernel(NamedTuple):
+    """A built candidate and its arguments.
+
+    Of these, some weights are flushed before a call, and some activations written anew.
+    """
+
+    built: Any
+    arguments: list[Any]
+    weights: list[Any]
+    activations: list[Any]
+
+
+class Timer:
+    """Times built candidates; owns their argument buffers.
+
+    Parameters
+    ----------
+    target : Target
+    threads : int
+        Of a measured kernel.
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self._target = target
+        self._device = device_of(target)
+        self._threads = threads
+        self._on_host = not has_own_device(target)
+        self._calibration: Calibration | None = None
+        self._fill = filler(on_host=self._on_host)
+        self._caches: CacheState | None = None
+        self._cache_bytes = last_level_cache_bytes()
+        own_bytes = own_cache_bytes()
+        self._own_caches_bytes = threads * own_bytes if own_bytes is not None else None
+        self._buffers: dict[str, list[Any]] = {}
+
+    def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+        """Race a candidate; on a CPU, again while the machine is slow."""
+        kernel = self._kernel(built, specs, cold=race.cold_weights)
+        self._start_pool()
+        with apart_from_the_pool():
+            if self._calibration is not None:
+                return self._calibration.measure(lambda: self._raced(kernel, race))
+            started = time.perf_counter()
+            run_s, _ = self._raced(kernel, race)
+            return Measured(run_s, time.perf_counter() - started)
+
+    def _start_pool(self) -> None:
+        """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
+        if self._on_host and self._calibration is None:
+            self._calibration = self._calibrated()
+
+    def _calibrated(self) -> Calibration:
+        """Build the calibration kernel: once a worker, when it first measures."""
+        from fewtune.peak import MultiplyAdd
+
+        kernel = MultiplyAdd(self._target, self._threads)
+        return Calibration(
+            lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
+        )
+
+    def _raced(self, kernel: _Kernel, race: Race) -> Attempt:
+        first = self._evaluate(kernel, 1, 1)
+        best = race.best_s
+        if best is not None and first[0] > best * race.drop_first_ratio:
+            return Attempt(first, dropped=True)
+        estimate = first[0]
+        calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
+        short = self._evaluate(kernel, calls, race.short_repeats)
+        estimate = sorted(short)[len(short) // 2]
+        if best is not None and estimate > best * race.drop_short_ratio:
+            return Attempt(short, dropped=False)
+        calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
+        full = self._evaluate(kernel, calls, race.full_repeats)
+        return Attempt(full, dropped=False)
+
+    def duel(
+        self,
+        candidates: list[BuiltKernel],
+        specs: list[tuple[list[int], str]],
+        rounds: int,
+        round_s: float,
+        cold_weights: bool = False,
+    ) -> list[list[float]]:
+        """Measure candidates in turn, ``rounds`` times, so that drift meets all alike."""
+        kernels = [self._kernel(each, specs, cold=cold_weights) for each in candidates]
+        self._start_pool()
+        with apart_from_the_pool():
+            return self._duelled(kernels, rounds, round_s)
+
+    def _duelled(self, kernels: list[_Kernel], rounds: int, round_s: float) -> list[list[float]]:
+        samples: list[list[float]] = [[] for _ in kernels]
+        calls = []
+        for kernel in kernels:
+            (once,) = self._evaluate(kernel, 1, 1)
+            calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
+        for _ in range(rounds):
+            for place, kernel in enumerate(kernels):
+                samples[place].extend(self._evaluate(kernel, calls[place], 1))
+        return samples
+
+    def forget(self) -> None:
+        """Drop every buffer."""
+        self._buffers.clear()
+
+    def _kernel(
+        self, built: BuiltKernel, specs: list[tuple[list[int], str]], *, cold: bool
+    ) -> _Kernel:
+        """A candidate with its arguments, weights to flush and activations to rewrite."""
+        arguments = self._arguments(built.shapes, specs)
+        if not self._on_host:
+            return _Kernel(built.code, arguments, [], [])
+        if self._caches is None:
+            # Now, not within the time of a measurement.
+            self._caches = CacheState(self._target, self._threads)
+        weights = [arguments[place] for place in built.weight_places]
+        activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
+        rewritten = to_be_rewritten(activations, self._own_caches_bytes)
+        return _Kernel(
+            built.code,
+            arguments,
+            to_be_flushed(weights, self._cache_bytes) if cold else [],
+            [sliced(each, built.parted_axis) for each in rewritten],
+        )
+
+    def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
+        """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
+        if kernel.weights or kernel.activations:
+            assert self._caches is not None
+            times_s = self._caches.evaluate(
+                kernel.built,
+                self._device,
+                kernel.arguments,
+                kernel.weights,
+                kernel.activations,
+                min(number, _MOST_SINGLE_CALLS) * repeat,
+            )
+            return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
+        evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
+        return [float(value) for value in evaluator(*kernel.arguments).results]
+
+    def _arguments(
+        self, shapes: list[tuple[int, ...]], specs: list[tuple[list[int], str]]
+    ) -> list[Any]:
+        """The task's buffers, weights in the layout that a candidate of ``shapes`` reads."""
+        key = repr(specs)
+        if key not in self._buffers:
+            self._buffers.clear()
+            buffers = []
+            for shape, dtype in specs:
+                buffer = tvm.runtime.empty(tuple(shape), dtype, self._device)
+                self._fill(buffer)
+                buffers.append(buffer)
+            self._buffers[key] = buffers
+        views = []
+        for buffer, shape in zip(self._buffers[key], shapes, strict=True):
+            views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
+        return views
+
+
+def filler(*, on_host: bool) -> Callable[[Any], None]:
+    """What fills a buffer with random numbers.
+
+    TVM's own function draws each of them, and buffers are filled in every worker and whenever
+    another task comes: 0.66 s each time for the 411 MB of VGG's classifier. On the host one block
+    of them is repeated: 0.28 s, most of it for memory that is touched for the first time.
+    """
+    by_tvm = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
+    block = np.random.default_rng(0).random(_FILLED_AT_ONCE, dtype="float32")
+
+    def fill(buffer: Any) -> None:
+        if on_host and str(buffer.dtype) == "float32":
+            fill_repeating(buffer, block)
+        else:
+            by_tvm(buffer)
+
+    return fill
