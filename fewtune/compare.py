@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -84,9 +86,9 @@ def compare_strategies(
         name: folder / CompileReport.read(folder).library
         for name, folder in compile_directories.items()
     }
+    measure = partial(_measure, import_directory, libraries, fingerprint, options)
     measured = [
-        _in_another_process(import_directory, libraries, fingerprint, options, number)
-        for number in range(options.processes)
+        _in_another_process(partial(measure, number)) for number in range(options.processes)
     ]
     every = {
         name: [taken for each in measured for taken in each.samples_s.get(name, [])]
@@ -131,18 +133,11 @@ def compare_strategies(
     return comparison
 
 
-def _in_another_process(
-    import_directory: Path,
-    libraries: dict[str, Path],
-    fingerprint: Fingerprint,
-    options: CompareOptions,
-    number: int,
-) -> Measured:
-    """`_measure` in a process of its own."""
-    asked = (import_directory, libraries, fingerprint, options, number)
+def _in_another_process(measure: Callable[[], Measured]) -> Measured:
+    """What is measured in a process of its own."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
         try:
-            return pool.submit(_measure, *asked).result()
+            return pool.submit(measure).result()
         except BrokenProcessPool:
             raise MachineError(
                 "a process that measured the libraries was killed, maybe for want of memory; "

@@ -17,6 +17,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from fewtune.schedule.blocks import CpuTraits
+from fewtune.schedule.tiling import vectorize_inner
 from fewtune.tvm_runtime import tvm
 
 _UNROLL = "pragma_auto_unroll_max_step"
@@ -27,7 +28,6 @@ class _Row(NamedTuple):
     """A block that runs along scalar rows: its name, and the extents of its own serial loops."""
 
     name: str
-    loops: int
     extents: list[int]
 
 
@@ -42,15 +42,13 @@ def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
     """
     found: list[_Row] = []
     _look(sch.mod["main"].body, [], traits, found)
-    for name, own, extents in found:
-        lanes = traits.lanes("float32")
-        loops = list(sch.get_loops(sch.get_sblock(name)))
-        outer, inner = sch.split(loops[-1], [extents[-1] // lanes, lanes])
-        sch.vectorize(inner)
+    lanes = traits.lanes("float32")
+    for name, extents in found:
+        own = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
+        vectors = vectorize_inner(sch, own[-1], extents[-1], lanes, unroll=False)
         # More vectors than registers hold gain nothing by being unrolled.
         if prod(extents) // lanes > traits.registers:
-            serial = [*loops[len(loops) - own : -1], outer]
-            sch.annotate(serial[0], _UNROLL, 0)
+            sch.annotate([*own[:-1], *vectors][0], _UNROLL, 0)
 
 
 def _look(statement: Any, own: list[Any], traits: CpuTraits, found: list[_Row]) -> None:
@@ -67,8 +65,7 @@ def _look(statement: Any, own: list[Any], traits: CpuTraits, found: list[_Row]) 
         if type(block.body).__name__ != "BufferStore":
             _look(block.body, [], traits, found)
         elif own and _is_scalar_row(statement, own[-1], traits.lanes("float32")):
-            extents = [int(loop.extent) for loop in own]
-            found.append(_Row(str(block.name_hint), len(own), extents))
+            found.append(_Row(str(block.name_hint), [int(loop.extent) for loop in own]))
 
 
 def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:

@@ -220,7 +220,6 @@ def _ready(
     compiled once more, into one library a worker.
     """
     exported: list[dict[int, str]] = [{} for _ in pool.handles]
-    symbols: dict[str, str] = {}
     rest: dict[str, Candidate] = {}
     for workload, each in candidates.items():
         for place, candidate in enumerate(each):
@@ -229,11 +228,10 @@ def _ready(
             if kept is None:
                 rest[name] = candidate
             else:
-                symbols[str(directory / f"{name}.so")] = name
                 exported[kept.worker][kept.number] = str(directory / f"{name}.so")
     found: dict[str, Contender] = {}
     for shapes in _together(pool, [("export", paths) for paths in exported]):
-        found.update((symbols[path], Contender(path, "main", s)) for path, s in shapes.items())
+        found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
     # One to each in turn: contenders of one task take about as long to compile.
     names = list(rest)
     parts = [

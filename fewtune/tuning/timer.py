@@ -132,12 +132,12 @@ class Timer:
         if best is not None and first[0] > best * race.drop_first_ratio:
             return Attempt(first, dropped=True)
         estimate = first[0]
-        calls = max(1, min(1000, round(race.short_s / max(estimate, 1e-7))))
+        calls = _calls(race.short_s, estimate, most=1000)
         short = self._evaluate(kernel, calls, race.short_repeats)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
             return Attempt(short, dropped=False)
-        calls = max(1, min(10000, round(race.full_s / max(estimate, 1e-7))))
+        calls = _calls(race.full_s, estimate, most=10000)
         full = self._evaluate(kernel, calls, race.full_repeats)
         return Attempt(full, dropped=False)
 
@@ -160,7 +160,7 @@ class Timer:
         calls = []
         for kernel in kernels:
             (once,) = self._evaluate(kernel, 1, 1)
-            calls.append(max(1, min(10000, round(round_s / max(once, 1e-7)))))
+            calls.append(_calls(round_s, once, most=10000))
         for _ in range(rounds):
             for place, kernel in enumerate(kernels):
                 samples[place].extend(self._evaluate(kernel, calls[place], 1))
@@ -223,6 +223,11 @@ class Timer:
         for buffer, shape in zip(self._buffers[key], shapes, strict=True):
             views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
         return views
+
+
+def _calls(sample_s: float, once_s: float, most: int) -> int:
+    """Calls that fill a sample."""
+    return max(1, min(most, round(sample_s / max(once_s, 1e-7))))
 
 
 def filler(*, on_host: bool) -> Callable[[Any], None]:
