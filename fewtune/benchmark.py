@@ -170,7 +170,7 @@ def benchmark_model(
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     del variants, meter
-    rows = kernel_rows(tasks, selection, tuned, shared, fingerprint, peak)
+    rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     flops = sum(task.info.flops * task.info.weight for task in tasks)
@@ -191,7 +191,7 @@ def benchmark_model(
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
-        remarks=_remarks(tuned, shared),
+        remarks=_remarks(tuned, shared, compiled),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
     )
     metrics = Metrics(
@@ -235,8 +235,8 @@ def _measured(
     return samples, before.larger(meter.measure())
 
 
-def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
-    """Tasks that were to be tuned and were not, and what sharing and its finals have to say."""
+def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) -> list[str]:
+    """Tasks that were to be tuned and were not, what sharing did, and what is left out."""
     said = [
         f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
         for line in [*tuned.tasks, *shared.representatives]
@@ -250,6 +250,11 @@ def _remarks(tuned: TuneReport, shared: ShareReport) -> list[str]:
             "fastest in the model, not the one that was alone"
         )
     said.append(shared.finals_note)
+    if compiled.in_place:
+        said.append(
+            f"{sum(compiled.in_place.values())} concatenations are left out: their parts are "
+            "computed in place"
+        )
     return [text.strip() for text in said if text]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
 from fewtune.errors import VerificationError
 from fewtune.executable import CompiledModel, build_executable
-from fewtune.machine import require_compiler, target_from_json
+from fewtune.machine import has_own_device, require_compiler, target_from_json
 from fewtune.model import layout_free, reference
+from fewtune.model.in_place import concatenations, write_in_place
 from fewtune.model.relax_import import REFERENCE
 from fewtune.schedule.default import apply_default_schedules
 from fewtune.task.extract import Task, kernels
@@ -22,10 +25,15 @@ LIBRARY = "model.so"
 
 
 class CompileOptions(BaseModel):
-    """How a compiled model is verified."""
+    """How a model is compiled, and verified."""
 
     model_config = ConfigDict(extra="forbid")
 
+    in_place: Literal["auto", "never"] = Field(
+        default="auto",
+        description="auto: parts of a concatenation are computed in its buffer, on CPUs; never: "
+        "every concatenation copies them",
+    )
     error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
     seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the check's random inputs")
 
@@ -110,7 +118,16 @@ def compile_model(
     unscheduled = [
         name for name in rest if not scheduled[name].attrs.get("tirx.is_scheduled", False)
     ]
-    executable = build_executable(layout_free.fold(scheduled), target)
+    may_rewrite = options.in_place == "auto" and not has_own_device(target)
+    axes = concatenations(lowered) if may_rewrite else {}
+    left_out: Counter[str] = Counter()
+
+    def in_place(module: tvm.IRModule) -> tvm.IRModule:
+        rewritten, calls = write_in_place(module, axes)
+        left_out.update(calls)
+        return rewritten
+
+    executable = build_executable(layout_free.fold(scheduled), target, in_place)
     library = directory / LIBRARY
     executable.export_library(str(library))
     compile_s = time.perf_counter() - started
@@ -128,12 +145,23 @@ def compile_model(
         scheduled_from_log=len(served),
         scheduled_by_default=len(rest) - len(unscheduled),
         unscheduled=unscheduled,
+        in_place=_by_task(left_out, lowered, tasks),
         max_relative_error=error,
         error_bound=options.error_bound,
         compile_s=round(compile_s, 3),
     )
     report.write(directory)
     return report
+
+
+def _by_task(calls: Counter[str], lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, int]:
+    """Calls of kernels as calls of the tasks that they are of."""
+    workloads = kernels(lowered) if calls else {}
+    names = {task.info.workload: task.info.name for task in tasks}
+    found: Counter[str] = Counter()
+    for kernel, count in calls.items():
+        found[names[workloads[kernel]]] += count
+    return dict(sorted(found.items()))
 
 
 def verify(

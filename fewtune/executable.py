@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,11 @@ from fewtune.machine import device_of
 from fewtune.tvm_runtime import relax, tvm
 
 
-def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.VMExecutable:
+def build_executable(
+    lowered: tvm.IRModule,
+    target: tvm.target.Target,
+    rewrite: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+) -> relax.VMExecutable:
     """Compile a module whose operators are already kernels (after FuseTIR).
 
     Parameters
@@ -18,6 +23,8 @@ def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.
     lowered : tvm.IRModule
         Output of `fewtune.model.relax_import.lower`, its kernels scheduled or not.
     target : tvm.target.Target
+    rewrite : callable, optional
+        Is given the module once its tensors are allocated, before their memory is planned.
 
     Returns
     -------
@@ -32,11 +39,19 @@ def build_executable(lowered: tvm.IRModule, target: tvm.target.Target) -> relax.
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
+            *([] if rewrite is None else [_module_pass(rewrite)]),
             *pipeline.finalize_passes(target),
         ]
     )
     with target, tvm.transform.PassContext(opt_level=3):
         return relax.build(lowered, target=target, relax_pipeline=passes)
+
+
+def _module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
+    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewrite(module)
+
+    return tvm.transform.module_pass(apply, opt_level=0)
 
 
 class CompiledModel:

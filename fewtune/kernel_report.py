@@ -145,7 +145,7 @@ def _peak_text(report: BenchmarkReport) -> str:
     if report.kernels_ms and report.outside_tuned_pct is not None:
         whole_ms = report.variants["tuned"].median_ms
         rest_ms = whole_ms - report.kernels_ms
-        unmeasured = sum(row.latency_ms is None for row in report.kernels)
+        unmeasured = sum(row.latency_ms is None and row.weight > 0 for row in report.kernels)
         lines.append(
             f"Sum of kernels measured alone {number(report.kernels_ms)} ms, of which "
             f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks; end to end "

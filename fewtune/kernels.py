@@ -27,10 +27,13 @@ def kernel_rows(
     selection: Selection,
     tuned: TuneReport,
     shared: ShareReport,
+    in_place: dict[str, int],
     fingerprint: Fingerprint,
     peak: Peak | None,
 ) -> list[KernelRow]:
     """List every task with its measured latency; those set aside are measured here.
+
+    A task that is never called, since what it would copy is computed in place, is not measured.
 
     Parameters
     ----------
@@ -38,6 +41,8 @@ def kernel_rows(
     selection : Selection
     tuned : TuneReport
     shared : ShareReport
+    in_place : dict of int
+        Calls that the library leaves out, by task.
     fingerprint : Fingerprint
     peak : Peak or None
         Of the machine, if it was measured.
@@ -53,19 +58,22 @@ def kernel_rows(
         latency_ms[line.task] = line.known_ms
         schedules[line.task] = line.status if line.known_ms is not None else "none"
         donors[line.task] = line.donor
-    aside = [task for task in tasks if task.info.name in set(selection.set_aside)]
+    calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
+    schedules.update((name, "in place") for name, left in calls.items() if not left)
+    called_aside = {name for name in selection.set_aside if calls[name]}
+    aside = [task for task in tasks if task.info.name in called_aside]
     for name, measured_ms in _measure_defaults(
         aside, fingerprint, cold_weights=tuned.cold_weights
     ).items():
         latency_ms[name] = measured_ms
         schedules[name] = "default" if measured_ms is not None else "none"
-    whole_ms = sum((latency_ms.get(t.info.name) or 0.0) * t.info.weight for t in tasks)
+    whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in calls.items())
     rows = []
     for task in tasks:
         name, call_ms = task.info.name, latency_ms.get(task.info.name)
         row = _row(task.info, call_ms, schedules.get(name, "none"), donors.get(name), peak)
-        share = call_ms * task.info.weight / whole_ms if call_ms and whole_ms else None
-        rows.append(row.model_copy(update={"share": share}))
+        share = call_ms * calls[name] / whole_ms if call_ms and whole_ms else None
+        rows.append(row.model_copy(update={"share": share, "weight": calls[name]}))
     return rows
 
 

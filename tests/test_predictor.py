@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.model import winograd
-from fewtune.predictor import AUTO, SHIPPED, chosen_digest
+from fewtune.predictor import AUTO, SHIPPED, chosen_digest, residual
 from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
 from fewtune.predictor.predictor import Predictor, predictor_for
 from fewtune.predictor.pretrained import Pretrained, log_paces
@@ -214,28 +214,66 @@ def test_a_target_of_other_vectors_has_no_predictor() -> None:
         predictor_for(str(SHIPPED), tvm.target.Target(narrow))
 
 
+def slow_where_deep(pretrained: Pretrained) -> tuple[np.ndarray, np.ndarray]:
+    """Features of 300 points, and their paces where deep bodies are slower than was learnt."""
+    rows = features(some_points(300, seed=2))
+    bodies = rows[:, NAMES.index("body")]
+    return rows, pretrained.expected(rows) - 0.4 * (bodies > np.median(bodies))
+
+
+def agreement(predictor: Predictor, task: int, rows: np.ndarray, paces: np.ndarray) -> float:
+    return float(np.corrcoef(predictor.expected(task, rows), paces)[0, 1])
+
+
 def test_own_trials_correct_what_was_learnt_elsewhere() -> None:
     pretrained = learnt(some_points(400))
     predictor = Predictor(pretrained)
-    points = some_points(300, seed=2)
-    rows = features(points)
-    # Here deep bodies are twice as slow as they were there.
-    deep = rows[:, NAMES.index("body")] > np.median(rows[:, NAMES.index("body")])
-    paces = pretrained.expected(rows) - 0.7 * deep
+    rows, paces = slow_where_deep(pretrained)
     times_s = np.exp(-paces) * 1e-3
-    before = np.corrcoef(predictor.expected(rows), paces)[0, 1]
-    for task in range(7):
-        predictor.learn(task, rows[task:220:8], list(times_s[task:220:8]))
-    assert np.corrcoef(predictor.expected(rows), paces)[0, 1] == before
-    predictor.learn(7, rows[7:220:8], list(times_s[7:220:8]))
-    after = np.corrcoef(predictor.expected(rows[220:]), paces[220:])[0, 1]
-    assert after > before + 0.03
-    # Failures teach it nothing, and how fast a task is altogether neither.
-    same = Predictor(pretrained)
-    for task in range(8):
-        same.learn(task, rows[task:220:8], list((1 + task) * times_s[task:220:8]))
+    assert predictor.expected(0, rows) == pytest.approx(pretrained.expected(rows))
+    before = agreement(predictor, 0, rows[220:], paces[220:])
+    for task in range(4):
+        predictor.learn(task, rows[task:100:4], list(times_s[task:100:4]))
+    # What four tasks have in common is expected of a fifth, and more of the four themselves.
+    other = agreement(predictor, 4, rows[220:], paces[220:])
+    assert other > before + 0.02
+    predictor.learn(4, rows[100:160], list(times_s[100:160]))
+    assert agreement(predictor, 4, rows[220:], paces[220:]) > other
+
+
+def test_failures_and_the_speed_of_a_whole_task_teach_nothing() -> None:
+    pretrained = learnt(some_points(400))
+    predictor, same = Predictor(pretrained), Predictor(pretrained)
+    rows, paces = slow_where_deep(pretrained)
+    times_s = np.exp(-paces) * 1e-3
+    for task in range(3):
+        predictor.learn(task, rows[task:90:3], list(times_s[task:90:3]))
+        same.learn(task, rows[task:90:3], list((1 + task) * times_s[task:90:3]))
     same.learn("failed", rows[220:], [float("inf")] * 80)
-    assert same.expected(rows) == pytest.approx(predictor.expected(rows), abs=0.02)
+    assert same.expected(0, rows) == pytest.approx(predictor.expected(0, rows), abs=1e-5)
+
+
+def test_few_trials_correct_little() -> None:
+    pretrained = learnt(some_points(400))
+    predictor = Predictor(pretrained)
+    rows, paces = slow_where_deep(pretrained)
+    predictor.learn(0, rows[:1], [1e-3])
+    assert predictor.expected(1, rows) == pytest.approx(pretrained.expected(rows), abs=1e-5)
+    predictor.learn(0, rows[1:3], list(1e-3 * np.exp(paces[0] - paces[1:3])))
+    assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15
+
+
+def test_a_long_run_learns_of_the_fastest_of_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual, "_MOST_SAMPLES", 40)
+    rest = residual.Residual()
+    rows = features(some_points(100, seed=2))
+    times_s = np.linspace(1e-3, 3e-3, 50)
+    rest.learn("one", rows[:50], times_s, np.zeros(50))
+    rest.learn("other", rows[50:], times_s[::-1], np.zeros(50))
+    rest.correction("one", rows)
+    kept = {row.tobytes() for row in rest._rows}
+    decisions = rows[:, residual._DECISIONS].astype(float)
+    assert kept == {row.tobytes() for row in [*decisions[:20], *decisions[80:]]}
 
 
 def test_a_guide_has_register_tiles_take_turns() -> None:
@@ -284,7 +322,7 @@ def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
         search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
     assert len(seen) == len(set(seen)) == 40
     assert knowledge.predictor is not None
-    assert knowledge.predictor._samples == 40
+    assert knowledge.predictor._residual._samples == 40
     # The cost model is not asked, and learns nothing.
     assert knowledge.cost_model.samples == 0
 

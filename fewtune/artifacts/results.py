@@ -24,6 +24,11 @@ class CompileReport(Artifact):
     scheduled_from_log: int = Field(description="kernels with a schedule from the tuning log")
     scheduled_by_default: int
     unscheduled: list[str] = Field(description="kernels that no schedule could be found for")
+    in_place: dict[str, int] = Field(
+        default={},
+        description="calls of concatenating kernels that are left out, by task: their parts are "
+        "computed in place",
+    )
     max_relative_error: float
     error_bound: float
     compile_s: float
@@ -61,13 +66,13 @@ class KernelRow(Part):
     peak_pct: float | None = Field(
         default=None, description="its gflops over the machine's measured peak; searched ones only"
     )
-    schedule: ShareStatus | Literal["tuned", "none"]
+    schedule: ShareStatus | Literal["tuned", "none", "in place"]
     donor: str | None
 
     @property
     def is_searched(self) -> bool:
         """Whether its schedule came of tuning or sharing."""
-        return self.schedule not in ("default", "none")
+        return self.schedule not in ("default", "none", "in place")
 
 
 class BenchmarkReport(Artifact):

@@ -56,7 +56,7 @@ class Guide:
 
     def expected(self, points: list[Point]) -> np.ndarray:
         """Logarithms of expected paces, (points,)."""
-        return self._predictor.expected(self._features.of(points))
+        return self._predictor.expected(self._task, self._features.of(points))
 
     def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
         """Proposals, and their expected paces."""

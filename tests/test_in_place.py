@@ -1,0 +1,260 @@
+"""Concatenations left out: parts computed in place, and outputs that are still onnxruntime's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, helper
+
+from fewtune.artifacts import CompileReport, ShareReport, TuneReport
+from fewtune.compile import LIBRARY, CompileOptions, compile_model, verify
+from fewtune.executable import CompiledModel, build_executable
+from fewtune.kernels import kernel_rows
+from fewtune.model import prepare, reference
+from fewtune.model.calls import call_counts
+from fewtune.model.in_place import concatenations, write_in_place
+from fewtune.model.relax_import import lower, read_lowered
+from fewtune.schedule.default import apply_default_schedules
+from fewtune.task.extract import extract_tasks
+from fewtune.tuning.log import write_database
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+from tests.test_relax_import import imported
+from tests.tiny_models import make_model, random_weight
+
+BOUND = 2e-5
+
+
+class Network:
+    """Convolutions of ``x``, 1 x 16 x 6 x 6, and concatenations of what they give."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.channels = {"x": 16}
+        self._random = np.random.default_rng(0)
+
+    def convolution(self, name: str, given: str, filters: int) -> str:
+        shape = (filters, self.channels[given], 1, 1)
+        self.weights[f"{name}_weight"] = random_weight(self._random, *shape)
+        self.channels[name] = filters
+        inputs = [given, f"{name}_weight"]
+        self.nodes.append(helper.make_node("Conv", inputs, [name], name=name, kernel_shape=[1, 1]))
+        return name
+
+    def concatenation(self, name: str, *parts: str) -> str:
+        self.nodes.append(helper.make_node("Concat", parts, [name], name=name, axis=1))
+        self.channels[name] = sum(self.channels[part] for part in parts)
+        return name
+
+    def node(self, operator: str, name: str, *given: str) -> str:
+        self.nodes.append(helper.make_node(operator, given, [name], name=name))
+        self.channels[name] = self.channels[given[0]]
+        return name
+
+    def model(self, *outputs: str) -> ModelProto:
+        return make_model(self.nodes, {"x": [1, 16, 6, 6]}, dict.fromkeys(outputs), self.weights)
+
+
+def two_parts(first: int = 16, second: int = 32) -> Network:
+    """Two convolutions of the input, ``a`` and ``b``, and their concatenation ``both``."""
+    network = Network()
+    parts = [network.convolution("a", "x", first), network.convolution("b", "x", second)]
+    network.concatenation("both", *parts)
+    return network
+
+
+def lowered_of(model: ModelProto) -> tvm.IRModule:
+    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    return lower(simplified, tuned_tiny.target(), "NHWC")
+
+
+def checked(model: ModelProto) -> Counter[str]:
+    """What is left out of a model, whose outputs are held to onnxruntime's."""
+    lowered, target = lowered_of(model), tuned_tiny.target()
+    scheduled = apply_default_schedules(lowered, list(call_counts(lowered)), target)
+    left_out: Counter[str] = Counter()
+    concatenating = concatenations(lowered)
+
+    def rewrite(module: tvm.IRModule) -> tvm.IRModule:
+        before = calls_of(module)
+        rewritten, calls = write_in_place(module, concatenating)
+        left_out.update(calls)
+        assert calls_of(rewritten) == before - calls.total()
+        kept = {v.name_hint for v, f in rewritten.functions_items()}
+        assert not [name for name in calls if name in kept and not used(rewritten, name)]
+        return rewritten
+
+    bound = prepare.bind_shapes(model, {}, {})
+    inputs, _ = reference.tensor_specs(bound)
+    feeds = reference.random_inputs(inputs, 0)
+    expected = reference.run_onnxruntime(bound, feeds, 1)
+    built = CompiledModel(build_executable(scheduled, target, rewrite), target)
+    actual = built.outputs([feeds[spec.name] for spec in inputs])
+    assert all(np.std(each) > 0 for each in expected)
+    assert reference.relative_error(actual, expected) < BOUND
+    return left_out
+
+
+def calls_of(module: tvm.IRModule) -> int:
+    """Calls of kernels in a module whose tensors are allocated."""
+    return sum(used(module, v.name_hint) for v, _ in module.functions_items())
+
+
+def used(module: tvm.IRModule, name: str) -> int:
+    values = [b.value for block in module["main"].body.blocks for b in block.bindings]
+    return sum(getattr(getattr(v, "op", None), "name_hint", None) == name for v in values)
+
+
+def test_two_convolutions_write_into_one_buffer() -> None:
+    network = two_parts()
+    network.convolution("y", "both", 16)
+    assert checked(network.model("y")).total() == 1
+
+
+def test_a_whole_may_be_an_output() -> None:
+    network = two_parts()
+    network.convolution("y", "both", 16)
+    left_out = checked(network.model("y", "both"))
+    # What goes out is transposed to NCHW by a kernel, which reads the whole.
+    assert left_out.total() == 1
+
+
+def test_a_chain_lives_in_the_buffer_of_its_last() -> None:
+    network = two_parts()
+    network.convolution("c", "both", 16)
+    network.concatenation("three", "both", "c")
+    network.convolution("d", "three", 48)
+    network.concatenation("four", "three", "d")
+    network.convolution("y", "four", 16)
+    assert checked(network.model("y")).total() == 3
+
+
+def test_parts_are_read_by_others_too() -> None:
+    network = two_parts()
+    network.convolution("c", "b", 16)
+    network.convolution("d", "both", 16)
+    network.node("Add", "y", "c", "d")
+    assert checked(network.model("y")).total() == 1
+
+
+def test_rows_that_are_no_whole_vectors_are_copied() -> None:
+    network = two_parts(16, 12)
+    network.convolution("y", "both", 16)
+    assert checked(network.model("y")).total() == 0
+
+
+def test_one_tensor_twice_is_copied() -> None:
+    network = Network()
+    part = network.convolution("a", "x", 16)
+    network.concatenation("both", part, part)
+    network.convolution("y", "both", 16)
+    assert checked(network.model("y")).total() == 0
+
+
+def test_a_part_of_two_wholes_lives_in_the_first() -> None:
+    network = two_parts()
+    network.convolution("c", "x", 16)
+    network.concatenation("others", "c", "a")
+    network.convolution("d", "both", 16)
+    network.convolution("e", "others", 16)
+    network.node("Add", "y", "d", "e")
+    assert checked(network.model("y")).total() == 1
+
+
+def test_a_kernel_may_be_given_two_parts_of_one_buffer() -> None:
+    network = two_parts(16, 16)
+    network.node("Mul", "product", "a", "b")
+    network.convolution("c", "both", 16)
+    network.convolution("d", "product", 16)
+    network.node("Add", "y", "c", "d")
+    assert checked(network.model("y")).total() == 1
+
+
+def test_an_input_of_the_model_stays_where_it_is() -> None:
+    generator = np.random.default_rng(0)
+    weights = {
+        "first": random_weight(generator, 16, 16),
+        "second": random_weight(generator, 32, 32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"], name="a"),
+        helper.make_node("Concat", ["x", "a"], ["both"], name="both", axis=1),
+        helper.make_node("MatMul", ["both", "second"], ["y"], name="y"),
+    ]
+    assert checked(make_model(nodes, {"x": [4, 16]}, {"y": None}, weights)).total() == 0
+
+
+def test_concatenations_are_told_by_what_they_compute() -> None:
+    network = two_parts()
+    network.convolution("y", "both", 16)
+    lowered = lowered_of(network.model("y"))
+    (name,) = concatenations(lowered)
+    assert concatenations(lowered) == {name: 3}
+    # With an activation fused to it, it is a kernel of its own kind.
+    network = two_parts()
+    network.node("Relu", "active", "both")
+    network.convolution("y", "active", 16)
+    assert concatenations(lowered_of(network.model("y"))) == {}
+
+
+@pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
+def test_a_compiled_library_says_what_it_leaves_out(
+    tmp_path: Path, in_place: str, left_out: int
+) -> None:
+    network = two_parts()
+    network.convolution("y", "both", 16)
+    imported(network.model("y"), tmp_path)
+    target, fingerprint = tuned_tiny.target(), tuned_tiny.fingerprint()
+    lowered = read_lowered(tmp_path / "import")
+    tasks = extract_tasks(lowered, target)
+    log, directory = tmp_path / "share", tmp_path / "compile"
+    log.mkdir()
+    directory.mkdir()
+    write_database(log, {}, {}, target)
+    report = compile_model(
+        lowered,
+        tasks,
+        log,
+        tmp_path / "import",
+        fingerprint,
+        CompileOptions(in_place=in_place),
+        directory,
+        model="tiny",
+        strategy="selective",
+    )
+    (name,) = concatenations(lowered)
+    assert report.in_place == ({name: left_out} if left_out else {})
+    assert CompileReport.read(directory) == report
+    error = verify(directory / LIBRARY, tmp_path / "import", target, fingerprint.threads, 5)
+    assert error < BOUND
+
+
+def test_what_is_left_out_is_not_measured() -> None:
+    pool = next(task.info for task in tuned_tiny.tasks() if "pool" in task.info.name)
+    nothing = ShareReport(
+        model=tuned_tiny.NAME,
+        strategy="selective",
+        tasks=[],
+        rounds=[],
+        trials=0,
+        sharing_s=0.0,
+        stopped_by="nothing_to_tune",
+    )
+    rows = kernel_rows(
+        tuned_tiny.tasks(),
+        tuned_tiny.selection().model_copy(update={"set_aside": [pool.name]}),
+        TuneReport.read(tuned_tiny.tuned()),
+        nothing,
+        {pool.name: pool.weight},
+        tuned_tiny.fingerprint(),
+        None,
+    )
+    row = next(row for row in rows if row.task == pool.name)
+    assert (row.weight, row.latency_ms, row.schedule) == (0, None, "in place")
+    assert not row.is_searched
+    known = [row.share for row in rows if row.share is not None]
+    assert sum(known) == pytest.approx(1.0)
