@@ -42,7 +42,7 @@ def main() -> None:
     """Replay models, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--seeds", type=int, default=6, help="replays, other tasks tuned in each")
+    parser.add_argument("--seeds", type=int, default=30, help="replays, other tasks tuned in each")
     parser.add_argument("--predictor", default=AUTO, help="path without ending")
     arguments = parser.parse_args()
     try:

@@ -20,9 +20,11 @@ _DECISIONS = slice(NAMES.index("elements"), None)
 # Logarithms of paces: how far the predictor errs alike for all tasks, and for one task beyond that;
 # how far measurements err. By replaying full tuning's trials of SqueezeNet and DenseNet 121 on a
 # machine that the predictor does not know; half or twice as much makes little difference.
-_COMMON, _OWN, _NOISE = 0.1, 0.1, 0.05
-# Candidates are alike whose features, logarithms to base two mostly, are within this distance.
-_COMMON_LENGTH, _OWN_LENGTH = 5.0, 3.0
+_COMMON, _OWN, _NOISE = 0.1, 0.1, 0.07
+# Candidates are alike whose features are within this distance, each counted in its own spread over
+# a task's candidates, or in this where it hardly differs.
+_COMMON_LENGTH, _OWN_LENGTH = 6.0, 4.0
+_LEAST_SPREAD = 0.25
 # How far a whole task may be off: a task's best is not known.
 _OFFSET = 0.5
 # Errors beyond this are of failures to measure.
@@ -54,6 +56,7 @@ class Residual:
         self._groups: dict[Hashable, _Group] = {}
         self._samples = self._fitted_samples = 0
         self._rows = np.empty((0, len(NAMES[_DECISIONS])))
+        self._spreads = np.ones(len(NAMES[_DECISIONS]))
         self._tasks: np.ndarray = np.empty(0, dtype=int)
         self._weights = np.empty(0)
 
@@ -87,7 +90,7 @@ class Residual:
         if not len(self._rows):
             return np.zeros(len(features))
         own = self._tasks == self._number(task)
-        apart = _apart(np.asarray(features[:, _DECISIONS], dtype=float), self._rows)
+        apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)
         found = _alike(apart, _COMMON, _COMMON_LENGTH) @ self._weights
         found += _alike(apart[:, own], _OWN, _OWN_LENGTH) @ self._weights[own]
         # What differs by rounding is a tie.
@@ -102,6 +105,7 @@ class Residual:
         most = self._samples if self._samples <= _MOST_SAMPLES else 0
         most = most or max(1, _MOST_SAMPLES // len(self._groups))
         rows, tasks, left, noise = [], [], [], []
+        squares, freedom = np.zeros(len(self._spreads)), 0
         for number, group in enumerate(self._groups.values()):
             kept = group.fastest(most)
             paces = np.array(group.paces)[kept]
@@ -110,8 +114,11 @@ class Residual:
             left.append(np.clip(off - np.average(off, weights=counts), -_MOST_OFF, _MOST_OFF))
             noise.append(_NOISE**2 / counts)
             rows.append(np.stack(group.rows)[kept])
+            squares += ((rows[-1] - rows[-1].mean(axis=0)) ** 2).sum(axis=0)
+            freedom += len(kept) - 1
             tasks.append(np.full(len(kept), number))
-        self._rows, self._tasks = np.concatenate(rows), np.concatenate(tasks)
+        self._spreads = np.maximum(np.sqrt(squares / max(1, freedom)), _LEAST_SPREAD)
+        self._rows, self._tasks = np.concatenate(rows) / self._spreads, np.concatenate(tasks)
         apart = _apart(self._rows, self._rows)
         own = self._tasks[:, None] == self._tasks[None, :]
         covariance = _alike(apart, _COMMON, _COMMON_LENGTH)
