@@ -31,7 +31,7 @@ from fewtune.tvm_runtime import tvm
 _NEAR = 1.2
 # Parts of the model's time: from the first on, a task sends as many contenders as it may, from
 # the second on half of them; the rest of the tasks is not worth the compilation.
-_HEAVY, _LIGHT = 0.02, 0.005
+_HEAVY, _LIGHT = 0.02, 0.01
 # Where less of the model's time is contested, nothing is compiled for it.
 _LEAST_CONTESTED = 0.25
 # Far beyond what compiling, or running, all of them takes.

@@ -107,14 +107,14 @@ class ShareOptions(BaseModel):
         "are rated best",
     )
     refine_trials: int = Field(
-        default=3,
+        default=4,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "
         "where the model gains most",
     )
     least_gain: float = Field(
-        default=0.001,
+        default=0.004,
         ge=0,
         lt=1,
         description="end the refinement when its next batch promises less than this part of the "

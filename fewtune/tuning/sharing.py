@@ -47,8 +47,8 @@ KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
 FAR, NEAR = 0.85, 0.95
 # Schedules that each of these gives.
 _FROM_EACH = 2
-# The part of a gap that a sibling's schedule is expected to close.
-_CLOSED = 0.3
+# The part of a gap that further donors close: a few per cent of it were measured.
+_CLOSED = 0.1
 # Below this part of it, the default schedule may be the better one.
 DOUBTFUL = 0.9
 # Candidates of several tasks are built together, so that no worker waits for the other.
@@ -248,12 +248,10 @@ class Sharing(Session):
                 continue
             ours, donors = state.progress, []
             reached = NEAR * rates.get(ours.family, float("inf"))
-            if name in near and self.patience.is_worth_it(
-                _CLOSED * ours.weight * (ours.current_s - ours.work / reached)
-            ):
+            gap_s = ours.weight * (ours.current_s - ours.work / reached)
+            if name in near and self.patience.is_worth_it(_CLOSED * gap_s):
                 donors += siblings(state, states, reached)
-            if name in far:
-                donors += self.takers[name].second
+                donors += self.takers[name].second if name in far else []
             if donors:
                 asked[name] = donors
         return asked
