@@ -29,7 +29,7 @@ from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
 from fewtune.tvm_runtime import ms, tvm
 from tests import tuned_tiny
 
-OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0)
+OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0, least_gain=0.0)
 
 
 def share(

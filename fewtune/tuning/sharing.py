@@ -247,10 +247,10 @@ class Sharing(Session):
             if state.taken is not None:
                 continue
             ours, donors = state.progress, []
-            reached = NEAR * rates.get(ours.family, float("inf"))
-            gap_s = ours.weight * (ours.current_s - ours.work / reached)
-            if name in near and self.patience.is_worth_it(_CLOSED * gap_s):
-                donors += siblings(state, states, reached)
+            rate = rates.get(ours.family, float("inf"))
+            gap_s = ours.weight * (ours.current_s - ours.work / rate)
+            if self.patience.is_worth_it(_CLOSED * gap_s):
+                donors += siblings(state, states, NEAR * rate) if name in near else []
                 donors += self.takers[name].second if name in far else []
             if donors:
                 asked[name] = donors
