@@ -30,6 +30,7 @@ from fewtune.machine import target_from_json
 from fewtune.model import reference
 from fewtune.model.relax_import import REFERENCE, read_lowered
 from fewtune.peak import Peak, PeakMeter, peak_meter
+from fewtune.stolen import stolen_pct
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.task.extract import Task
 from fewtune.tvm_runtime import set_threads
@@ -194,13 +195,15 @@ def benchmark_model(
         remarks=_remarks(tuned, shared, compiled),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
     )
+    tuning_s = round(selecting_s + tuned.tuning_s + shared.sharing_s, 3)
     metrics = Metrics(
         latency_ms=tuned_ms,
         untuned_latency_ms=stats["untuned"].median_ms,
         onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
         speedup_over_untuned=result.speedup_over_untuned.median,
         speedup_over_onnxruntime=result.speedup_over_onnxruntime.median,
-        tuning_s=round(selecting_s + tuned.tuning_s + shared.sharing_s, 3),
+        tuning_s=tuning_s,
+        tuning_stolen_pct=stolen_pct(tuned.stolen_s + shared.stolen_s, tuning_s),
         selecting_s=selecting_s,
         representative_tuning_s=tuned.tuning_s,
         sharing_s=shared.sharing_s,

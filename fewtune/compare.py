@@ -17,6 +17,7 @@ from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Finger
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
 from fewtune.errors import MachineError
 from fewtune.files import write_text
+from fewtune.stolen import Stolen
 
 _LEAST_ROUNDS = 3
 
@@ -87,9 +88,11 @@ def compare_strategies(
         for name, folder in compile_directories.items()
     }
     measure = partial(_measure, import_directory, libraries, fingerprint, options)
+    stolen = Stolen()
     measured = [
         _in_another_process(partial(measure, number)) for number in range(options.processes)
     ]
+    measuring_stolen_pct = stolen.pct()
     every = {
         name: [taken for each in measured for taken in each.samples_s.get(name, [])]
         for name in measured[0].samples_s
@@ -113,6 +116,9 @@ def compare_strategies(
         achieved_perf_by_process_pct=[_achieved_pct(each) for each in measured],
         speedup_over_onnxruntime=over_reference["selective"],
         full_speedup_over_onnxruntime=over_reference["full"],
+        full_tuning_stolen_pct=full.tuning_stolen_pct,
+        selective_tuning_stolen_pct=selective.tuning_stolen_pct,
+        measuring_stolen_pct=measuring_stolen_pct,
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,

@@ -11,6 +11,8 @@ from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencySt
 from fewtune.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
+# Per cent of the cores' time: what a quiet host keeps is below it.
+_VISIBLE_STOLEN_PCT = 1.0
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,31 @@ def results_markdown(results: Sequence[Result]) -> str:
 def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
     """`comparison_table` with its conditions."""
     lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
+    lines += stolen_lines(comparisons)
     return comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
+
+
+def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the machine's host kept from its cores: one line, where it was enough to be seen."""
+    found = {
+        each.model: [
+            each.full_tuning_stolen_pct,
+            each.selective_tuning_stolen_pct,
+            each.measuring_stolen_pct,
+        ]
+        for each in comparisons
+    }
+    models = [
+        f"{model} {' / '.join(map(percent, parts))}"
+        for model, parts in found.items()
+        if any(part is not None and part >= _VISIBLE_STOLEN_PCT for part in parts)
+    ]
+    if not models:
+        return []
+    return [
+        "Per cent of the cores' time that the machine's host kept for others, in full tuning / "
+        f"selective tuning / these measurements: {', '.join(models)}."
+    ]
 
 
 def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:

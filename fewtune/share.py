@@ -141,6 +141,7 @@ def share_schedules(
         finals_note=finals_note,
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
         repeated_measurements=state.repeats,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )

@@ -133,6 +133,9 @@ class Metrics(Artifact):
     speedup_over_untuned: float
     speedup_over_onnxruntime: float
     tuning_s: float = Field(description="selecting + tuning + sharing, seconds")
+    tuning_stolen_pct: float | None = Field(
+        default=None, description="of that time, what the machine's host kept from its cores"
+    )
     selecting_s: float
     representative_tuning_s: float
     sharing_s: float
@@ -190,6 +193,13 @@ class Comparison(Artifact):
         default=None, description="onnxruntime over selective latency, as achieved_perf_pct"
     )
     full_speedup_over_onnxruntime: float | None = None
+    full_tuning_stolen_pct: float | None = Field(
+        default=None, description="of full tuning's time, what the host kept from the cores"
+    )
+    selective_tuning_stolen_pct: float | None = None
+    measuring_stolen_pct: float | None = Field(
+        default=None, description="of the time of these measurements"
+    )
     tasks: int
     representatives: int
     full_trials: int

@@ -50,6 +50,9 @@ class TuneReport(Artifact):
     trials: int
     trials_per_task: int = Field(description="as set: an average over the tuned tasks")
     tuning_s: float = Field(description="wall-clock seconds, interruptions excluded")
+    stolen_s: float = Field(
+        default=0.0, description="of these, what the host kept from a core, the cores' mean"
+    )
     search_s: float
     build_s: float
     run_s: float
@@ -139,6 +142,9 @@ class ShareReport(Artifact):
     finals_note: str = Field(default="", description="why there are none, where they failed")
     trials: int
     sharing_s: float
+    stolen_s: float = Field(
+        default=0.0, description="of these, what the host kept from a core, the cores' mean"
+    )
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
     )

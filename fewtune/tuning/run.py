@@ -230,6 +230,7 @@ def tune(
         trials=state.trials,
         trials_per_task=options.trials_per_task,
         tuning_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
         search_s=round(state.phases.search_s, 3),
         build_s=round(state.phases.build_s, 3),
         run_s=round(state.phases.run_s, 3),

@@ -16,6 +16,7 @@ from fewtune.machine import has_own_device
 from fewtune.predictor.predictor import predictor_for
 from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
+from fewtune.stolen import stolen_s
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
 from fewtune.tuning.duels import Duel, measure_duels
@@ -103,6 +104,7 @@ class Session:
         self._seeds = seeds or {}
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
+        self._unstolen_s = stolen_s() - self.state.stolen_s
         self._longest_batch_s = 0.0
         for name, times in (stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
@@ -304,7 +306,9 @@ class Session:
 
     def note(self, event: dict[str, Any]) -> None:
         """Journal an event, then take it in exactly as a resumed run would."""
-        event = {"elapsed_s": round(self.elapsed_s, 3), **event}
+        kept_s = stolen_s() - self._unstolen_s
+        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
+        event = {**spent, **event}
         self.journal.append(event)
         self.state.take(event)
 

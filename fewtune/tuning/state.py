@@ -211,7 +211,7 @@ class RunState:
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
         self.repeats = 0
-        self.elapsed_s = 0.0
+        self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.resumed_trials = 0
         self.stopped_by: str | None = None
         self.patience: list[float | None] | None = None
@@ -226,6 +226,7 @@ class RunState:
         """Take in one event, just as it stands in the journal."""
         kind = event["kind"]
         self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
+        self.stolen_s = event.get("stolen_s", self.stolen_s)
         if "phases" in event:
             self.phases.add(Phases(**event["phases"]))
         self.repeats += event.get("repeats", 0)

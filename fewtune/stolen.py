@@ -1,0 +1,51 @@
+"""Time that a machine's host keeps from its cores: on a shared host, a condition of every figure.
+
+A virtual machine's core may be ready to run and have to wait, since the host runs another's. Linux
+counts that as steal time (``man 5 proc_stat``); what others take of caches and of the memory's
+bandwidth is counted nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_STAT = Path("/proc/stat")
+# The eighth figure of a core's line, after the label.
+_STEAL = 8
+
+
+def stolen_s() -> float:
+    """Seconds since the machine's start that the host kept from a core, the usable cores' mean.
+
+    0 where the system does not tell.
+    """
+    try:
+        lines = _STAT.read_text().splitlines()
+    except OSError:
+        return 0.0
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = [
+        int(figures[_STEAL])
+        for figures in map(str.split, lines)
+        if len(figures) > _STEAL and figures[0] in usable
+    ]
+    return sum(ticks) / len(ticks) / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+
+
+class Stolen:
+    """What the host keeps of the time from now on."""
+
+    def __init__(self) -> None:
+        self._began_s, self._stolen_s = time.perf_counter(), stolen_s()
+
+    def pct(self) -> float:
+        """Per cent of the cores' time until now."""
+        passed_s = time.perf_counter() - self._began_s
+        return stolen_pct(stolen_s() - self._stolen_s, passed_s)
+
+
+def stolen_pct(kept_s: float, passed_s: float) -> float:
+    """Per cent of the time that passed, with one digit after the point."""
+    return round(100 * kept_s / passed_s, 1) if passed_s > 0 else 0.0

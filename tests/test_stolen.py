@@ -1,0 +1,80 @@
+"""What the host keeps from the cores: read, carried through a journal, and told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fewtune import stolen
+from fewtune.report import comparisons_markdown, stolen_lines
+from fewtune.tuning.state import RunState
+from tests import made_results as made
+
+
+@pytest.fixture
+def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for /proc/stat, on a machine of which two of three cores are usable."""
+    path = tmp_path / "stat"
+    monkeypatch.setattr(stolen, "_STAT", path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    return path
+
+
+def test_it_is_the_mean_of_the_usable_cores(stat: Path) -> None:
+    stat.write_text(
+        "cpu  9 9 9 9 9 9 9 99999 0 0\n"
+        "cpu0 1 2 3 4 5 6 7 200 0 0\n"
+        "cpu1 1 2 3 4 5 6 7 7000 0 0\n"
+        "cpu2 1 2 3 4 5 6 7 600 0 0\n"
+        "intr 1 2 3 4 5 6 7 8 9\n"
+    )
+    assert stolen.stolen_s() == 4.0
+
+
+@pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3 4\n", "cpu1 1 2 3 4 5 6 7 8 0 0\n"])
+def test_a_system_that_does_not_tell_keeps_nothing(stat: Path, text: str | None) -> None:
+    if text is not None:
+        stat.write_text(text)
+    assert stolen.stolen_s() == 0.0
+
+
+def test_its_part_of_the_time(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat.write_text("cpu0 1 2 3 4 5 6 7 100 0 0\n")
+    clock_s = iter([50.0, 58.0])
+    monkeypatch.setattr(stolen.time, "perf_counter", lambda: next(clock_s))
+    kept = stolen.Stolen()
+    stat.write_text("cpu0 1 2 3 4 5 6 7 200 0 0\n")
+    assert kept.pct() == 12.5
+    assert stolen.stolen_pct(1.0, 0.0) == 0.0
+
+
+def test_a_resumed_run_goes_on_from_what_its_journal_tells() -> None:
+    state = RunState([], [])
+    state.replay(
+        [
+            {"kind": "header"},
+            {"kind": "phases", "elapsed_s": 5.0, "stolen_s": 0.5},
+            {"kind": "phases", "elapsed_s": 9.0, "stolen_s": 1.5},
+        ]
+    )
+    assert (state.elapsed_s, state.stolen_s) == (9.0, 1.5)
+
+
+def test_a_comparison_tells_what_is_enough_to_be_seen() -> None:
+    quiet, busy = (
+        made.comparison(name).model_copy(
+            update={
+                "full_tuning_stolen_pct": 0.4,
+                "selective_tuning_stolen_pct": selective,
+                "measuring_stolen_pct": 0.2,
+            }
+        )
+        for name, selective in (("quiet", 0.9), ("busy", 12.0))
+    )
+    assert stolen_lines([quiet, made.comparison("older")]) == []
+    (line,) = stolen_lines([quiet, busy])
+    assert line.endswith(": busy 0.4 / 12.0 / 0.2.")
+    assert line in comparisons_markdown([quiet, busy]).splitlines()
