@@ -14,7 +14,8 @@ from fewtune.errors import VerificationError
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.machine import has_own_device, require_compiler, target_from_json
 from fewtune.model import layout_free, reference
-from fewtune.model.in_place import concatenations, write_in_place
+from fewtune.model.concatenations import concatenations
+from fewtune.model.in_place import write_in_place
 from fewtune.model.relax_import import REFERENCE
 from fewtune.schedule.default import apply_default_schedules
 from fewtune.task.extract import Task, kernels

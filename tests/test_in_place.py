@@ -15,7 +15,8 @@ from fewtune.executable import CompiledModel, build_executable
 from fewtune.kernels import kernel_rows
 from fewtune.model import prepare, reference
 from fewtune.model.calls import call_counts
-from fewtune.model.in_place import concatenations, write_in_place
+from fewtune.model.concatenations import concatenations
+from fewtune.model.in_place import write_in_place
 from fewtune.model.relax_import import lower, read_lowered
 from fewtune.schedule.default import apply_default_schedules
 from fewtune.task.extract import extract_tasks
