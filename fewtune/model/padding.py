@@ -87,7 +87,8 @@ class Filters:
         return cost_bytes(self.flops + self.added_flops, FLOAT32_BYTES * elements, calls=2)
 
     def _elements(self) -> float:
-        return plain_elements(self.given, self.depth, self.filters, self.points)
+        """What is moved: weights count half, being fetched ahead of the arithmetic."""
+        return self.given + self.depth * self.filters / 2 + self.points * self.filters
 
 
 class Padding:
@@ -152,22 +153,6 @@ class Padding:
         given = [int(extent) for extent in call.args[0].ty.shape]
         points = math.prod(result[:-1])
         return Filters(filters, math.prod(kernel), points, math.prod(given), self.lanes)
-
-
-def plain_elements(given: int, depth: int, filters: int, points: int) -> float:
-    """What a plain sum moves: weights count half, being fetched ahead of the arithmetic.
-
-    Parameters
-    ----------
-    given : int
-        Elements of the input.
-    depth : int
-        Products that are summed for one output.
-    filters : int
-    points : int
-        Outputs of one filter.
-    """
-    return given + depth * filters / 2 + points * filters
 
 
 def unpadded(given: te.Tensor, filters: int) -> te.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fewtune.model.padding import Legalizer, known_weights, plain_elements
+from fewtune.model.padding import Legalizer, known_weights
 from fewtune.model.winograd import (
     INPUT,
     KERNEL,
@@ -17,13 +17,22 @@ from fewtune.model.winograd import (
     transformed_output,
     transformed_weights,
 )
-from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
+from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_runtime import relax
 
 # Of what lies between the transforms: a large image's tiles are not to fill the memory.
 _MOST_BYTES = 2**28
 # What transforming has to bring the estimate down to: the estimate is rough.
-_LEAST_GAIN = 0.85
+_LEAST_GAIN = 0.9
+# How much less than weights from memory activations cost, which lie in a core's own cache: kernels
+# that sum up reuse them, transforms only move them. Fitted to fifteen tuned kernels of five shapes
+# on an Emerald Rapids, with weights in memory (results/README.md).
+_SUMMED, _MOVED = 0.1, 0.35
+_CALL_BYTES = 85_000
+# Operations that take as long as a byte of weights. With 8 the estimate chooses what was measured
+# to be faster, or within some per cent of it, on an EPYC whose peak is 8 operations a byte of its
+# bandwidth, and on the Emerald Rapids, of 18: part of what memory does, it does beside arithmetic.
+_FLOPS_PER_BYTE = 8.0
 # TVM's kinds of operators (OpPatternKind): what may be fused behind, and nothing at all.
 _OUT_ELEMENTWISE_FUSABLE, _OPAQUE = 4, 8
 
@@ -31,23 +40,23 @@ _OUT_ELEMENTWISE_FUSABLE, _OPAQUE = 4, 8
 def cost(convolution: Convolution, m: int) -> float:
     """Roughly the time it takes, in the bytes that memory moves in it; m = 0: the plain sum.
 
-    Every kernel is charged for what it computes and for what it moves, as if the two never
-    overlapped; what one kernel leaves for the next is charged once, and weights half, since they
-    are fetched ahead of the arithmetic. So the transforms have to save enough arithmetic to pay
-    for their traffic, and for weights of 1.8 or 4 times the size.
+    Every kernel is charged for what it computes and for what it reads, as if the two never
+    overlapped. Weights come from memory: the transforms have to save enough arithmetic to pay for
+    their own traffic, and for weights of 1.8 (m = 2) or 4 (m = 4) times the size. So a small
+    plane, whose few tiles seldom use each weight, gains by small tiles or none.
     """
     batch, height, width, channels = convolution.shape
     given = batch * height * width * channels
     result = batch * convolution.height * convolution.width * convolution.filters
     if m == 0:
-        filters = convolution.filters
-        elements = plain_elements(given, convolution.depth, filters, result // filters)
-        return cost_bytes(convolution.flops, FLOAT32_BYTES * elements)
-    tiles = convolution.tile_points(m) * channels
-    products = convolution.tile_points(m) * convolution.padded_filters
-    weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
-    elements = given + tiles + weights / 2 + products + result
-    return cost_bytes(convolution.product_flops(m), FLOAT32_BYTES * elements, calls=3)
+        flops, calls = convolution.flops, 1
+        elements = convolution.depth * convolution.filters + _SUMMED * (given + result)
+    else:
+        flops, calls = convolution.product_flops(m), 3
+        between = convolution.tile_points(m) * (channels + convolution.padded_filters)
+        weights = (m + KERNEL - 1) ** 2 * channels * convolution.padded_filters
+        elements = weights + _SUMMED * between + _MOVED * (given + between + result)
+    return flops / _FLOPS_PER_BYTE + FLOAT32_BYTES * elements + calls * _CALL_BYTES
 
 
 def best_tile(convolution: Convolution) -> int:
