@@ -18,6 +18,7 @@ from fewtune.model.concatenations import concatenations
 from fewtune.model.in_place import write_in_place
 from fewtune.model.relax_import import REFERENCE
 from fewtune.schedule.default import apply_default_schedules
+from fewtune.schedule.prefetch import prefetched
 from fewtune.task.extract import Task, kernels
 from fewtune.tuning.log import best_trials, read_database
 from fewtune.tvm_runtime import ms, tvm
@@ -128,7 +129,8 @@ def compile_model(
         left_out.update(calls)
         return rewritten
 
-    executable = build_executable(layout_free.fold(scheduled), target, in_place)
+    folded = prefetched(layout_free.fold(scheduled), target)
+    executable = build_executable(folded, target, in_place)
     library = directory / LIBRARY
     executable.export_library(str(library))
     compile_s = time.perf_counter() - started

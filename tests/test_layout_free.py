@@ -85,6 +85,9 @@ def test_folded_weights_compute_what_onnxruntime_does() -> None:
     folded = layout_free.fold(scheduled)
     assert "layout_rewrite_preproc" in scheduled.script()
     assert "layout_rewrite_preproc" not in folded.script()
+    # What is split off keeps the mark, by which its weights may be prefetched.
+    marked = {v.name_hint for v, f in folded.functions_items() if layout_free.FREE in f.attrs}
+    assert f"{kernel.name_hint}_prepacked" in marked
     # The permuting was done while compiling: main calls as many kernels as before.
     assert call_counts(folded).total() == call_counts(lowered).total()
     inputs = ImportReport.read(tuned_tiny.imported()).inputs

@@ -13,6 +13,8 @@ from fewtune.tvm_runtime import relax, tvm
 
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
+# What TVM's pass appends to the name of a kernel whose weights it permutes outside of it.
+_SPLIT = "_prepacked"
 
 
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:
@@ -65,7 +67,19 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     folded = tvm.transform.Sequential(passes)(scheduled)
     # What permuted the weights, and kernels as they were before it, stay behind uncalled.
     needed = {"main", *call_counts(folded)}
-    functions = {v: f for v, f in folded.functions_items() if v.name_hint in needed}
+    # Splitting a kernel loses the mark, which says what may be prefetched.
+    marks = {
+        variable.name_hint + _SPLIT: function.attrs[FREE]
+        for variable, function in scheduled.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and FREE in (function.attrs or {})
+    }
+    functions = {}
+    for variable, function in folded.functions_items():
+        name = variable.name_hint
+        if name in needed:
+            functions[variable] = (
+                function.with_attr(FREE, marks[name]) if name in marks else function
+            )
     return tvm.IRModule(functions, attrs=folded.attrs)
 
 

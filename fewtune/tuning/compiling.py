@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from fewtune.schedule.prefetch import prefetched
 from fewtune.tvm_runtime import tvm
 
 
-def without_rewrites(module: tvm.IRModule) -> tvm.IRModule:
-    """A scheduled module that takes its weights as its schedule lays them out."""
+def as_in_model(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """A scheduled module as `fewtune.compile` has it: its weights are laid out, and prefetched."""
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    laid_out = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    return prefetched(laid_out, target)
 
 
 def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:

@@ -24,7 +24,7 @@ from fewtune.machine import device_of
 from fewtune.model.reference import random_inputs
 from fewtune.model.skeleton import build_skeleton, site_function
 from fewtune.schedule.default import default_schedule
-from fewtune.tuning.compiling import argument_shapes, without_checks, without_rewrites
+from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.log import Trial, replay
 from fewtune.tvm_runtime import fill_repeating, relax, tvm
 
@@ -92,7 +92,7 @@ def link(
     if not candidates:
         return shapes
     for symbol, candidate in candidates.items():
-        function = without_rewrites(candidate.scheduled(target))["main"]
+        function = as_in_model(candidate.scheduled(target), target)["main"]
         functions[symbol] = function.with_attr("global_symbol", symbol)
         shapes[symbol] = argument_shapes(function)
     with without_checks():

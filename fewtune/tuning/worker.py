@@ -23,7 +23,7 @@ from typing import Any
 from fewtune.machine import target_from_json
 from fewtune.tuning.calibration import Measured
 from fewtune.tuning.cold import weight_places
-from fewtune.tuning.compiling import argument_shapes, without_checks, without_rewrites
+from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.rewrite import parted_axis
 from fewtune.tuning.timer import BuiltKernel, Race, Timer
 from fewtune.tvm_runtime import build, tvm
@@ -45,7 +45,7 @@ class Worker:
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
         started = time.perf_counter()
-        module = without_rewrites(tvm.ir.load_json(module_json))
+        module = as_in_model(tvm.ir.load_json(module_json), self._target)
         with without_checks():
             built = build(module, self._target)
         # Looking the function up makes the linker finish now, not inside the measurement.

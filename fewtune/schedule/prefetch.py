@@ -1,0 +1,275 @@
+"""The next weights are fetched from memory while the last ones are still being used.
+
+A kernel that sums up reads a panel of weights (so many columns of the matrix, of its whole depth),
+uses it for one tile of rows after the other, and goes on to the next panel. Memory is idle while a
+panel is reused, and the arithmetic waits while the next one comes: the processor's own prefetching
+follows what is read, not what will be. So every step of a panel's reuse asks for a part of the
+panel after it. Since weights lie in the order in which the schedule reads them
+(`fewtune.model.layout_free`), that one begins where this one ends.
+
+It is done where a kernel is compiled, by the shape of its loops, and is no decision of a trace: a
+tuning record is what MetaSchedule makes of it, and a candidate is measured as it will run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fewtune.model.layout_free import FREE
+from fewtune.schedule.access import NotAffineError, evaluate, shape_of
+from fewtune.tvm_runtime import has_feature, tvm
+
+# A feature that every x86 CPU of 64 bits has, and no other.
+_X86 = "sse2"
+# TVM's own prefetch is LLVM's, which counts as reading whatever there is: no accumulator stays in
+# a register across it. This one is told to touch nothing, and not to be left out.
+_NEAR, _NEXT = "fewtune_prefetch_near", "fewtune_prefetch_next"
+_IMPORT = "pragma_import_llvm"
+_FUNCTIONS = (
+    "".join(
+        f"""
+define linkonce_odr void @{name}(ptr %place) alwaysinline nounwind memory(none) {{
+  call void asm sideeffect "{instruction} $0", "*m"(ptr elementtype(i8) %place) #0
+  ret void
+}}
+"""
+        for name, instruction in ((_NEAR, "prefetcht0"), (_NEXT, "prefetcht1"))
+    )
+    + "attributes #0 = { nounwind memory(none) }\n"
+)
+_FLOAT_BYTES, _LINE_BYTES = 4, 64
+_LINE = _LINE_BYTES // _FLOAT_BYTES
+# Of a panel: less is reused from registers, more would drive itself out of a core's cache.
+_LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 18
+# How far ahead, at least: memory takes longer to answer than a small panel is used.
+_AHEAD_BYTES = 1 << 13
+# Up to there the nearest cache has room for it, beyond that the next one.
+_NEAR_BYTES = 1 << 14
+# Of products of one weight: with more of them, memory is waited for so little that asking costs
+# more (ResNet 50's 1x1 convolutions on 14x14 planes, 196 products, became a tenth slower, those on
+# 7x7 planes, 49, an eighth to a fifth faster).
+_MOST_PRODUCTS = 64
+# Cache lines that are asked for at once: more have to wait for each other.
+_MOST_LINES = 16
+_SERIAL, _PARALLEL = int(tvm.tirx.ForKind.SERIAL), int(tvm.tirx.ForKind.PARALLEL)
+_REDUCTION = tvm.tirx.IterVar.CommReduce
+
+
+class _Use(NamedTuple):
+    """Where a block reads one element of a kernel's weights, and the loops around it."""
+
+    weights: Any
+    places: list[Any]
+    realize: Any
+    loops: list[Any]
+
+    def offset(self, values: dict[Any, Any]) -> Any:
+        """The element's place in memory, for values of the loops' variables."""
+        axes = self.realize.block.iter_vars
+        bound = {
+            axis.var: evaluate(value, values)
+            for axis, value in zip(axes, self.realize.iter_values, strict=True)
+        }
+        offset: Any = 0
+        for place, extent in zip(self.places, shape_of(self.weights), strict=True):
+            offset = offset * extent + evaluate(place, bound)
+        return offset
+
+
+class _Plan(NamedTuple):
+    """What is fetched when: in every iteration of the loops ``first`` to ``last``, some lines."""
+
+    first: int
+    last: int
+    panel: int
+    lines: int
+
+
+def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The same kernels, which ask for their weights ahead where a panel of them is reused.
+
+    Parameters
+    ----------
+    module : IRModule
+        Scheduled; weights, which ``layout_free_buffers`` names, laid out as they are read.
+    target : Target
+        Other than an x86 CPU, it leaves the kernels as they are.
+
+    Returns
+    -------
+    module : IRModule
+    """
+    if not has_feature(target, _X86):
+        return module
+    found = {}
+    for variable, function in module.functions_items():
+        if isinstance(function, tvm.tirx.PrimFunc) and FREE in (function.attrs or {}):
+            found[variable] = _prefetched(function)
+    changed = {variable: each for variable, each in found.items() if each is not None}
+    if not changed:
+        return module
+    result = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    for variable, function in changed.items():
+        result.update_func(variable, function)
+    return result
+
+
+def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
+    """The function with its prefetches; None where there is nothing to gain, or nothing known."""
+    for use in _uses(function):
+        try:
+            plan = _plan(use)
+            if plan is None:
+                continue
+            loop = use.loops[plan.last]
+            body = tvm.tirx.SeqStmt([*_requests(use, plan), loop.body])
+        except NotAffineError:
+            continue
+        return function.with_body(_with_body(function.body, loop, body, use.loops[0]))
+    return None
+
+
+def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
+    """The blocks of a function that sum up products with weights."""
+    places = [int(place) for place in function.attrs[FREE]]
+    free = [function.params[place] for place in places if place < len(function.params)]
+    for realize, loops in _blocks(function.body, []):
+        block = realize.block
+        if not any(axis.iter_type == _REDUCTION for axis in block.iter_vars):
+            continue
+        points = math.prod(int(axis.dom.extent) for axis in block.iter_vars)
+        for region in block.reads:
+            weights = region.source
+            if str(weights.dtype) != "float32" or not any(weights.same_as(each) for each in free):
+                continue
+            if points <= _MOST_PRODUCTS * math.prod(shape_of(weights)):
+                yield _Use(weights, [axis.min for axis in region.region], realize, loops)
+
+
+def _blocks(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Every block with the loops around it, outermost first."""
+    kind = type(statement).__name__
+    if kind == "For":
+        yield from _blocks(statement.body, [*loops, statement])
+    elif kind == "SeqStmt":
+        for each in statement.seq:
+            yield from _blocks(each, loops)
+    elif kind == "SBlockRealize":
+        yield statement, loops
+        yield from _blocks(statement.block.body, loops)
+
+
+def _plan(use: _Use) -> _Plan | None:
+    """Which loop reuses a panel of weights, and where the next one is asked for.
+
+    The outermost loop that reuses one of a size that caches hold; and within it, the innermost
+    loop whose iterations are no more than the panel's lines.
+    """
+    loops = use.loops
+    extents = [int(loop.extent) for loop in loops]
+    kinds = [int(loop.kind) for loop in loops]
+    origin = {loop.loop_var: 0 for loop in loops}
+    start = use.offset(origin)
+    strides = [
+        int(use.offset({**origin, loop.loop_var: 1}) - start) if extent > 1 else 0
+        for loop, extent in zip(loops, extents, strict=True)
+    ]
+    found = _panel(extents, strides, kinds)
+    if found is None:
+        return None
+    first, panel = found
+    lines = panel // _LINE
+    # Between the loops of a register tile nothing is asked for.
+    deepest = max(i for i, kind in enumerate(kinds) if strides[i] and kind == _SERIAL)
+    last, visits = first, extents[first]
+    for place in range(first + 1, deepest + 1):
+        if kinds[place] != _SERIAL or visits * extents[place] > lines:
+            break
+        last, visits = place, visits * extents[place]
+    at_once = math.ceil(lines / visits)
+    return (
+        _Plan(first, last, panel, at_once) if visits <= lines and at_once <= _MOST_LINES else None
+    )
+
+
+def _panel(extents: list[int], strides: list[int], kinds: list[int]) -> tuple[int, int] | None:
+    """The outermost loop that reuses a panel which another one follows, and its elements."""
+    chosen, pending, panel = None, None, 1
+    for place in reversed(range(len(extents))):
+        if strides[place] == 0:
+            fits = _LEAST_BYTES <= panel * _FLOAT_BYTES <= _MOST_BYTES
+            if extents[place] > 1 and kinds[place] == _SERIAL and fits:
+                pending = (place, panel)
+        elif strides[place] == panel:
+            chosen = pending or chosen
+            pending, panel = None, panel * extents[place]
+        else:
+            break
+    return chosen
+
+
+def _requests(use: _Use, plan: _Plan) -> list[Any]:
+    """The prefetches of one iteration."""
+    variables = [loop.loop_var for loop in use.loops]
+    step: Any = 0
+    for loop in use.loops[plan.first : plan.last + 1]:
+        step = step * int(loop.extent) + loop.loop_var
+    values = {
+        variable: variable if place < plan.first else 0 for place, variable in enumerate(variables)
+    }
+    panel_bytes = plan.panel * _FLOAT_BYTES
+    ahead = plan.panel * math.ceil(_AHEAD_BYTES / panel_bytes)
+    cache = _NEAR if ahead * _FLOAT_BYTES <= _NEAR_BYTES else _NEXT
+    begin = use.offset(values) + ahead + step * (plan.lines * _LINE)
+    return [_request(use.weights, begin + line * _LINE, cache) for line in range(plan.lines)]
+
+
+def _request(weights: Any, offset: Any, function: str) -> Any:
+    # A place beyond the last one is never read: the instruction does nothing there.
+    address = tvm.tirx.address_of(weights[(*[0] * (len(weights.shape) - 1), offset)])
+    return tvm.tirx.Evaluate(tvm.tirx.call_extern("void", function, address))
+
+
+def _with_body(statement: Any, loop: Any, body: Any, outermost: Any) -> Any:
+    """A statement, in which a loop has another body."""
+    kind = type(statement).__name__
+    if kind == "For":
+        inner = (
+            body if statement.same_as(loop) else _with_body(statement.body, loop, body, outermost)
+        )
+        if inner is statement.body:
+            return statement
+        annotations = dict(statement.annotations or {})
+        if statement.same_as(outermost):
+            annotations[_IMPORT] = _FUNCTIONS
+        return tvm.tirx.For(
+            statement.loop_var,
+            statement.min,
+            statement.extent,
+            statement.kind,
+            inner,
+            statement.thread_binding,
+            annotations,
+        )
+    if kind == "SeqStmt":
+        return tvm.tirx.SeqStmt([_with_body(each, loop, body, outermost) for each in statement.seq])
+    if kind == "SBlockRealize":
+        block = statement.block
+        inner = _with_body(block.body, loop, body, outermost)
+        if inner is block.body:
+            return statement
+        changed = tvm.s_tir.SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            inner,
+            block.init,
+            block.alloc_buffers,
+            block.match_buffers,
+            block.annotations,
+        )
+        return tvm.s_tir.SBlockRealize(statement.iter_values, statement.predicate, changed)
+    return statement

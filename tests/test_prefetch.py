@@ -1,0 +1,177 @@
+"""Weights asked for ahead: which ones, when, where it is left alone, and still the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.access import evaluate, shape_of
+from fewtune.schedule.prefetch import prefetched
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.task.extract import task_module
+from fewtune.tuning.compiling import argument_shapes
+from fewtune.tvm_runtime import build, has_feature, te, tvm
+from tests import tuned_tiny
+
+X86 = has_feature(tuned_tiny.target(), "sse2")
+DEPTH, COLUMNS, VECTOR, TILE = 64, 64, 16, 4
+LINE = 16
+
+only_x86 = pytest.mark.skipif(not X86, reason="weights are prefetched on x86 only")
+
+
+def matrix_product(rows: int, free: bool = True) -> tvm.IRModule:
+    """A product with constant weights."""
+    data = te.placeholder((rows, DEPTH), name="data")
+    weights = te.placeholder((DEPTH, COLUMNS), name="weights")
+    k = te.reduce_axis((0, DEPTH), name="k")
+    result = te.compute(
+        (rows, COLUMNS), lambda i, j: te.sum(data[i, k] * weights[k, j], axis=k), name="product"
+    )
+    function = te.create_prim_func([data, weights, result])
+    return task_module(function.with_attr("layout_free_buffers", [1]) if free else function)
+
+
+def tiled(module: tvm.IRModule) -> tvm.IRModule:
+    """Panels of a vector of columns, each used for one tile of rows after the other."""
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    sch = tvm.s_tir.Schedule(module)
+    block = sch.get_sblock("product")
+    i, j, k = sch.get_loops(block)
+    panel, lane = sch.split(j, [None, VECTOR])
+    tile, row = sch.split(i, [None, TILE])
+    sch.reorder(panel, tile, k, row, lane)
+    sch.parallel(panel)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, k)
+    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(sch.mod)
+
+
+@cache
+def laid_out(rows: int) -> tvm.IRModule:
+    """The tiled product, its weights in panels: what `RewriteLayout` makes of them."""
+    sch = tvm.s_tir.Schedule(matrix_product(rows))
+    block = sch.get_sblock("product")
+    sch.transform_layout(
+        block,
+        ("read", 1),
+        lambda k, j: [j // VECTOR, k, j % VECTOR],
+        assume_injective_transform=True,
+    )
+    return tiled(sch.mod)
+
+
+def requests(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The index of every request, with the loops around it."""
+    kind = type(statement).__name__
+    if kind == "For":
+        yield from requests(statement.body, [*loops, statement])
+    elif kind == "SeqStmt":
+        for each in statement.seq:
+            yield from requests(each, loops)
+    elif kind == "SBlockRealize":
+        yield from requests(statement.block.body, loops)
+    elif kind == "Evaluate" and "prefetch" in str(statement):
+        (address,) = [a for a in statement.value.args if type(a).__name__ == "Call"]
+        yield address.args[0].indices[-1], loops
+
+
+def asked(module: tvm.IRModule) -> dict[int, set[int]]:
+    """By the iteration of the outermost loop, the elements that are asked for."""
+    found: dict[int, set[int]] = {}
+    for index, loops in requests(module["main"].body, []):
+        for values in product(*(range(int(loop.extent)) for loop in loops)):
+            bound = {loop.loop_var: value for loop, value in zip(loops, values, strict=True)}
+            found.setdefault(values[0], set()).add(int(evaluate(index, bound)))
+    return found
+
+
+@only_x86
+def test_while_a_panel_is_used_all_lines_of_a_later_one_are_asked_for() -> None:
+    module = prefetched(laid_out(32), tuned_tiny.target())
+    panel = DEPTH * VECTOR
+    lines = asked(module)
+    assert list(lines) == list(range(COLUMNS // VECTOR))
+    (ahead,) = {min(elements) - number * panel for number, elements in lines.items()}
+    # A panel of 4 kB is used sooner than memory answers: two panels ahead.
+    assert ahead == 2 * panel
+    for number, elements in lines.items():
+        begin = number * panel + ahead
+        assert elements == set(range(begin, begin + panel, LINE))
+
+
+@only_x86
+def test_the_processor_is_told_and_the_result_is_the_same() -> None:
+    plain, ahead = laid_out(32), prefetched(laid_out(32), tuned_tiny.target())
+    assembler = tvm.driver.build(ahead, target=tuned_tiny.target()).inspect_source("asm")
+    assert "prefetcht0" in assembler
+    random = np.random.default_rng(0)
+    shapes = argument_shapes(plain["main"])
+    assert argument_shapes(ahead["main"]) == shapes
+    given = [random.random(shape, dtype="float32") for shape in shapes]
+    results = []
+    for module in (plain, ahead):
+        tensors = [tvm.runtime.tensor(value) for value in given]
+        build(module, tuned_tiny.target())["main"](*tensors)
+        results.append(tensors[-1].numpy())
+    assert np.array_equal(*results)
+    weights = given[1].transpose(1, 0, 2).reshape(DEPTH, COLUMNS)
+    assert np.allclose(results[0], given[0] @ weights, rtol=1e-4)
+
+
+@only_x86
+def test_drawn_schedules_with_it_compute_the_same_in_one_library() -> None:
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    space = SearchSpace(matrix_product(48), tuned_tiny.target())
+    prior, random = Prior(space), np.random.default_rng(2)
+    functions: dict[str, Any] = {}
+    for seed in range(1, 30):
+        made = space.make(prior.draw(random), seed).schedule
+        if made is None:
+            continue
+        module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(made.mod)
+        ahead = prefetched(module, tuned_tiny.target())
+        if ahead is not module:
+            for kind, each in (("plain", module), ("ahead", ahead)):
+                name = f"{kind}{seed}"
+                functions[name] = each["main"].with_attr("global_symbol", name)
+    assert len(functions) >= 4
+    built = build(tvm.IRModule(functions), tuned_tiny.target())
+    for name in functions:
+        shapes = argument_shapes(functions[name])
+        draw = np.random.default_rng(5)
+        tensors = [tvm.runtime.tensor(draw.random(s, dtype="float32")) for s in shapes]
+        built[name](*tensors)
+        if name.startswith("plain"):
+            expected = tensors[-1].numpy()
+        else:
+            assert np.array_equal(tensors[-1].numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        laid_out(4),  # one tile of rows: nothing is reused but what registers hold
+        laid_out(128),  # each weight serves 128 products: memory is hardly waited for
+        tiled(matrix_product(32)),  # weights as the model has them: no panel lies in one piece
+        tiled(matrix_product(32, free=False)),  # no weights
+    ],
+)
+def test_kernels_that_would_not_gain_are_left_alone(module: tvm.IRModule) -> None:
+    assert prefetched(module, tuned_tiny.target()) is module
+
+
+def test_other_processors_are_left_alone() -> None:
+    arm = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    assert prefetched(laid_out(32), arm).same_as(laid_out(32))
+    gpu = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
+    assert prefetched(laid_out(32), gpu).same_as(laid_out(32))
+    assert shape_of(laid_out(32)["main"].params[1]) == [COLUMNS // VECTOR, DEPTH, VECTOR]
