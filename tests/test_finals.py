@@ -123,6 +123,7 @@ def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finals, "_LEAST_CONTESTED", 0.0)
     monkeypatch.setattr(finals, "_HEAVY", 0.0)
     monkeypatch.setattr(finals, "_LIGHT", 0.0)
+    monkeypatch.setattr(finals, "_LONG_S", float("inf"))
 
 
 @pytest.mark.usefixtures("contested")
@@ -186,6 +187,38 @@ def test_what_workers_have_is_not_compiled_again(
 
 
 @pytest.mark.usefixtures("contested")
+def test_duels_decide_where_a_task_is_not_contested_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tuned_tiny.convolutions()["a"].info.name
+    among_all = finals.Finals.contenders
+
+    def without_long(self: finals.Finals, states: dict[str, TaskState]) -> dict[str, Any]:
+        found = among_all(self, states)
+        return {name: each[:1] if name == long else each for name, each in found.items()}
+
+    monkeypatch.setattr(finals.Finals, "contenders", without_long)
+    model = model_directory(tmp_path / "model")
+    report = share(tmp_path / "share", tmp_path / "journals", model)
+    others = {tuned_tiny.convolutions()[letter].info.name for letter in "bc"}
+    assert {line.task for line in report.finals} == others
+    (path,) = (tmp_path / "journals").glob("*.jsonl")
+    events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
+    (duel,) = [event for event in events if event["kind"] == "finals"]
+    (held,) = [event for event in events if event["kind"] == "in_model"]
+    assert duel["task"] == long
+    assert len(duel["medians_s"]) > 1
+    # The model runs with who won the duel.
+    assert events.index(duel) < events.index(held)
+    (best,) = best_trials(read_database(tmp_path / "share"), tuned_tiny.convolutions()["a"].mod, 1)
+    winner = min(duel["medians_s"], key=duel["medians_s"].__getitem__)
+    assert decisions(trace_key(best.trace)) == decisions(winner)
+    content = path.read_bytes()
+    assert share(tmp_path / "again", tmp_path / "journals", model) == report
+    assert path.read_bytes() == content
+
+
+@pytest.mark.usefixtures("contested")
 def test_without_a_working_model_the_fastest_alone_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +257,7 @@ def searched(weight: int, *times_s: float) -> TaskState:
 
 
 def test_little_to_contest_is_not_worth_it() -> None:
-    states = {"conv": searched(1, 1.0, 1.1), "other": searched(9, 1.0)}
+    states = {"conv": searched(1, 1e-4, 1.1e-4), "other": searched(9, 1e-4)}
     assert holding().contenders(states) == {}
     states["other"].progress.weight = 2
     assert {name: len(each) for name, each in holding().contenders(states).items()} == {
@@ -234,10 +267,19 @@ def test_little_to_contest_is_not_worth_it() -> None:
 
 
 def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
-    taken, crashed = searched(1, 1.0, 1.1), searched(1, 1.0, 1.1)
-    taken.taken = trial("taken", 0.9)
+    taken, crashed = searched(1, 1e-4, 1.1e-4), searched(1, 1e-4, 1.1e-4)
+    taken.taken = trial("taken", 0.9e-4)
     crashed.crashed = "SIGSEGV"
-    states = {"conv": searched(3, 1.0, 1.1), "taken": taken, "crashed": crashed}
+    states = {"conv": searched(3, 1e-4, 1.1e-4), "taken": taken, "crashed": crashed}
     found = holding().contenders(states)
     assert set(found) == {"conv", "taken"}
     assert [t.trace for t in found["taken"]] == [["taken"]]
+
+
+def test_long_calls_are_not_contested_in_the_model() -> None:
+    states = {"conv": searched(9, 1e-4, 1.1e-4), "long": searched(1, 1.1e-3, 1.2e-3)}
+    found = holding().contenders(states)
+    assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 1}
+    # Where most of the model's time goes to long calls, no finals are held.
+    states["conv"].progress.weight = 2
+    assert holding().contenders(states) == {}

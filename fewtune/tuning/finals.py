@@ -32,6 +32,10 @@ _NEAR = 1.2
 # Parts of the model's time: from the first on, a task sends as many contenders as it may, from
 # the second on half of them; the rest of the tasks is not worth the compilation.
 _HEAVY, _LIGHT = 0.02, 0.01
+# A call that takes so long is hardly decided by what it finds in a core's cache, which memory fills
+# in a tenth of that: duels, which compile nothing, tell its fastest as well. Of VGG 19, all of
+# whose heavy kernels take longer, finals took 8.7 of 31 s of sharing and gained nothing (an EPYC).
+_LONG_S = 1e-3
 # Where less of the model's time is contested, nothing is compiled for it.
 _LEAST_CONTESTED = 0.25
 # Far beyond what compiling, or running, all of them takes.
@@ -87,7 +91,7 @@ def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
 
 
 def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
-    """Those of a task's schedules that may be the fastest in the model.
+    """Those of a task's schedules that may be its fastest, in the model or in a duel.
 
     Parameters
     ----------
@@ -121,6 +125,8 @@ def contested(
     whole_s = sum(times_s.values())
     found = {
         name: contenders_of(trials, times_s[name] / whole_s, most)
+        if trials[0].outcome.median_s < _LONG_S
+        else trials[:1]
         for name, trials in ranked.items()
     }
     contested_s = sum(times_s[name] for name, trials in found.items() if len(trials) > 1)
@@ -148,7 +154,10 @@ class Finals:
     most: int
 
     def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
-        """Every searched task's contenders; of what a bank has of the task itself, that alone."""
+        """Every searched task's contenders; none at all where too little is contested.
+
+        One alone where calls are long, or a bank has the task itself.
+        """
         ranked = {
             name: state.ranked()[: 1 if state.taken else None]
             for name, state in states.items()

@@ -148,10 +148,10 @@ class Sharing(Session):
         self._known = known
         self._teach = teach
         self.sharing = sharing
+        self._finals = finals
         held = [event["finals"] for event in journal.events if event["kind"] == "in_model"]
         # They are held once: what failed, or could not be done, would again.
-        self._finals = None if held else finals
-        self._are_finals_held = any(held)
+        self._held: set[str] | None = {name for each in held for name in each} if held else None
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
@@ -196,9 +196,14 @@ class Sharing(Session):
         search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
-        """Finals in the model; where none are held, duels of each task's fastest."""
-        if not self._are_finals_held and not self._hold_finals():
-            self.hold_duels(list(self.state.tasks.values()))
+        """Finals in the model, and duels of each task's fastest where none are held.
+
+        Duels come first, since what they choose is what the model then runs with.
+        """
+        held = self._held if self._held is not None else set(self._contested())
+        self.hold_duels([s for name, s in self.state.tasks.items() if name not in held])
+        if held and self._held is None:
+            self.hold_duels([self.state.tasks[name] for name in held - self._hold_finals()])
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again, of a task that takes enough of the model's time to matter.
@@ -216,23 +221,27 @@ class Sharing(Session):
             return [*finalists, state.best_earlier]
         return finalists if any(trial.key in keys for trial in state.trials) else []
 
-    def _hold_finals(self) -> bool:
-        """Let the model choose among the best schedules; say whether it did."""
+    def _contested(self) -> dict[str, list[Trial]]:
+        """Who takes part in finals in the model, by task, where there is more than one."""
         contenders = self._finals.contenders(self.state.tasks) if self._finals else {}
-        if self._finals is None or not contenders:
-            return False
-        count = sum(map(len, contenders.values()))
-        self.progress.say(f"{count} schedules of {len(contenders)} tasks take turns in the model")
+        return {name: trials for name, trials in contenders.items() if len(trials) > 1}
+
+    def _hold_finals(self) -> set[str]:
+        """Let the model choose among the best schedules of tasks; say of which it did."""
+        assert self._finals is not None
+        contested = self._contested()
+        count = sum(map(len, contested.values()))
+        self.progress.say(f"{count} schedules of {len(contested)} tasks take turns in the model")
         held: dict[str, Final] = {}
         note = ""
         try:
-            held = self._finals.hold(contenders, self.measurer)
+            held = self._finals.hold(self._finals.contenders(self.state.tasks), self.measurer)
         except (WorkerLostError, RequestFailedError) as fault:
             note = f"no finals in the model: {str(fault).splitlines()[-1]}"
             self.progress.say(note)
         finals = {name: final._asdict() for name, final in held.items()}
         self.note({"kind": "in_model", "finals": finals, "note": note, **self.spent()})
-        return bool(held)
+        return set(held)
 
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]
