@@ -12,8 +12,8 @@ are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared, those of the representatives
 from what they were tuned to; what one task finds there, those of its kind that do worse try too.
-Last, the fastest few of each task are measured again, in turns (`fewtune.tuning.duels`), or meet in
-the model itself (`fewtune.tuning.finals`).
+Last, the fastest few of each task are measured again, in turns (`fewtune.tuning.duels`), or, where
+calls are short, meet in the model itself (`fewtune.tuning.finals`).
 """
 
 from __future__ import annotations
