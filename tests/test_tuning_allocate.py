@@ -69,8 +69,8 @@ def test_what_memory_decides_is_held_to_its_own_kind() -> None:
         each.best_s = [2.0]
     # 200 operations a second of the one would leave the other 99 % of its time to gain.
     rates = best_rates(found)
-    assert rates == {"dense": 250.0, "streamed dense": 2.5}
-    assert gradient(found[1], rates["streamed dense"]) == pytest.approx(0.8 * 0.4)
+    assert rates == {"dense": 250.0, "streamed dense": 3.0}
+    assert gradient(found[1], rates["streamed dense"]) == pytest.approx(0.8 * 2 / 3)
 
 
 def test_what_is_near_the_best_throughput_has_little_left_to_gain() -> None:

@@ -114,7 +114,7 @@ class ShareOptions(BaseModel):
         "where the model gains most",
     )
     least_gain: float = Field(
-        default=0.002,
+        default=0.001,
         ge=0,
         lt=1,
         description="end the refinement when its next batch promises less than this part of the "
