@@ -34,12 +34,13 @@ except ImportError:
     from ablation_table import write_results
     from ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics, TuneReport
-from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.benchmark import conditions_of
 from fewtune.device_lock import device_lock, device_name
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine import target_from_json
 from fewtune.select.select import SelectOptions, select_tasks
 from fewtune.task.extract import read_tasks
+from fewtune.variants import BenchmarkOptions, Variants
 from stages.params import load_section
 from stages.places import Places
 

@@ -27,7 +27,7 @@ from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
-from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.benchmark import conditions_of
 from fewtune.compile import CompileOptions, compile_model
 from fewtune.device_lock import device_lock, device_name
 from fewtune.errors import FewtuneError, InputError
@@ -42,6 +42,7 @@ from fewtune.task.extract import Task, read_tasks
 from fewtune.tuning.archive import merge
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.run import tune
+from fewtune.variants import BenchmarkOptions, Variants
 from stages.params import load_section
 from stages.places import Places
 

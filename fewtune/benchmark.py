@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from functools import partial
 from pathlib import Path
-
-import numpy as np
-import psutil
-from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune import interleave, kernel_report
 from fewtune.artifacts import (
@@ -23,116 +18,13 @@ from fewtune.artifacts import (
     TuneReport,
     failures_by_cause,
 )
-from fewtune.executable import CompiledModel, build_executable
 from fewtune.files import write_text
 from fewtune.kernels import kernel_rows, kernels_csv
 from fewtune.machine import target_from_json
-from fewtune.model import reference
-from fewtune.model.relax_import import REFERENCE, read_lowered
 from fewtune.peak import Peak, PeakMeter, peak_meter
 from fewtune.stolen import stolen_pct
-from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.task.extract import Task
-from fewtune.tvm_runtime import set_threads
-
-
-class BenchmarkOptions(BaseModel):
-    """How long a model is measured."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    rounds: int = Field(default=30, ge=3, le=10_000, description="rounds of all variants in turn")
-    copies: int = Field(
-        default=3,
-        ge=1,
-        le=16,
-        description="copies of every library, and of onnxruntime's session, that take turns: how "
-        "fast weights are read depends on the memory that they happen to get",
-    )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the random inputs")
-
-
-class Variants:
-    """The variants of one model, ready to run on the same inputs and threads.
-
-    Parameters
-    ----------
-    import_directory : Path
-    libraries : dict of Path
-        Exported libraries by variant name.
-    fingerprint : Fingerprint
-    options : BenchmarkOptions
-    with_untuned : bool
-        Whether the model as TVM compiles it without schedules is among them.
-    turned : bool
-        Begin with the last library, not the first. What is loaded first is slower for as long as
-        it lives: of ResNet 50's two libraries, each with three copies, the first took 2 to 5 %
-        longer than as the second (a Xeon). Copies are therefore loaded in turns, every other time
-        the other way round.
-
-    Attributes
-    ----------
-    options : BenchmarkOptions
-        With as many copies as there are.
-    """
-
-    def __init__(
-        self,
-        import_directory: Path,
-        libraries: dict[str, Path],
-        fingerprint: Fingerprint,
-        options: BenchmarkOptions,
-        *,
-        with_untuned: bool = True,
-        turned: bool = False,
-    ) -> None:
-        set_threads(fingerprint.threads)
-        target = target_from_json(fingerprint.target)
-        imported = ImportReport.read(import_directory)
-        inputs = imported.inputs
-        self.options = _with_room(options, imported.parameters, len(libraries) + 1)
-        feeds = reference.random_inputs(inputs, options.seed)
-        ordered = [feeds[spec.name] for spec in inputs]
-        model, copies = import_directory / REFERENCE, range(self.options.copies)
-        self._compiled: dict[str, list[CompiledModel]] = {}
-        if with_untuned:
-            untuned = build_executable(read_lowered(import_directory), target)
-            self._compiled["untuned"] = [CompiledModel(untuned, target)]
-            self._compiled["untuned"][0].set_inputs(ordered)
-        sessions: list[reference.OnnxruntimeSession] = []
-        self._compiled.update((name, []) for name in libraries)
-        for copy in copies:
-            names = [*libraries, "onnxruntime"]
-            for name in names if (copy + turned) % 2 == 0 else names[::-1]:
-                if name in libraries:
-                    loaded = CompiledModel(libraries[name], target)
-                    loaded.set_inputs(ordered)
-                    self._compiled[name].append(loaded)
-                else:
-                    sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
-        self.runs: dict[str, list[interleave.Run]] = {
-            name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
-        }
-        self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
-        self._expected = sessions[0].run(feeds)
-
-    def measured(self, rounds: int) -> dict[str, list[float]]:
-        """Seconds of one call of every variant, in turns; untuned is there for scale."""
-        untuned = frozenset({"untuned"})
-        tuned = frozenset(self._compiled) - untuned
-        return interleave.interleave(self.runs, rounds, for_scale=untuned, together=tuned)
-
-    def relative_error(self, name: str) -> float:
-        """Largest relative error of a variant against onnxruntime on the measured inputs."""
-        actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name][0].run()]
-        return reference.relative_error(actual, self._expected)
-
-
-def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:
-    """Options with no more copies than half of the free memory holds the weights of."""
-    room = psutil.virtual_memory().available // 2
-    fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
-    return options.model_copy(update={"copies": min(options.copies, fitting)})
+from fewtune.variants import BenchmarkOptions, Variants
 
 
 def benchmark_model(

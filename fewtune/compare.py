@@ -14,10 +14,12 @@ from pydantic import Field
 
 from fewtune import interleave, kernel_report
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
-from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.benchmark import conditions_of
 from fewtune.errors import MachineError
 from fewtune.files import write_text
+from fewtune.kernel_turns import KernelSamples, kernel_pairs
 from fewtune.stolen import Stolen
+from fewtune.variants import BenchmarkOptions, Variants
 
 _LEAST_ROUNDS = 3
 
@@ -50,11 +52,14 @@ class Measured(NamedTuple):
         Of the libraries' outputs against onnxruntime's.
     copies : int
         Of each library, that there was memory for.
+    kernels_s : dict of KernelSamples
+        What the kernels of each library take, by library.
     """
 
     samples_s: interleave.Samples
     max_relative_error: float
     copies: int
+    kernels_s: dict[str, KernelSamples]
 
 
 def compare_strategies(
@@ -83,10 +88,8 @@ def compare_strategies(
     MachineError
         If a process is killed, as it is where memory does not suffice.
     """
-    libraries = {
-        name: folder / CompileReport.read(folder).library
-        for name, folder in compile_directories.items()
-    }
+    compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
+    libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
     measure = partial(_measure, import_directory, libraries, fingerprint, options)
     stolen = Stolen()
     measured = [
@@ -124,6 +127,11 @@ def compare_strategies(
         full_trials=full.trials,
         selective_trials=selective.trials,
         max_relative_error=max(each.max_relative_error for each in measured),
+        kernels=kernel_pairs(
+            [each.kernels_s for each in measured],
+            compiled["selective"].other_names,
+            {row.task: row.weight for row in reports["selective"].kernels if row.weight},
+        ),
         conditions=conditions_of(
             fingerprint,
             options.model_copy(
@@ -134,7 +142,7 @@ def compare_strategies(
         ),
     )
     comparison.write(directory)
-    text = kernel_report.comparison_markdown(comparison, reports["selective"], reports["full"])
+    text = kernel_report.comparison_markdown(comparison, reports["selective"])
     write_text(directory / "report.md", text)
     return comparison
 
@@ -168,7 +176,8 @@ def _measure(
         turned=number % 2 == 1,
     )
     error = max(variants.relative_error(name) for name in libraries)
-    return Measured(variants.measured(options.rounds_each), error, variants.options.copies)
+    samples_s = variants.measured(options.rounds_each)
+    return Measured(samples_s, error, variants.options.copies, variants.kernels_measured())
 
 
 def _achieved_pct(measured: Measured) -> float:

@@ -141,6 +141,7 @@ def compile_model(
             f"{error:.1e} away from onnxruntime's, above compile.error_bound "
             f"{options.error_bound:.1e}: a schedule is wrong; nothing was exported"
         )
+    task_of = _task_of(lowered, tasks)
     report = CompileReport(
         model=model,
         strategy=strategy,
@@ -148,7 +149,8 @@ def compile_model(
         scheduled_from_log=len(served),
         scheduled_by_default=len(rest) - len(unscheduled),
         unscheduled=unscheduled,
-        in_place=_by_task(left_out, lowered, tasks),
+        in_place=_by_task(left_out, task_of),
+        other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
         max_relative_error=error,
         error_bound=options.error_bound,
         compile_s=round(compile_s, 3),
@@ -157,13 +159,18 @@ def compile_model(
     return report
 
 
-def _by_task(calls: Counter[str], lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, int]:
-    """Calls of kernels as calls of the tasks that they are of."""
-    workloads = kernels(lowered) if calls else {}
+def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
+    """The task that every kernel is of, by name; a task is named after the first of equal ones."""
     names = {task.info.workload: task.info.name for task in tasks}
+    workloads = sorted(kernels(lowered).items())
+    return {kernel: names[workload] for kernel, workload in workloads if workload in names}
+
+
+def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
+    """Calls of kernels as calls of the tasks that they are of."""
     found: Counter[str] = Counter()
     for kernel, count in calls.items():
-        found[names[workloads[kernel]]] += count
+        found[task_of[kernel]] += count
     return dict(sorted(found.items()))
 
 

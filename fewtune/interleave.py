@@ -130,7 +130,7 @@ def interleave(
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone
     for index in range(rounds):
-        for group in _turned(groups, index):
+        for group in turned(groups, index):
             due = {name: ready[name] for name in group if index < ready[name].rounds}
             if due:
                 for name, taken in _round(due, index, clock).items():
@@ -140,7 +140,7 @@ def interleave(
 
 def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     """The calls of one round of variants that share their threads, or of one variant."""
-    names = _turned(list(group), index)
+    names = turned(list(group), index)
     # The next copy when everybody has been the first once.
     runs = {name: group[name].copy(index // len(names)) for name in names}
     first = group[names[0]]
@@ -152,7 +152,7 @@ def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     taken: Samples = {name: [] for name in names}
     fitting = round(_TURNS_S / max(sum(variant.turn_s for variant in group.values()), 1e-6))
     for turn in range(max(_LEAST_TURNS, min(_MOST_TURNS, fitting))):
-        for name in _turned(names, turn):
+        for name in turned(names, turn):
             for _ in range(group[name].warming_of_a_turn):
                 runs[name]()
             taken[name] += _timed(runs[name], group[name].calls_of_a_turn, clock)
@@ -169,7 +169,7 @@ def _timed(run: Run, calls: int, clock: Clock) -> list[float]:
     return taken
 
 
-def _turned(items: Sequence[Item], index: int) -> list[Item]:
+def turned(items: Sequence[Item], index: int) -> list[Item]:
     """The items, another one first with every index."""
     start = index % len(items)
     return [*items[start:], *items[:start]]

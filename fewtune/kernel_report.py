@@ -38,59 +38,58 @@ def kernel_table(report: BenchmarkReport) -> Table:
     return Table(headings, rows, frozenset({0, 7, 8}))
 
 
-def loss_table(selective: BenchmarkReport, full: BenchmarkReport, most: int = 8) -> Table:
+def loss_table(comparison: Comparison, selective: BenchmarkReport, most: int = 8) -> Table:
     """The tasks that selective tuning lost most on, by what they cost the whole model.
 
     Parameters
     ----------
-    selective, full : BenchmarkReport
-        Of one model. Their kernels were measured in two runs, each alone: differences of a few
-        per cent are noise.
+    comparison : Comparison
+        Its kernels were timed where the model calls them, both libraries in turns.
+    selective : BenchmarkReport
+        Of the same model: whose schedules the tasks have.
     most : int
         Rows at most; tasks on which nothing was lost are left out.
     """
-    known = {row.task: row for row in full.kernels}
-    lost = []
-    for row in selective.kernels:
-        other = known.get(row.task)
-        if other is None or row.latency_ms is None or other.latency_ms is None:
-            continue
-        loss_ms = row.weight * (row.latency_ms - other.latency_ms)
-        if loss_ms > 0:
-            lost.append((-loss_ms, row.task, row, other))
+    known = {row.task: row for row in selective.kernels}
     headings = [
-        "task", "calls", "selective ms", "full ms", "lost ms", "selective GFLOPS", "full GFLOPS",
-        "schedule", "donor",
+        "task", "calls", "selective ms", "full ms", "lost ms [p10 - p90]", "selective GFLOPS",
+        "full GFLOPS", "schedule", "donor",
     ]  # fmt: skip
-    rows = [
-        [
-            row.task,
-            str(row.weight),
-            number(row.latency_ms),
-            number(other.latency_ms),
-            number(-negative_ms),
-            number(row.gflops),
-            number(other.gflops),
-            row.schedule,
-            row.donor or MISSING,
-        ]
-        for negative_ms, _, row, other in sorted(lost, key=lambda entry: entry[:2])[:most]
-    ]
+    rows = []
+    for pair in [pair for pair in comparison.kernels if pair.lost_ms > 0][:most]:
+        row = known[pair.task]
+        mega_operations = (row.gflops or 0.0) * (row.latency_ms or 0.0)
+        rows.append(
+            [
+                pair.task,
+                str(pair.calls),
+                number(pair.selective_ms),
+                number(pair.full_ms),
+                f"{pair.lost_ms:.3f} [{pair.lost_p10_ms:.3f} - {pair.lost_p90_ms:.3f}]",
+                number(mega_operations / pair.selective_ms if mega_operations else None),
+                number(mega_operations / pair.full_ms if mega_operations else None),
+                row.schedule,
+                row.donor or MISSING,
+            ]
+        )
     return Table(headings, rows, frozenset({0, 7, 8}))
 
 
-def comparison_markdown(
-    comparison: Comparison, selective: BenchmarkReport, full: BenchmarkReport
-) -> str:
+def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> str:
     """Selective against full tuning of one model, and the tasks that make the difference."""
-    losses = loss_table(selective, full)
-    tasks = (
-        "\n### What selective tuning lost\n\nEach kernel measured alone, in its own run: a few per "
-        f"cent are noise.\n\n{losses.markdown()}"
-        if losses.rows
-        else ""
+    text = comparisons_markdown([comparison])
+    losses = loss_table(comparison, selective)
+    if not losses.rows:
+        return text
+    lost = [pair.lost_ms for pair in comparison.kernels if pair.lost_ms > 0]
+    gained = [-pair.lost_ms for pair in comparison.kernels if pair.lost_ms < 0]
+    return (
+        f"{text}\n### What selective tuning lost\n\nEvery kernel where the model calls it, both "
+        f"libraries in turns in {comparison.conditions.processes} processes; what is lost is of "
+        f"all calls of one run.\n\n{losses.markdown()}\n"
+        f"In sum {number(sum(lost))} ms a run are lost (tasks: {len(lost)}) and "
+        f"{number(sum(gained))} gained (tasks: {len(gained)}).\n"
     )
-    return comparisons_markdown([comparison]) + tasks
 
 
 def benchmark_markdown(report: BenchmarkReport) -> str:

@@ -30,7 +30,7 @@ def run(model: str) -> None:
             directory,
         )
         # Flat, so that `dvc metrics show` has figures only.
-        others = {"model", "conditions", "achieved_perf_by_process_pct"}
+        others = {"model", "conditions", "achieved_perf_by_process_pct", "kernels"}
         figures = comparison.model_dump(exclude=others, exclude_none=True)
         write_text(directory / "metrics.json", canonical_json(figures))
     say(

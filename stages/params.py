@@ -31,7 +31,7 @@ SECTIONS = {
     "tune": "fewtune.tuning.options:TuneOptions",
     "share_schedules": "fewtune.tuning.options:ShareOptions",
     "compile": "fewtune.compile:CompileOptions",
-    "benchmark": "fewtune.benchmark:BenchmarkOptions",
+    "benchmark": "fewtune.variants:BenchmarkOptions",
     "compare": "fewtune.compare:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.

@@ -11,6 +11,7 @@ from fewtune.artifacts import (
     Curve,
     CurvePoint,
     Fingerprint,
+    KernelPair,
     KernelRow,
     LatencyStats,
     Metrics,
@@ -121,6 +122,20 @@ def metrics(latency_ms: float = 50.0, tuning_s: float = 250.0) -> Metrics:
         peak_gflops=225.0,
         peak_pct=100 * 150 / 225,
         outside_tuned_pct=1.0,
+    )
+
+
+def pair(row: KernelRow, selective_ms: float, full_ms: float) -> KernelPair:
+    """A kernel in both libraries, with a tenth of a millisecond of spread to either side."""
+    lost_ms = row.weight * (selective_ms - full_ms)
+    return KernelPair(
+        task=row.task,
+        calls=row.weight,
+        selective_ms=selective_ms,
+        full_ms=full_ms,
+        lost_ms=lost_ms,
+        lost_p10_ms=lost_ms - 0.1,
+        lost_p90_ms=lost_ms + 0.1,
     )
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fewtune import benchmark
+from fewtune import variants as variants_module
 from fewtune.artifacts import (
     BenchmarkReport,
+    Comparison,
     CompileReport,
     ImportReport,
     Metrics,
@@ -19,30 +20,12 @@ from fewtune.artifacts import (
     TunedTask,
     TuneReport,
 )
-from fewtune.benchmark import BenchmarkOptions, Variants, benchmark_model
+from fewtune.benchmark import benchmark_model
 from fewtune.compare import CompareOptions, compare_strategies
-from fewtune.compile import CompileOptions, compile_model
+from fewtune.variants import BenchmarkOptions, Variants
 from tests import tuned_tiny
 
 OPTIONS = BenchmarkOptions(rounds=3)
-
-
-@cache
-def compiled() -> Path:
-    directory = tuned_tiny.scratch() / "benchmark-compile"
-    directory.mkdir()
-    compile_model(
-        tuned_tiny.lowered(),
-        tuned_tiny.tasks(),
-        tuned_tiny.tuned(),
-        tuned_tiny.imported(),
-        tuned_tiny.fingerprint(),
-        CompileOptions(),
-        directory,
-        model=tuned_tiny.NAME,
-        strategy="selective",
-    )
-    return directory
 
 
 def refined() -> TunedTask:
@@ -78,7 +61,7 @@ def benchmarked() -> tuple[BenchmarkReport, Path]:
             sharing_s=0.0,
             stopped_by="nothing_to_tune",
         ),
-        compiled(),
+        tuned_tiny.compiled(),
         tuned_tiny.fingerprint(),
         OPTIONS,
         directory,
@@ -127,10 +110,10 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
     parameters = ImportReport.read(tuned_tiny.imported()).parameters
     # Half of it holds the weights of one library and of onnxruntime twice.
     room = SimpleNamespace(available=2 * 4 * parameters * 2 * 2)
-    monkeypatch.setattr(benchmark.psutil, "virtual_memory", lambda: room)
+    monkeypatch.setattr(variants_module.psutil, "virtual_memory", lambda: room)
     variants = Variants(
         tuned_tiny.imported(),
-        {"tuned": compiled() / CompileReport.read(compiled()).library},
+        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
         tuned_tiny.fingerprint(),
         OPTIONS,
     )
@@ -157,7 +140,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     metrics = Metrics.read(directory)
     comparison = compare_strategies(
         tuned_tiny.imported(),
-        {"selective": compiled(), "full": compiled()},
+        {"selective": tuned_tiny.compiled(), "full": tuned_tiny.compiled()},
         {"selective": metrics, "full": metrics},
         {"selective": report, "full": report},
         tuned_tiny.fingerprint(),
@@ -173,4 +156,10 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     assert comparison.achieved_perf_p10_pct <= min(first, second)
     conditions = comparison.conditions
     assert (conditions.rounds, conditions.copies, conditions.processes) == (6, 2, 2)
+    # Every kernel stands in both libraries; what only gives a tensor another shape is none.
+    called = {row.task: row.weight for row in report.kernels if row.weight}
+    timed = {pair.task: pair.calls for pair in comparison.kernels}
+    assert timed == {name: calls for name, calls in called.items() if "reshape" not in name}
+    assert all(pair.selective_ms > 0 for pair in comparison.kernels)
+    assert Comparison.read(tmp_path) == comparison
     assert "6 rounds of 2 copies in 2 processes" in (tmp_path / "report.md").read_text()

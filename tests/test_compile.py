@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport
-from fewtune.compile import LIBRARY, CompileOptions, apply_log, compile_model
+from fewtune.compile import LIBRARY, CompileOptions, apply_log
 from fewtune.errors import VerificationError
 from fewtune.executable import CompiledModel
 from fewtune.files import whole_directory
@@ -19,39 +18,17 @@ from fewtune.tuning.log import read_database
 from tests import tuned_tiny
 
 
-def compiled_into(directory: Path, options: CompileOptions) -> CompileReport:
-    return compile_model(
-        tuned_tiny.lowered(),
-        tuned_tiny.tasks(),
-        tuned_tiny.tuned(),
-        tuned_tiny.imported(),
-        tuned_tiny.fingerprint(),
-        options,
-        directory,
-        model=tuned_tiny.NAME,
-        strategy="selective",
-    )
-
-
-@cache
-def compiled() -> tuple[CompileReport, Path]:
-    directory = tuned_tiny.scratch() / "compile"
-    directory.mkdir()
-    return compiled_into(directory, CompileOptions()), directory
-
-
 def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
-    report, directory = compiled()
-    every = kernels(tuned_tiny.lowered())
+    directory = tuned_tiny.compiled()
+    report, every = CompileReport.read(directory), kernels(tuned_tiny.lowered())
     assert report.scheduled_from_log == 1
     assert report.scheduled_from_log + report.scheduled_by_default == len(every)
     assert report.unscheduled == []
     assert 0 < report.max_relative_error <= 1e-4
-    assert CompileReport.read(directory) == report
 
 
 def test_the_exported_library_computes_what_onnxruntime_does() -> None:
-    _, directory = compiled()
+    directory = tuned_tiny.compiled()
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
     feeds = reference.random_inputs(inputs, 7)
     session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
@@ -79,5 +56,5 @@ def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
         pytest.raises(VerificationError, match=r"tiny \(selective\): outputs .*error_bound"),
         whole_directory(tmp_path / "out") as directory,
     ):
-        compiled_into(directory, CompileOptions(error_bound=1e-12))
+        tuned_tiny.compiled_into(directory, CompileOptions(error_bound=1e-12))
     assert list(tmp_path.iterdir()) == []

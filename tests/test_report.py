@@ -89,23 +89,31 @@ def test_kernels_are_ordered_by_their_share() -> None:
 
 
 def test_the_tasks_that_selective_tuning_lost_on_are_named() -> None:
-    selective, full = made.benchmark("net", "selective"), made.benchmark("net", "full")
-    pool, convolution = full.kernels
-    full = full.model_copy(
-        update={
-            "kernels": [
-                # A pool that was a little slower in the other run: nothing was lost on it.
-                pool.model_copy(update={"latency_ms": 0.6}),
-                convolution.model_copy(update={"latency_ms": 1.0, "gflops": 225.0}),
-            ]
-        }
+    selective, measured = made.benchmark("net", "selective"), made.comparison("net")
+    pool, convolution = selective.kernels
+    pairs = [
+        made.pair(convolution, selective_ms=1.25, full_ms=1.0),
+        # What is faster in the selective library is summed up, and not listed.
+        made.pair(pool, selective_ms=0.5, full_ms=0.7),
+    ]
+    measured = measured.model_copy(update={"kernels": pairs})
+    (row,) = loss_table(measured, selective).records()
+    lost_ms = 0.25 * convolution.weight
+    assert row["task"] == "conv2d_1"
+    spread = f"[{lost_ms - 0.1:.3f} - {lost_ms + 0.1:.3f}]"
+    assert row["lost ms [p10 - p90]"] == f"{lost_ms:.3f} {spread}"
+    # Rates are those of the times in the model, not of the kernel alone.
+    assert float(row["full GFLOPS"]) == pytest.approx(
+        convolution.gflops * convolution.latency_ms / 1.0, rel=0.01
     )
-    (row,) = loss_table(selective, full).records()
-    assert (row["task"], row["lost ms"]) == ("conv2d_1", "1.00")
-    assert (row["selective GFLOPS"], row["full GFLOPS"]) == ("180", "225")
-    assert "conv2d_1" in comparison_markdown(made.comparison("net"), selective, full)
-    # The full run's own kernels lose nothing, and nothing is said of it.
-    assert "lost" not in comparison_markdown(made.comparison("net"), full, full)
+    assert float(row["selective GFLOPS"]) == pytest.approx(
+        convolution.gflops * convolution.latency_ms / 1.25, rel=0.01
+    )
+    text = comparison_markdown(measured, selective)
+    assert f"In sum {number(lost_ms)} ms a run are lost (tasks: 1)" in text
+    # Where nothing is lost, nothing is said of it.
+    gained = measured.model_copy(update={"kernels": pairs[1:]})
+    assert "lost" not in comparison_markdown(gained, selective)
 
 
 def test_a_model_is_held_to_the_measured_peak() -> None:

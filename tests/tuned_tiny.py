@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fewtune.artifacts import Cluster, Fingerprint, Selection, ShareReport
+from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
+from fewtune.compile import CompileOptions, compile_model
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
@@ -176,4 +177,29 @@ def tuned() -> Path:
     directory.mkdir()
     with in_this_process():
         tune(tasks(), selection(), fingerprint(), OPTIONS, scratch() / "journals", directory)
+    return directory
+
+
+def compiled_into(directory: Path, options: CompileOptions) -> CompileReport:
+    """Compile the model with what was tuned."""
+    return compile_model(
+        lowered(),
+        tasks(),
+        tuned(),
+        imported(),
+        fingerprint(),
+        options,
+        directory,
+        model=NAME,
+        strategy="selective",
+    )
+
+
+@cache
+def compiled() -> Path:
+    """What the compile stage writes."""
+    directory = scratch() / "compile"
+    directory.mkdir()
+    report = compiled_into(directory, CompileOptions())
+    assert CompileReport.read(directory) == report
     return directory

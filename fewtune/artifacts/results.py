@@ -29,6 +29,9 @@ class CompileReport(Artifact):
         description="calls of concatenating kernels that are left out, by task: their parts are "
         "computed in place",
     )
+    other_names: dict[str, str] = Field(
+        default={}, description="tasks of the kernels that are not named like their task"
+    )
     max_relative_error: float
     error_bound: float
     compile_s: float
@@ -168,6 +171,20 @@ class Metrics(Artifact):
         write_text(directory / self.file_name, canonical_json(self.figures()))
 
 
+class KernelPair(Part):
+    """One task in both libraries, timed where the model calls it, the libraries in turns."""
+
+    task: str
+    calls: int = Field(description="in one run of the model")
+    selective_ms: float = Field(description="one call in the selective library")
+    full_ms: float = Field(description="one call in the full library")
+    lost_ms: float = Field(
+        description="of all calls, selective less full, median of the rounds of all processes"
+    )
+    lost_p10_ms: float
+    lost_p90_ms: float
+
+
 class Comparison(Artifact):
     """Selective against full tuning of one model, measured interleaved, in some processes."""
 
@@ -205,4 +222,7 @@ class Comparison(Artifact):
     full_trials: int
     selective_trials: int
     max_relative_error: float
+    kernels: list[KernelPair] = Field(
+        default=[], description="the kernels of both libraries, most lost first"
+    )
     conditions: Conditions

@@ -16,6 +16,9 @@ import tvm_ffi
 from fewtune.model.concatenations import Call, Graph, Place, calls_kernel, home_of, plan
 from fewtune.tvm_runtime import relax, tvm
 
+# What follows the name of a kernel whose tensors lie within others, before a number.
+IN_PLACE = "_in_place"
+
 
 class _Region(NamedTuple):
     """The part of a larger buffer that is meant: the buffer's extents, and the part's begin."""
@@ -122,7 +125,7 @@ class _Rewriting:
         """A kernel that finds some of its tensors within others; made once for equal places."""
         key = (name, *sorted(regions.items()))
         if key not in self._made:
-            made_name = f"{name}_in_place{len(self._made)}"
+            made_name = f"{name}{IN_PLACE}{len(self._made)}"
             function = _within(self._module[name], regions)
             function = function.with_attr("global_symbol", made_name)
             self._made[key] = self.builder.add_func(function, made_name)

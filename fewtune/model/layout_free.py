@@ -14,7 +14,7 @@ from fewtune.tvm_runtime import relax, tvm
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
 # What TVM's pass appends to the name of a kernel whose weights it permutes outside of it.
-_SPLIT = "_prepacked"
+PREPACKED = "_prepacked"
 
 
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:
@@ -69,7 +69,7 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     needed = {"main", *call_counts(folded)}
     # Splitting a kernel loses the mark, which says what may be prefetched.
     marks = {
-        variable.name_hint + _SPLIT: function.attrs[FREE]
+        variable.name_hint + PREPACKED: function.attrs[FREE]
         for variable, function in scheduled.functions_items()
         if isinstance(function, tvm.tirx.PrimFunc) and FREE in (function.attrs or {})
     }
