@@ -18,9 +18,11 @@ try:
     from benchmarks.pretrain import Learnable, learnable_of
 except ImportError:
     from pretrain import Learnable, learnable_of
+from fewtune.artifacts import Fingerprint
 from fewtune.errors import FewtuneError, InputError
+from fewtune.machine import target_from_json
 from fewtune.predictor import AUTO
-from fewtune.predictor.predictor import Predictor
+from fewtune.predictor.predictor import Predictor, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.table import Table, number
 from stages.places import Places
@@ -54,7 +56,11 @@ def main() -> None:
 
 def table(models: list[str], seeds: int, predictor: str) -> Table:
     """A row a model: the factor after each round, with the correction and without."""
-    pretrained, places = Pretrained.read(predictor), Places()
+    places = Places()
+    target = target_from_json(Fingerprint.read(places.fingerprint).target)
+    pretrained = pretrained_for(predictor, target)
+    if pretrained is None:
+        raise InputError(f"{predictor} is no predictor for this machine")
     counts = [str(count) for count in np.cumsum(_ROUNDS)]
     rows = []
     for model in models:

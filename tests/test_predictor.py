@@ -11,9 +11,9 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.model import winograd
-from fewtune.predictor import AUTO, SHIPPED, chosen_digest, residual
+from fewtune.predictor import chosen_digest, residual, shipped
 from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
-from fewtune.predictor.predictor import Predictor, predictor_for
+from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_paces
 from fewtune.schedule.access import Walk
 from fewtune.schedule.prior import Prior
@@ -161,7 +161,7 @@ def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     points = some_points(200)
     pretrained = learnt(points)
     pretrained.write(tmp_path / "own")
-    read = Pretrained.read(str(tmp_path / "own"))
+    read = Pretrained.read(tmp_path / "own")
     assert read.expected(features(points)) == pytest.approx(pretrained.expected(features(points)))
     assert read.conditions["trials"] == 200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.json", "own.ubj"]
@@ -173,7 +173,7 @@ def test_its_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
     own = tmp_path / "own"
     with pytest.raises(InputError, match="cannot read the pretrained predictor"):
-        Pretrained.read(str(own))
+        Pretrained.read(own)
     learnt(some_points(100)).write(own)
     trees, conditions = own.with_suffix(".ubj"), json.loads(own.with_suffix(".json").read_text())
     for wrong, message in (
@@ -183,35 +183,53 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> No
     ):
         own.with_suffix(".json").write_text(json.dumps(wrong))
         with pytest.raises(InputError, match=message):
-            Pretrained.read(str(own))
+            Pretrained.read(own)
     own.with_suffix(".json").write_text(json.dumps(conditions))
     before = chosen_digest(str(own))
     assert before == conditions["trees"]
     trees.write_bytes(b"no trees")
     with pytest.raises(InputError, match="is damaged"):
-        Pretrained.read(str(own))
+        Pretrained.read(own)
     assert chosen_digest(str(own)) not in (before, None)
     assert chosen_digest("never") is None
 
 
 def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
-    shipped = Pretrained.read(AUTO)
-    assert (shipped.lanes, shipped.threads) == (16, 2)
-    assert shipped.conditions["tasks"] > 50
-    assert {"device", "models", "trials"} <= set(shipped.conditions)
+    assert len(shipped()) > 1
+    for path in shipped():
+        each = Pretrained.read(path)
+        assert (each.lanes, each.threads) == (16, 2)
+        assert each.conditions["tasks"] > 50
+        assert {"device", "models", "target", "trials"} <= set(each.conditions)
+    # Who resumes a journal must have them all as they were.
+    assert chosen_digest("auto") not in [chosen_digest(str(path)) for path in shipped()]
+
+
+def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken() -> None:
+    def chosen_for(name: str) -> str:
+        told = {"kind": "llvm", "mcpu": name, "num-cores": 2, "keys": ["cpu"]}
+        chosen = pretrained_for("auto", tvm.target.Target(told))
+        assert chosen is not None
+        return chosen.conditions["target"]["mcpu"]
+
+    assert chosen_for("znver5") == "znver5"
+    # Not trained on either: its maker decides.
+    assert chosen_for("znver4") == "znver5"
+    assert chosen_for("sapphirerapids") == "rocketlake"
 
 
 def test_a_target_of_other_vectors_has_no_predictor() -> None:
     known = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2, "keys": ["cpu"]}
+    named = str(shipped()[0])
     assert predictor_for("auto", tvm.target.Target(known)) is not None
     assert predictor_for("never", tvm.target.Target(known)) is None
     assert predictor_for("auto", tvm.target.Target({**known, "num-cores": 4})) is None
-    assert predictor_for(str(SHIPPED), tvm.target.Target({**known, "num-cores": 4})) is not None
+    assert predictor_for(named, tvm.target.Target({**known, "num-cores": 4})) is not None
     narrow = {**known, "mcpu": "x86-64-v3"}
     assert predictor_for("auto", tvm.target.Target(narrow)) is None
     assert predictor_for("auto", tvm.target.Target("cuda")) is None
     with pytest.raises(InputError, match="vectors of 16 elements, and the target's have 8"):
-        predictor_for(str(SHIPPED), tvm.target.Target(narrow))
+        predictor_for(named, tvm.target.Target(narrow))
 
 
 def slow_where_deep(pretrained: Pretrained) -> tuple[np.ndarray, np.ndarray]:

@@ -58,7 +58,7 @@ def test_a_model_that_is_held_out_is_not_learnt(
     conditions = json.loads(output.with_name("predictor.json").read_text())
     assert conditions["models"] == [MODEL]
     assert conditions["tasks"] == len(pretrain.learnable_of(MODEL, places))
-    assert Pretrained.read(str(output)).conditions == conditions
+    assert Pretrained.read(output).conditions == conditions
     assert f"{conditions['trials']} trials of" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", [*command, "--hold-out", MODEL])
     with pytest.raises(SystemExit, match="2"):

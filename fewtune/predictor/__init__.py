@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-# What can be chosen instead of a path: the predictor that comes with the library, or none.
+# What can be chosen instead of a path: one of those that come with the library, or none.
 AUTO, NEVER = "auto", "never"
-SHIPPED = Path(__file__).parent / "data" / "avx512"
 # What the names of a predictor's files end in.
 TREES, CONDITIONS = ".ubj", ".json"
+_DATA = Path(__file__).parent / "data"
 
 
-def files_of(choice: str, root: Path = Path()) -> tuple[Path, Path]:
-    """The files of a predictor: trees and conditions.
+def shipped() -> list[Path]:
+    """The predictors that come with the library, by name: paths without their ending."""
+    return sorted(file.with_suffix("") for file in _DATA.glob(f"*{CONDITIONS}"))
 
-    Parameters
-    ----------
-    choice : str
-        `AUTO`, or a path without its ending.
-    root : Path
-        What a path is relative to.
-    """
-    path = SHIPPED if choice == AUTO else root / choice
+
+def files_of(path: Path) -> tuple[Path, Path]:
+    """The files of a predictor, whose path has no ending: trees and conditions."""
     return path.with_name(path.name + TREES), path.with_name(path.name + CONDITIONS)
 
 
@@ -32,8 +28,9 @@ def digest(content: bytes) -> str:
 
 
 def chosen_digest(choice: str) -> str | None:
-    """That of the predictor that was chosen; None where there is none."""
+    """That of the predictors that may be taken, given `AUTO`, `NEVER` or a path; None without."""
     if choice == NEVER:
         return None
-    trees, _ = files_of(choice)
-    return digest(trees.read_bytes()) if trees.is_file() else None
+    trees = [files_of(path)[0] for path in (shipped() if choice == AUTO else [Path(choice)])]
+    there = [file.read_bytes() for file in trees if file.is_file()]
+    return digest(b"".join(there)) if there else None

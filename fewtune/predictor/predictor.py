@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor import AUTO, NEVER
-from fewtune.predictor.pretrained import Pretrained
+from fewtune.predictor import AUTO, NEVER, shipped
+from fewtune.predictor.pretrained import Pretrained, read_conditions
 from fewtune.predictor.residual import Residual
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.tvm_runtime import tvm
+
+# What LLVM's names of AMD's CPUs begin with, since Zen.
+_AMD = "znver"
 
 
 class Predictor:
@@ -51,18 +56,31 @@ class Predictor:
 
 
 def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
-    """The predictor of a run.
+    """The predictor of a run; None where there is none for the target.
+
+    Raises
+    ------
+    InputError
+        As `pretrained_for`.
+    """
+    pretrained = pretrained_for(choice, target)
+    return None if pretrained is None else Predictor(pretrained)
+
+
+def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
+    """The trees that are corrected.
 
     Parameters
     ----------
     choice : str
-        `AUTO`: the one that comes with the library, where it knows the target's vectors and was
-        trained with as many threads; `NEVER`; or the path of another one, without its ending.
+        `AUTO`: of those that come with the library, that know the target's vectors and were trained
+        with as many threads, the one of such a CPU, else of its maker, else any; `NEVER`; or the
+        path of another one, without its ending.
     target : Target
 
     Returns
     -------
-    predictor : Predictor or None
+    pretrained : Pretrained or None
         None where there is none for the target.
 
     Raises
@@ -72,15 +90,28 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     """
     if choice == NEVER or "cpu" not in list(target.keys):
         return None
-    pretrained, traits = Pretrained.read(choice), CpuTraits.of(target)
+    traits = CpuTraits.of(target)
     lanes = traits.lanes("float32")
     if choice == AUTO:
-        is_known = (lanes, traits.threads) == (pretrained.lanes, pretrained.threads)
-        return Predictor(pretrained) if is_known else None
+        told = {path: read_conditions(path) for path in shipped()}
+        wanted = (lanes, traits.threads)
+        fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]
+        name = str(target.attrs.get("mcpu", ""))
+        ranked = sorted(fitting, key=lambda path: (-_kinship(name, told[path]), path))
+        return Pretrained.read(ranked[0]) if ranked else None
+    pretrained = Pretrained.read(Path(choice))
     # How loops are cut among another number of threads is for whoever names it to judge.
     if lanes == pretrained.lanes:
-        return Predictor(pretrained)
+        return pretrained
     raise InputError(
         f"the pretrained predictor {choice} is for vectors of {pretrained.lanes} elements, and the "
         f"target's have {lanes}: name another one, auto or never"
     )
+
+
+def _kinship(name: str, conditions: dict[str, Any]) -> int:
+    """How near the CPU that a predictor was trained on is to another, by LLVM's names of them."""
+    trained_on = str(conditions.get("target", {}).get("mcpu", ""))
+    if trained_on == name:
+        return 2
+    return int(trained_on.startswith(_AMD) == name.startswith(_AMD))

@@ -18,7 +18,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.files import canonical_json, write_bytes, write_text
-from fewtune.predictor import AUTO, digest, files_of
+from fewtune.predictor import digest, files_of
 from fewtune.predictor.features import NAMES
 from fewtune.trees import xgboost_alone
 
@@ -38,6 +38,7 @@ _PARAMETERS = {
     "seed": 0,
 }
 _ROUNDS = 600
+_AGAIN = "train it again with `python benchmarks/pretrain.py`"
 
 
 class TaskSamples(NamedTuple):
@@ -118,41 +119,56 @@ class Pretrained:
             Without its ending.
         """
         trees = bytes(self._booster.save_raw("ubj"))
-        trees_file, conditions_file = files_of(str(path))
+        trees_file, conditions_file = files_of(path)
         write_bytes(trees_file, trees)
         write_text(conditions_file, canonical_json({**self.conditions, "trees": digest(trees)}))
 
     @staticmethod
-    def read(choice: str = AUTO) -> Pretrained:
-        """Read what `write` wrote.
-
-        Parameters
-        ----------
-        choice : str
-            `AUTO`, or a path without its ending.
+    def read(path: Path) -> Pretrained:
+        """Read what `write` wrote, given the path without its ending.
 
         Raises
         ------
         InputError
             If it is missing, damaged, or of other features than these.
         """
-        trees_file, conditions_file = files_of(choice)
+        conditions = read_conditions(path)
         try:
-            trees, conditions = trees_file.read_bytes(), json.loads(conditions_file.read_text())
-        except (OSError, ValueError) as fault:
-            raise InputError(f"cannot read the pretrained predictor {choice}: {fault}") from None
-        again = "train it again with `python benchmarks/pretrain.py`"
-        if not isinstance(conditions, dict) or conditions.get("features") != list(NAMES):
-            raise InputError(f"the pretrained predictor {choice} is of other features: {again}")
-        if conditions.get("trees") != digest(trees) or not _has_counts(conditions):
-            raise InputError(f"the pretrained predictor {choice} is damaged: {again}")
+            trees = files_of(path)[0].read_bytes()
+        except OSError as fault:
+            raise _unreadable(path, fault) from None
+        if conditions.get("trees") != digest(trees):
+            raise _damaged(path)
         booster = xgboost_alone().Booster({"nthread": 1})
         booster.load_model(bytearray(trees))
         return Pretrained(booster, conditions)
 
 
-def _has_counts(conditions: dict[str, Any]) -> bool:
-    return all(isinstance(conditions.get(key), int) for key in ("lanes", "threads"))
+def read_conditions(path: Path) -> dict[str, Any]:
+    """What a predictor was trained on, without its trees.
+
+    Raises
+    ------
+    InputError
+        As `Pretrained.read`.
+    """
+    try:
+        conditions = json.loads(files_of(path)[1].read_text())
+    except (OSError, ValueError) as fault:
+        raise _unreadable(path, fault) from None
+    if not isinstance(conditions, dict) or conditions.get("features") != list(NAMES):
+        raise InputError(f"the pretrained predictor {path} is of other features: {_AGAIN}")
+    if not all(isinstance(conditions.get(key), int) for key in ("lanes", "threads")):
+        raise _damaged(path)
+    return conditions
+
+
+def _unreadable(path: Path, fault: Exception) -> InputError:
+    return InputError(f"cannot read the pretrained predictor {path}: {fault}")
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"the pretrained predictor {path} is damaged: {_AGAIN}")
 
 
 def log_paces(times_s: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from fewtune.predictor import AUTO, NEVER, files_of
 def _existing(value: str, info: ValidationInfo) -> str:
     """Refuse the path of a predictor that is not there; a context may have the folder it is in."""
     root = Path((info.context or {}).get("root", "."))
-    for file in files_of(value, root) if value != NEVER else ():
+    for file in files_of(root / value) if value not in (AUTO, NEVER) else ():
         if not file.is_file():
             raise ValueError(
                 f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "
@@ -62,8 +62,8 @@ class TuneOptions(BaseModel):
     )
     predictor: PredictorChoice = Field(
         default=AUTO,
-        description="pretrained predictor that rates candidates: auto (the one that comes with "
-        "fewtune, where it knows the CPU's vectors), never, or a path, such as predictors/mine",
+        description="pretrained predictor that rates candidates: auto (the one of those that come "
+        "with fewtune that knows such CPUs best), never, or a path, such as predictors/mine",
     )
     population_ratio: float = Field(
         default=1.5, ge=1, le=100, description="candidates scored for each one measured"
