@@ -155,6 +155,7 @@ class Sharing(Session):
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
+        self._made: dict[tuple[str, str], Donation] = {}
         for event in journal.events:
             if event["kind"] == "batch" and event.get("round"):
                 self._rounds[event["round"]].add(event["task"])
@@ -271,7 +272,14 @@ class Sharing(Session):
         if state is None or (state.earlier and not state.trials):
             return self.donations.get(donor, [])
         trials = [trial for trial in state.ranked() if trial.key in state.known][:_FROM_EACH]
-        return [Donation.of(read_trace(state.task.mod, trial, self.target)) for trial in trials]
+        return [self._donation(state, trial) for trial in trials]
+
+    def _donation(self, state: TaskState, trial: Trial) -> Donation:
+        """A trial as it is given; every task of its kind may ask for it, batch after batch."""
+        key = (state.task.info.name, trial.key)
+        if key not in self._made:
+            self._made[key] = Donation.of(read_trace(state.task.mod, trial, self.target))
+        return self._made[key]
 
     def _take_known(self) -> None:
         """Take the schedules that donors have of the tasks themselves, with their times there."""
