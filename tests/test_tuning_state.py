@@ -139,6 +139,33 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     # 3 * 2 s + 4 s once both defaults are known; then the best of a is 1 s.
     points = [(p.elapsed_s, p.trials, p.estimated_latency_ms) for p in run.curve]
     assert points == [(2, 0, 10_000.0), (13, 2, 7_000.0)]
+    assert run.closed_curve() == run.curve
+
+
+def test_the_curve_ends_with_what_duels_say() -> None:
+    run = RunState([made_task("a", weight=3), made_task("b")], ["a"])
+    nothing = {"search_s": 0.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
+    trials = [FAST.as_json(), SLOW.as_json()]
+    run.replay(
+        [
+            {"kind": "default", "task": "a", "elapsed_s": 1, "trial": DEFAULT.as_json()},
+            {"kind": "default", "task": "b", "elapsed_s": 2, "trial": SLOW.as_json()},
+            {"kind": "batch", "task": "a", "elapsed_s": 3, "phases": nothing, "trials": trials},
+            # The machine runs at half its pace by now.
+            {
+                "kind": "finals",
+                "task": "a",
+                "elapsed_s": 4,
+                "phases": nothing,
+                "medians_s": {FAST.key: 2.0, SLOW.key: 8.0},
+            },
+        ]
+    )
+    *before, last = run.closed_curve()
+    assert before == run.curve
+    # 3 * 1 s + 4 s in the race; the log has 2 s of a, and so has whoever goes on from it.
+    assert (before[-1].estimated_latency_ms, last.estimated_latency_ms) == (7_000.0, 10_000.0)
+    assert (last.elapsed_s, last.trials) == (4, 2)
 
 
 def test_a_run_goes_on_from_an_earlier_one() -> None:

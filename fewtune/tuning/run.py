@@ -221,7 +221,7 @@ def tune(
         {name: known.published() for name, known in state.tasks.items()},
         target_from_json(fingerprint.target),
     )
-    Curve(points=state.curve).write(directory)
+    Curve(points=state.closed_curve()).write(directory)
     reports = [state.tasks[name].report() for name in sorted(state.tasks)]
     report = TuneReport(
         model=selection.model,

@@ -289,6 +289,24 @@ class RunState:
         known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
+    def closed_curve(self) -> list[CurvePoint]:
+        """The curve; where duels were held, its last point has what they say, as the log has.
+
+        A duel may say more than the race did, if the machine was slower by then: who goes on from
+        the log begins there.
+        """
+        if not self.curve or not any(state.finals_s for state in self.tasks.values()):
+            return self.curve
+        best = [(s.task.info.weight, s.ranked()[0]) for s in self.tasks.values() if s.ranked()]
+        return [
+            *self.curve,
+            CurvePoint(
+                elapsed_s=round(self.elapsed_s, 3),
+                trials=self.trials,
+                estimated_latency_ms=1e3 * sum(w * trial.outcome.median_s for w, trial in best),
+            ),
+        ]
+
     def _mark_curve(self) -> None:
         estimate_s = self.estimated_latency_s
         if estimate_s is not None:
