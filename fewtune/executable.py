@@ -128,8 +128,7 @@ class _KernelClock:
         self, _function: Any, symbol: str, is_before: bool, _result: Any, *_arguments: Any
     ) -> None:
         self._device.sync()
-        now_s = time.perf_counter()
         if is_before:
             self._began_s = time.perf_counter()
         elif not symbol.startswith(_BUILTIN):
-            self.times_s[symbol] += now_s - self._began_s
+            self.times_s[symbol] += time.perf_counter() - self._began_s

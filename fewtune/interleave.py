@@ -55,10 +55,6 @@ class _Variant:
     call_s: float
     rounds: int
 
-    def copy(self, number: int) -> Run:
-        """The one whose turn it is."""
-        return self.copies[number % len(self.copies)]
-
     @property
     def warming(self) -> int:
         return 0 if self.call_s > _SLOW_S else self._fitting(_WARM_UP_S, 200)
@@ -141,8 +137,7 @@ def interleave(
 def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
     """The calls of one round of variants that share their threads, or of one variant."""
     names = turned(list(group), index)
-    # The next copy when everybody has been the first once.
-    runs = {name: group[name].copy(index // len(names)) for name in names}
+    runs = {name: copy_of(group[name].copies, index, len(names)) for name in names}
     first = group[names[0]]
     time.sleep(_SETTLE_S)
     for _ in range(first.warming):
@@ -167,6 +162,11 @@ def _timed(run: Run, calls: int, clock: Clock) -> list[float]:
         run()
         taken.append(clock() - began)
     return taken
+
+
+def copy_of(copies: Sequence[Item], index: int, variants: int) -> Item:
+    """The copy whose turn it is: the next one when each of the variants has been the first once."""
+    return copies[index // variants % len(copies)]
 
 
 def turned(items: Sequence[Item], index: int) -> list[Item]:

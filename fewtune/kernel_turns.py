@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from fewtune.artifacts import KernelPair
-from fewtune.interleave import turned
+from fewtune.interleave import copy_of, turned
 from fewtune.model.in_place import IN_PLACE
 from fewtune.model.layout_free import PREPACKED
 
@@ -62,9 +62,7 @@ def kernels_in_turns(models: Mapping[str, Sequence[TimedModel]]) -> dict[str, Ke
     rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, round(_ROUNDS_S / max(round_s, 1e-6))))
     for number in range(rounds):
         for name in turned(list(models), number):
-            # The next copy when everybody has been the first once.
-            copies = models[name]
-            copy = copies[number // len(models) % len(copies)]
+            copy = copy_of(models[name], number, len(models))
             copy.kernel_times_s()
             taken = [_by_kernel(copy.kernel_times_s()) for _ in range(_RUNS)]
             for kernel in taken[0]:

@@ -97,8 +97,8 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
         wanted = (lanes, traits.threads)
         fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]
         name = str(target.attrs.get("mcpu", ""))
-        ranked = sorted(fitting, key=lambda path: (-_kinship(name, told[path]), path))
-        return Pretrained.read(ranked[0]) if ranked else None
+        nearest = max(fitting, key=lambda path: _kinship(name, told[path]), default=None)
+        return None if nearest is None else Pretrained.read(nearest)
     pretrained = Pretrained.read(Path(choice))
     # How loops are cut among another number of threads is for whoever names it to judge.
     if lanes == pretrained.lanes:

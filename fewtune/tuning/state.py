@@ -297,22 +297,22 @@ class RunState:
         """
         if not self.curve or not any(state.finals_s for state in self.tasks.values()):
             return self.curve
-        best = [(s.task.info.weight, s.ranked()[0]) for s in self.tasks.values() if s.ranked()]
-        return [
-            *self.curve,
-            CurvePoint(
-                elapsed_s=round(self.elapsed_s, 3),
-                trials=self.trials,
-                estimated_latency_ms=1e3 * sum(w * trial.outcome.median_s for w, trial in best),
-            ),
-        ]
+        estimate_s = sum(
+            state.task.info.weight * best.outcome.median_s
+            for state in self.tasks.values()
+            for best in state.ranked()[:1]
+        )
+        return [*self.curve, self._point(estimate_s)]
 
     def _mark_curve(self) -> None:
         estimate_s = self.estimated_latency_s
         if estimate_s is not None:
-            point = CurvePoint(
-                elapsed_s=round(self.elapsed_s, 3),
-                trials=self.trials,
-                estimated_latency_ms=estimate_s * 1e3,
-            )
-            self.curve.append(point)
+            self.curve.append(self._point(estimate_s))
+
+    def _point(self, estimate_s: float) -> CurvePoint:
+        """What the model is estimated to take, at this moment of the run."""
+        return CurvePoint(
+            elapsed_s=round(self.elapsed_s, 3),
+            trials=self.trials,
+            estimated_latency_ms=estimate_s * 1e3,
+        )
