@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import pytest
 from fewtune.errors import MachineError
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning import pool as pool_module
+from fewtune.tuning.feed import Feed, building
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
 from fewtune.tuning.pool import WorkerPool
@@ -110,6 +112,61 @@ def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(
     assert wrong.run_s is None
     assert wrong.cause in ("runtime_error", "runtime_crash")
     assert right.run_s
+
+
+def test_a_batch_is_built_while_it_is_put_together(
+    pool: WorkerPool, scheduled: tvm.IRModule, specs: Specs
+) -> None:
+    measurer = Measurer(pool)
+    before = pool.handles[0].builds
+    with measurer.building() as modules:
+        modules.add([scheduled])
+        while pool.handles[0].builds == before:
+            time.sleep(0.001)
+        assert (len(modules), len(modules.payload)) == (1, 1)
+        modules.add([scheduled, scheduled])
+        outcomes = measurer.measure(modules, [specs] * 3, [None] * 3)
+    assert [outcome.cause for outcome in outcomes] == [None] * 3
+    assert pool.handles[0].builds == before + 3
+
+
+def test_a_batch_that_is_given_up_leaves_the_workers_free(
+    pool: WorkerPool, scheduled: tvm.IRModule, good: str
+) -> None:
+    with pytest.raises(ZeroDivisionError), Measurer(pool).building() as modules:
+        modules.add([scheduled] * 9)
+        raise ZeroDivisionError
+    before = pool.handles[0].builds
+    (result,) = pool.build([good])
+    assert isinstance(result, Built)
+    assert pool.handles[0].builds == before + 1
+
+
+def test_a_failure_of_the_workers_ends_the_batch_they_were_to_build(
+    scheduled: tvm.IRModule,
+) -> None:
+    def build(_: Feed) -> list[Built]:
+        raise MachineError("no worker lives")
+
+    with building(build) as modules:
+        modules.add([scheduled])
+        with pytest.raises(MachineError, match="no worker lives"):
+            modules.finished()
+
+
+def test_a_feed_gives_each_module_once_and_what_was_put_back_first() -> None:
+    feed = Feed(["first"], is_open=True)
+    assert feed.take() == 0
+    assert feed.take() is None
+    assert feed.goes_on
+    feed.add("second")
+    feed.add("third")
+    feed.heard()
+    assert (feed.take(), feed[1], len(feed)) == (1, "second", 3)
+    feed.put_back(1)
+    feed.close()
+    assert (feed.take(), feed.take()) == (1, 2)
+    assert not feed.goes_on
 
 
 def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -> None:

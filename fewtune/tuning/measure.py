@@ -6,9 +6,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from fewtune.tuning.feed import Building, Feed, building
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
@@ -114,7 +115,7 @@ class Measurer:
 
     def measure(
         self,
-        modules: list[tvm.IRModule],
+        modules: list[tvm.IRModule] | Building[Built | Failure],
         specs: list[Specs],
         best_s: list[float | None],
         races: Sequence[Hashable] | None = None,
@@ -124,8 +125,9 @@ class Measurer:
 
         Parameters
         ----------
-        modules : list of IRModule
-            Scheduled modules, of one task or of several.
+        modules : list of IRModule, or Building
+            Scheduled modules, of one task or of several; from `building`, where the workers are to
+            begin before the last of them is known.
         specs : list of Specs
             Their buffers.
         best_s : list of float or None
@@ -142,13 +144,16 @@ class Measurer:
         outcomes : list of Outcome
             In the order of ``modules``.
         """
-        payload = [tvm.ir.save_json(module) for module in modules]
-        races = [None] * len(modules) if races is None else races
+        if not isinstance(modules, Building):
+            with self.building() as whole:
+                whole.add(modules)
+                return self.measure(whole, specs, best_s, races, keys)
+        payload = modules.payload
+        races = [None] * len(payload) if races is None else races
         if self.overlap:
             return self._overlapped(payload, specs, best_s, races)
-        started = time.perf_counter()
-        built = self.pool.build(payload)
-        self.phases.build_s += time.perf_counter() - started
+        with self.phases.timed("build_s"):
+            built = modules.finished()
         bars: dict[Hashable, float | None] = {}
         outcomes: list[Outcome] = []
         for place, result in enumerate(built):
@@ -165,6 +170,11 @@ class Measurer:
         self.pool.tidy()
         self.phases.build_s += time.perf_counter() - started
         return outcomes
+
+    def building(self) -> AbstractContextManager[Building[Built | Failure]]:
+        """A batch that is compiled while it is being put together, to be measured by `measure`."""
+        # Where building and measuring overlap, a batch begins when it is known as a whole.
+        return building(_nothing if self.overlap else self.pool.build)
 
     def _overlapped(
         self,
@@ -297,6 +307,10 @@ class Measurer:
             return Outcome.failed(Failure.of(fault, running=True))
         finally:
             self.phases.run_s += time.perf_counter() - started
+
+
+def _nothing(_: Feed) -> list[Built | Failure]:
+    return []
 
 
 def _lower(first: float | None, second: float | None) -> float | None:

@@ -13,6 +13,7 @@ from collections import deque
 from multiprocessing.connection import wait
 
 from fewtune.errors import MachineError
+from fewtune.tuning.feed import Feed
 from fewtune.tuning.handle import (
     Built,
     Failure,
@@ -99,13 +100,13 @@ class WorkerPool:
         self._next_number += 1
         return self._next_number
 
-    def build(self, modules: list[str], only: int | None = None) -> list[Built | Failure]:
+    def build(self, modules: list[str] | Feed, only: int | None = None) -> list[Built | Failure]:
         """Compile modules, each on whichever worker is free.
 
         Parameters
         ----------
-        modules : list of str
-            Scheduled modules as TVM JSON.
+        modules : list of str, or Feed
+            Scheduled modules as TVM JSON; where more of them may come, they are waited for.
         only : int, optional
             The one worker to use, for candidates that are to meet in one process.
 
@@ -119,40 +120,49 @@ class WorkerPool:
         MachineError
             If workers keep dying before they take a candidate.
         """
-        results: list[Built | Failure | None] = [None] * len(modules)
-        queue = list(range(len(modules)))[::-1]
+        feed = modules if isinstance(modules, Feed) else Feed(modules)
+        results: dict[int, Built | Failure] = {}
         busy: dict[int, tuple[int, int, float]] = {}
         idle_deaths = 0
         usable = range(len(self.handles)) if only is None else [only]
-        while queue or busy:
+        while feed.goes_on or busy:
             for index in usable:
-                if queue and index not in busy:
-                    place = queue.pop()
-                    number = self.next_number()
-                    try:
-                        self.handles[index].send("build", number, modules[place])
-                    except WorkerLostError as lost:
-                        # It died idle: not this candidate's fault, so it is tried again.
-                        queue.append(place)
-                        idle_deaths += 1
-                        if idle_deaths > _MOST_IDLE_DEATHS:
-                            raise MachineError(
-                                f"build workers die before they begin ({lost}); run again with "
-                                "FEWTUNE_WORKER_STDERR=1 to see why"
-                            ) from None
-                        continue
-                    deadline = time.monotonic() + self.build_limit_s
-                    busy[index] = (place, number, deadline)
-            if not busy:
-                continue
-            first_deadline = min(deadline for _, _, deadline in busy.values())
-            connections = {self.handles[index].connection: index for index in busy}
-            ready = wait(connections, max(0.0, first_deadline - time.monotonic()))
-            late = [i for i, (_, _, deadline) in busy.items() if deadline <= time.monotonic()]
-            for index in {*(connections[c] for c in ready), *late}:  # type: ignore[index]
+                place = feed.take() if index not in busy else None
+                if place is None:
+                    continue
+                number = self.next_number()
+                try:
+                    self.handles[index].send("build", number, feed[place])
+                except WorkerLostError as lost:
+                    # It died idle: not this candidate's fault, so it is tried again.
+                    feed.put_back(place)
+                    idle_deaths += 1
+                    if idle_deaths > _MOST_IDLE_DEATHS:
+                        raise MachineError(
+                            f"build workers die before they begin ({lost}); run again with "
+                            "FEWTUNE_WORKER_STDERR=1 to see why"
+                        ) from None
+                    continue
+                busy[index] = (place, number, time.monotonic() + self.build_limit_s)
+            for index in self._awaited(busy, feed):
                 place, number, _ = busy.pop(index)
                 results[place] = self._built(index, number)
-        return [result for result in results if result is not None]
+        return [results[place] for place in sorted(results)]
+
+    def _awaited(self, busy: dict[int, tuple[int, int, float]], feed: Feed) -> set[int]:
+        """Wait until something happens; return the workers that have answered, or should have."""
+        connections = {self.handles[index].connection: index for index in busy}
+        bells = [feed.bell] if feed.bell is not None and feed.goes_on else []
+        if not connections and not bells:
+            return set()
+        first_deadline = min((deadline for _, _, deadline in busy.values()), default=None)
+        limit_s = None if first_deadline is None else max(0.0, first_deadline - time.monotonic())
+        ready = wait([*connections, *bells], limit_s)
+        if feed.bell in ready:
+            feed.heard()
+        now_s = time.monotonic()
+        late = [index for index, (_, _, deadline) in busy.items() if deadline <= now_s]
+        return {*(connections[c] for c in ready if c is not feed.bell), *late}  # type: ignore[index]
 
     def _built(self, index: int, number: int) -> Built | Failure:
         handle = self.handles[index]

@@ -211,17 +211,20 @@ class Session:
         """Measure up to ``room`` candidates, of each task no more than the options say."""
         turns: list[Turn] = []
         proposed: list[list[Proposal]] = []
-        for state in states:
-            if room <= 0:
-                break
-            self.announce(state)
-            with self.measurer.phases.timed("search_s"):
-                search = self.search_of(state)
-                self.prompt(state, search)
-                proposed.append(search.next_batch(min(room, self.options.batch_size)))
-                turns.append(Turn.of(state, proposed[-1]))
-            room -= len(turns[-1].proposals)
-        measured = measure_together(self.measurer, turns)
+        # While the first task's are built, the next one's are looked for.
+        with self.measurer.building() as modules:
+            for state in states:
+                if room <= 0:
+                    break
+                self.announce(state)
+                with self.measurer.phases.timed("search_s"):
+                    search = self.search_of(state)
+                    self.prompt(state, search)
+                    proposed.append(search.next_batch(min(room, self.options.batch_size)))
+                    turns.append(Turn.of(state, proposed[-1]))
+                    modules.add(turns[-1].modules)
+                room -= len(turns[-1].proposals)
+            measured = measure_together(self.measurer, turns, modules)
         self._note_batch(turns, measured)
         for turn, proposals in zip(turns, proposed, strict=True):
             state = turn.state

@@ -18,15 +18,16 @@ calls are short, meet in the model itself (`fewtune.tuning.finals`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
+from fewtune.tuning.feed import Building
 from fewtune.tuning.finals import Final, Finals, contenders_of
-from fewtune.tuning.handle import RequestFailedError, WorkerLostError
+from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.kept import MOST_KEPT
 from fewtune.tuning.log import Trial, read_trace, trace_key
@@ -79,6 +80,10 @@ class _Opening(NamedTuple):
 
     state: TaskState
     offers: Offers
+
+    @property
+    def turn(self) -> Turn:
+        return Turn(self.state, [offer.proposal for offer in self.offers.likeliest])
 
 
 class Sharing(Session):
@@ -304,16 +309,26 @@ class Sharing(Session):
     def _open(self, name: str, donors: dict[str, list[str]]) -> None:
         """One round of sharing, given each task's donors; several tasks are measured together."""
         states = [self.state.tasks[task] for task in donors if task not in self._rounds[name]]
-        waiting = [state for state in states if not state.crashed]
+        waiting = iter([state for state in states if not state.crashed])
+        while self._batch_of(name, waiting, donors):
+            pass
+
+    def _batch_of(
+        self, name: str, waiting: Iterator[TaskState], donors: dict[str, list[str]]
+    ) -> bool:
+        """Measure what the next few tasks take, if there are any."""
         batch: list[_Opening] = []
-        for place, state in enumerate(waiting):
-            self.announce(state)
-            with self.measurer.phases.timed("search_s"):
-                batch.append(self._opening(name, state, donors[state.task.info.name]))
-            modules = sum(len(opening.offers.likeliest) for opening in batch)
-            if modules >= _MODULES_A_BATCH or place == len(waiting) - 1:
-                self._measure(name, batch)
-                batch = []
+        with self.measurer.building() as modules:
+            for state in waiting:
+                self.announce(state)
+                with self.measurer.phases.timed("search_s"):
+                    batch.append(self._opening(name, state, donors[state.task.info.name]))
+                    modules.add(batch[-1].turn.modules)
+                if len(modules) >= _MODULES_A_BATCH:
+                    break
+            if batch:
+                self._measure(name, batch, modules)
+        return bool(batch)
 
     def _opening(self, name: str, state: TaskState, donors: list[str]) -> _Opening:
         offers = offers_for(
@@ -325,13 +340,12 @@ class Sharing(Session):
         )
         return _Opening(state, offers)
 
-    def _measure(self, name: str, batch: list[_Opening]) -> None:
+    def _measure(
+        self, name: str, batch: list[_Opening], modules: Building[Built | Failure]
+    ) -> None:
         """Measure a batch and note it; then learn from it, each task for itself."""
-        turns = [
-            Turn(opening.state, [offer.proposal for offer in opening.offers.likeliest])
-            for opening in batch
-        ]
-        measured = measure_together(self.measurer, turns)
+        turns = [opening.turn for opening in batch]
+        measured = measure_together(self.measurer, turns, modules)
         parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
         for opening, turn, outcomes, spent in zip(batch, turns, measured, parts, strict=True):
             self._note_round(name, opening, turn.trials(outcomes), spent)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from fewtune.tuning.feed import Building
+from fewtune.tuning.handle import Built, Failure
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
 from fewtune.tuning.state import TaskState
 from fewtune.tuning.strategies import Proposal
+from fewtune.tvm_runtime import tvm
 
 
 class Turn(NamedTuple):
@@ -36,6 +39,11 @@ class Turn(NamedTuple):
             fresh.setdefault(proposal.key, proposal)
         return Turn(state, [each for key, each in fresh.items() if key not in state.known])
 
+    @property
+    def modules(self) -> list[tvm.IRModule]:
+        """What is built of it."""
+        return [proposal.schedule.mod for proposal in self.proposals]
+
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
         """Its proposals as they were measured."""
         return [
@@ -44,8 +52,17 @@ class Turn(NamedTuple):
         ]
 
 
-def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome]]:
+def measure_together(
+    measurer: Measurer, turns: list[Turn], modules: Building[Built | Failure]
+) -> list[list[Outcome]]:
     """Measure a batch, each task in a race of its own.
+
+    Parameters
+    ----------
+    measurer : Measurer
+    turns : list of Turn
+    modules : Building
+        Of the measurer: the modules of every turn.
 
     Returns
     -------
@@ -57,7 +74,7 @@ def measure_together(measurer: Measurer, turns: list[Turn]) -> list[list[Outcome
     names = [state.task.info.name for state, _ in everything]
     outcomes = iter(
         measurer.measure(
-            [proposal.schedule.mod for _, proposal in everything],
+            modules,
             [specs[name] for name in names],
             [state.progress.bar_s for state, _ in everything],
             races=names,
