@@ -1,6 +1,6 @@
 """A batch is compiled while it is still being put together.
 
-To search takes one core, and the workers, who compile on all of them, would wait for it.
+Most of a search takes one core, and the workers, who compile on all of them, would wait for it.
 """
 
 from __future__ import annotations
