@@ -23,6 +23,8 @@ from fewtune.tuning.pool import WorkerPool
 from fewtune.tvm_runtime import ms
 from stages.places import Places
 
+_LOOKED_AT = 4
+
 
 def hold(
     tasks: list[Task],
@@ -34,7 +36,8 @@ def hold(
     """The finals of a log: of ``most`` schedules of each task that takes much of the time."""
     ranked = {}
     for task in tasks:
-        records = best_trials(database, task.mod, most)
+        # Beyond the fastest: one of those that meet may part another axis among the threads.
+        records = best_trials(database, task.mod, _LOOKED_AT * most)
         if records:
             ranked[task.info.name] = [Trial.from_record(record) for record in records]
     weights = {task.info.name: task.info.weight for task in tasks}

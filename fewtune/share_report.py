@@ -38,7 +38,9 @@ _RULES = {
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
     "the race is slower here than the winner of the duel",
     _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
-    "share_schedules.finals) take turns in the model; the fastest there is taken",
+    "share_schedules.finals), one of which parts another axis among the threads than the rest, "
+    "take turns in the model; the fastest there is taken, with what those that read its results "
+    "take for its sake",
 }
 
 

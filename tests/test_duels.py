@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,15 +44,30 @@ def raced(measurer: Measurer, count: int) -> tuple[TaskState, list[Trial]]:
     return state, state.ranked()
 
 
+def trace_of(number: int, tiles: list[list[int]] | None = None) -> str:
+    """What a key is like: instructions, here a number to tell it, and decisions."""
+    return json.dumps([[number], [[place, tile] for place, tile in enumerate(tiles or [])]])
+
+
 def test_the_fastest_builds_of_each_task_are_kept() -> None:
     kept = Kept(most=2)
     for number, time_s in enumerate([3.0, 1.0, 2.0]):
-        kept.take("conv", f"trace {number}", Built(number % 2, number, 0.1), time_s)
-    kept.take("dense", "trace 0", Built(0, 7, 0.1), 9.0)
-    assert kept.find("conv", "trace 0") is None
-    assert kept.find("conv", "trace 1") == Built(1, 1, 0.1)
-    assert kept.find("dense", "trace 1") is None
+        kept.take("conv", trace_of(number), Built(number % 2, number, 0.1), time_s)
+    kept.take("dense", trace_of(0), Built(0, 7, 0.1), 9.0)
+    assert kept.find("conv", trace_of(0)) is None
+    assert kept.find("conv", trace_of(1)) == Built(1, 1, 0.1)
+    assert kept.find("dense", trace_of(1)) is None
     assert (kept.numbers(0), kept.numbers(1)) == ([2, 7], [1])
+
+
+def test_the_fastest_of_another_parting_is_kept_beside_them() -> None:
+    kept = Kept(most=2)
+    rows, columns = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [2, 1, 1, 4]]
+    builds = [(1.0, columns), (2.0, columns), (5.0, rows), (3.0, columns), (4.0, rows)]
+    for number, (time_s, tiles) in enumerate(builds):
+        kept.take("conv", trace_of(number, tiles), Built(0, number, 0.1), time_s)
+    # Of three by columns and two by rows: the two fastest, and the faster one by rows.
+    assert kept.numbers(0) == [0, 1, 4]
 
 
 def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:

@@ -114,9 +114,14 @@ class ModelFinal(Part):
 
     task: str
     contenders: int
-    chosen_rank: int = Field(description="rank alone of the fastest in the model, 1 is best")
-    first_ms: float = Field(description="one call in the model, of the fastest alone")
-    chosen_ms: float = Field(description="one call in the model, of the fastest there")
+    chosen_rank: int = Field(
+        description="place of the fastest in the model among the contenders, 1 is the fastest alone"
+    )
+    first_ms: float = Field(
+        description="one call in the model, of the fastest alone, with what those that read its "
+        "results take for its sake"
+    )
+    chosen_ms: float = Field(description="the same of the fastest there")
     gained_ms: float = Field(
         description="what a run of the model gains, by the runs of a process that did not choose it"
     )

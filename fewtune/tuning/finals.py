@@ -23,15 +23,18 @@ from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.model_run import Candidate, Contender
+from fewtune.tuning.neighbours import parted
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.state import TaskState
 from fewtune.tvm_runtime import tvm
 
-# Alone, a contender takes no longer than this many times the fastest.
-_NEAR = 1.2
+# Alone, a contender takes no longer than this many times the fastest; one that parts another axis
+# among the threads may, since its neighbours can gain more than that.
+_NEAR, _NEAR_OTHER = 1.2, 1.5
 # Parts of the model's time: from the first on, a task sends as many contenders as it may, from
-# the second on half of them; the rest of the tasks is not worth the compilation.
-_HEAVY, _LIGHT = 0.02, 0.01
+# the second on half of them; from the third on, what its neighbours may gain is worth one that
+# parts another axis. The rest of the tasks is not worth the compilation.
+_HEAVY, _LIGHT, _SLIGHT = 0.02, 0.01, 0.002
 # A call that takes so long is hardly decided by what it finds in a core's cache, which memory fills
 # in a tenth of that: duels, which compile nothing, tell its fastest as well. Of VGG 19, all of
 # whose heavy kernels take longer, finals took 8.7 of 31 s of sharing and gained nothing (an EPYC).
@@ -50,7 +53,8 @@ class Final(NamedTuple):
     keys : list of str
         The contenders' traces; alone, the first was the fastest.
     medians_s : list of list of float
-        Process by process, the seconds that all calls of one run of the model took with each.
+        Process by process, the seconds that all calls of one run of the model took with each, and
+        that calls after it took for its sake.
     chosen : int
         The place of the fastest.
     gain_s : float
@@ -91,7 +95,7 @@ def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
 
 
 def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
-    """Those of a task's schedules that may be its fastest, in the model or in a duel.
+    """Those of a task's schedules that may be its fastest alone.
 
     Parameters
     ----------
@@ -105,7 +109,37 @@ def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
     if part < _LIGHT:
         return ranked[:1]
     count = most if part >= _HEAVY else max(1, most // 2)
-    return [t for t in ranked if t.outcome.median_s <= _NEAR * ranked[0].outcome.median_s][:count]
+    return _near(ranked, _NEAR)[:count]
+
+
+def contenders_in_model(ranked: list[Trial], part: float, most: int) -> list[Trial]:
+    """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
+
+    They are the fastest alone, but that one of them parts another axis among the threads than the
+    first does, if any does that is near: what a task takes itself may be little beside what it
+    makes others take.
+
+    Parameters
+    ----------
+    ranked, part, most
+        As of `contenders_of`.
+    """
+    found = contenders_of(ranked, part, most)
+    if part < _SLIGHT or most < 2:  # noqa: PLR2004
+        return found
+    first = parted(ranked[0].key)
+    if any(parted(trial.key) != first for trial in found):
+        return found
+    other = next((t for t in _near(ranked, _NEAR_OTHER) if parted(t.key) != first), None)
+    if other is None:
+        return found
+    room = max(2, most if part >= _HEAVY else most // 2)
+    return [*found[: room - 1], other]
+
+
+def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
+    """Those that take no longer alone than so many times the fastest."""
+    return [t for t in ranked if t.outcome.median_s <= ratio * ranked[0].outcome.median_s]
 
 
 def contested(
@@ -124,7 +158,7 @@ def contested(
     """
     whole_s = sum(times_s.values())
     found = {
-        name: contenders_of(trials, times_s[name] / whole_s, most)
+        name: contenders_in_model(trials, times_s[name] / whole_s, most)
         if trials[0].outcome.median_s < _LONG_S
         else trials[:1]
         for name, trials in ranked.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fewtune.tuning.handle import Built
+from fewtune.tuning.neighbours import parted
 
 # Builds of a task that live on: as many as meet in a duel.
 MOST_KEPT = 4
@@ -17,6 +18,7 @@ MOST_KEPT = 4
 class _Build(NamedTuple):
     time_s: float
     built: Built
+    parted: int | None
 
 
 class Kept:
@@ -25,7 +27,8 @@ class Kept:
     Parameters
     ----------
     most : int
-        Of each task; further ones push the slowest out.
+        Of each task, and the fastest that parts another axis among the threads than the fastest of
+        all does, which finals in the model ask for; further ones push the slowest out.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -46,9 +49,13 @@ class Kept:
             Of one call.
         """
         builds = self._builds.setdefault(workload, {})
-        builds[key] = _Build(time_s, built)
-        for slowest in sorted(builds, key=lambda each: builds[each].time_s)[self._most :]:
-            del builds[slowest]
+        builds[key] = _Build(time_s, built, parted(key))
+        ranked = sorted(builds, key=lambda each: builds[each].time_s)
+        first = builds[ranked[0]].parted
+        other = next((each for each in ranked if builds[each].parted != first), None)
+        for slowest in ranked[self._most :]:
+            if slowest != other:
+                del builds[slowest]
 
     def find(self, workload: str, key: str) -> Built | None:
         """The build of a trace; its worker may have been replaced since."""

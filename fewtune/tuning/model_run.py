@@ -2,7 +2,8 @@
 
 One run of the model gives a sample of every kernel. From run to run other contenders stand in, of
 each kernel for itself and in an order drawn by lot, so that no contender always meets the same
-neighbours, and drift meets all alike.
+neighbours, and drift meets all alike. What a contender does to the calls after it is charged to it
+(`fewtune.tuning.neighbours`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fewtune.model.skeleton import build_skeleton, site_function
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.log import Trial, replay
+from fewtune.tuning.neighbours import charged, followers
 from fewtune.tvm_runtime import fill_repeating, relax, tvm
 
 Shapes = list[tuple[int, ...]]
@@ -34,8 +36,8 @@ _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
 _WARM_UPS = 2
 # Samples a contender: as many as fit this time, but no fewer and no more.
-_RUNS_S = 0.6
-_LEAST_SAMPLES, _MOST_SAMPLES = 3, 12
+_RUNS_S = 1.2
+_LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
 _DRAWN = 2**16
 
 
@@ -151,10 +153,13 @@ class ModelRun:
         paths = {one.library for each in contenders.values() for one in each}
         self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
         self._picked = dict.fromkeys(contenders, 0)
-        self._spent_ns = dict.fromkeys(contenders, 0)
+        self._spent_ns = [0] * len(skeleton.sites)
+        self._workloads = [site.workload for site in skeleton.sites]
+        # While that is looked for: by call, the memory that it reads, and that it writes.
+        self._touched: dict[int, tuple[list[int], list[int]]] | None = None
         self._fill = _filler()
         for place, site in enumerate(skeleton.sites):
-            called = self._called(site)
+            called = self._called(place, site)
             tvm.register_global_func(site_function(place), called, override=True)
         self._machine = relax.VirtualMachine(build_skeleton(skeleton, target), self._device)
         arrays = random_inputs(skeleton.inputs, _SEED)
@@ -166,32 +171,38 @@ class ModelRun:
         Returns
         -------
         samples : dict of list of list of float
-            By workload and contender: seconds of all its calls in one run, a figure a run.
+            By workload and contender, a figure a run: seconds of all its calls, and what calls
+            after it took for its sake beyond what they usually do.
         """
-        samples: dict[str, list[list[float]]] = {
-            name: [[] for _ in each] for name, each in self._contenders.items()
-        }
+        touched = self._find_touched()
         latency_s = min(self._run() for _ in range(_WARM_UPS))
         most = max(len(each) for each in self._contenders.values())
         each_s = latency_s * most
         count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_RUNS_S / each_s)))
         counts = {name: len(each) for name, each in self._contenders.items()}
+        picked = list(picks(counts, count * most, _SEED))
+        times_s = np.empty((len(picked), len(self._workloads)))
         with apart_from_the_pool():
-            for picked in picks(counts, count * most, _SEED):
-                self._picked.update(picked)
+            for run, standing in enumerate(picked):
+                self._picked.update(standing)
                 self._run()
-                for name, place in picked.items():
-                    samples[name][place].append(self._spent_ns[name] / 1e9)
-        return samples
+                times_s[run] = self._spent_ns
+        return charged(times_s / 1e9, self._workloads, picked, followers(touched))
+
+    def _find_touched(self) -> list[tuple[list[int], list[int]]]:
+        """Run once to see what memory each call reads, and what it writes."""
+        self._touched = {}
+        self._run()
+        touched, self._touched = self._touched, None
+        return [touched.get(place, ([], [])) for place in range(len(self._workloads))]
 
     def _run(self) -> float:
         """Run the model once; return the seconds of the whole."""
-        self._spent_ns.update(dict.fromkeys(self._spent_ns, 0))
         began_s = time.perf_counter()
         self._machine["main"](*self._inputs)
         return time.perf_counter() - began_s
 
-    def _called(self, site: CallSite) -> Callable[..., None]:
+    def _called(self, place: int, site: CallSite) -> Callable[..., None]:
         """What the skeleton calls at a site: the contender that is picked, timed."""
         name, picked, spent_ns = site.workload, self._picked, self._spent_ns
         ready = [
@@ -201,18 +212,21 @@ class ModelRun:
             )
         ]
         clock_ns = time.perf_counter_ns
+        read = site.arguments - len(site.constants)
 
         def called(*given: Any) -> None:
+            if self._touched is not None:
+                memory = [each.data_ptr() for each in given]
+                self._touched[place] = (memory[:read], memory[read:])
             function, weights = ready[picked[name]]
             rest = iter(given)
             arguments = [
-                weights[place] if place in weights else next(rest)
-                for place in range(site.arguments)
+                weights[each] if each in weights else next(rest) for each in range(site.arguments)
             ]
             arguments.extend(rest)
             began_ns = clock_ns()
             function(*arguments)
-            spent_ns[name] += clock_ns() - began_ns
+            spent_ns[place] = clock_ns() - began_ns
 
         return called
 

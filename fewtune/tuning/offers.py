@@ -14,6 +14,7 @@ from fewtune.artifacts import TaskInfo
 from fewtune.schedule.prior import TileKey
 from fewtune.schedule.program import Point
 from fewtune.schedule.transfer import Donation, UnfitError, fit
+from fewtune.tuning.neighbours import parted_axis_of
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.strategies import Explorer, Proposal
 
@@ -22,6 +23,9 @@ from fewtune.tuning.strategies import Explorer, Proposal
 _LARGE, _ALONE_TIMES = 0.02, 3
 # So many are drawn for the predictor to choose from.
 _LOOKED_AT = 256
+# From this part of the model's estimated time on, finals in the model are given one schedule that
+# parts another axis among the threads than the others do.
+_WORTH_ANOTHER = 0.002
 
 
 class Offer(NamedTuple):
@@ -97,7 +101,9 @@ def offers_for(
     if draws and (search.judge.trained or not candidates):
         drawn = _drawn(search, options.seed, task.name, times * options.draws)
         candidates += [_Candidate(point, None, None) for point in drawn]
-    offers = _likeliest(search, candidates, reasons, times * options.trials_per_task)
+    is_for_finals = draws and options.finals > 1 and task.share >= _WORTH_ANOTHER
+    count = times * options.trials_per_task
+    offers = _likeliest(search, candidates, reasons, count, varied=is_for_finals)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
 
@@ -129,17 +135,32 @@ def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
     if search.guide is None:
         return points
     ordered = search.guide.ordered(points)
-    return [ordered[place] for place in _tiles_in_turn(search, ordered)][:count]
+    chosen = [ordered[place] for place in _tiles_in_turn(search, ordered)][:count]
+    parts = {parted_axis_of(point.decisions) for point in chosen}
+    return chosen + [p for p in ordered if parted_axis_of(p.decisions) not in parts][:1]
 
 
 def _likeliest(
-    search: Explorer, candidates: list[_Candidate], reasons: Counter[str], count: int
+    search: Explorer,
+    candidates: list[_Candidate],
+    reasons: Counter[str],
+    count: int,
+    *,
+    varied: bool,
 ) -> list[Offer]:
-    """The nearest donor's best, and beside it those that are rated best here."""
+    """The nearest donor's best, and beside it those that are rated best here.
+
+    One more where it is to be varied, and all of these part the same axis among the threads.
+    """
     if search.guide is not None:
         paces = search.guide.expected([candidate.point for candidate in candidates])
         ordered = _ordered(search, candidates, paces)
-        return list(islice(_made(search, ordered, reasons, count), count))
+        chosen = list(islice(_made(search, ordered, reasons, count), count))
+        parts = {parted_axis_of(offer.point.decisions) for offer in chosen}
+        if not varied or len(parts) != 1:
+            return chosen
+        others = [each for each in ordered if parted_axis_of(each.point.decisions) not in parts]
+        return chosen + list(islice(_made(search, others, reasons, 1), 1))
     # The cost model goes by programs: all have to be made.
     offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])

@@ -1,0 +1,157 @@
+"""What finals charge a contender with: what its readers take for its sake, but for chance."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.tuning import neighbours
+from fewtune.tuning.finals import contenders_in_model, contenders_of
+from fewtune.tuning.log import Trial
+from tests.tuned_tiny import convolutions
+
+ROWS, COLUMNS = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [4, 1, 1, 2]]
+
+
+def trace(*tiles: list[int]) -> list[Any]:
+    return [[], [[place, tile] for place, tile in enumerate(tiles)]]
+
+
+def made_trial(name: str, time_s: float, tiles: list[list[int]]) -> Trial:
+    return Trial(json.dumps([[name], trace(*tiles)[1]]), [time_s], None)
+
+
+def runs(count: int, contenders: int) -> list[dict[str, int]]:
+    return [{"writer": run % contenders, "reader": 0} for run in range(count)]
+
+
+def test_who_makes_its_reader_slow_is_charged_with_it() -> None:
+    picked = runs(16, 2)
+    noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((16, 2))
+    # The second contender is faster by 0.1, and its reader slower by 0.5.
+    kind_s, rude_s = np.array([1.0, 2.0]), np.array([0.9, 2.5])
+    times_s = np.stack([rude_s if run["writer"] else kind_s for run in picked]) * noise
+    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    kind, rude = (float(np.median(each)) for each in samples["writer"])
+    assert kind < rude
+    assert rude - kind == pytest.approx(0.4, abs=0.1)
+    # Who has no other contender is charged with nothing.
+    assert samples["reader"] == [list(times_s[:, 1])]
+
+
+def test_where_nobody_follows_nothing_is_charged() -> None:
+    picked = runs(8, 2)
+    times_s = np.array([[1.0 + run["writer"], 5.0 + run["writer"]] for run in picked])
+    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [set(), set()])
+    assert samples["writer"] == [[1.0] * 4, [2.0] * 4]
+
+
+def test_chance_is_not_charged() -> None:
+    random = np.random.default_rng(1)
+    charges = []
+    for _ in range(200):
+        picked = runs(24, 4)
+        times_s = np.stack([np.ones(24), 5 + 0.2 * random.standard_normal(24)], axis=1)
+        samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+        charges += [each[0] - 1.0 for each in samples["writer"]]
+    # Of six figures each the deviation itself is rough: some pass, most do not.
+    assert np.mean(np.array(charges) == 0.0) > 0.8
+
+
+def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
+    # The reader's second contender takes ten times the first one's time, whoever wrote.
+    picked = [{"writer": run % 2, "reader": run // 2 % 2} for run in range(16)]
+    times_s = np.array([[1.0, 1.0 + 9.0 * run["reader"]] for run in picked])
+    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    assert samples["writer"] == [[1.0] * 8, [1.0] * 8]
+    assert samples["reader"] == [[1.0] * 8, [10.0] * 8]
+
+
+def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
+    picked = runs(4, 1)
+    times_s = np.tile([1.0, 2.0, 4.0], (4, 1))
+    samples = neighbours.charged(times_s, ["writer", "writer", "reader"], picked, [{1}, {2}, set()])
+    assert samples == {"writer": [[3.0] * 4], "reader": [[4.0] * 4]}
+
+
+@pytest.mark.parametrize(
+    ("given", "axis"),
+    [
+        (trace([1, 1, 1, 1], [2, 1, 1, 7], [4, 1, 1, 16], [8, 2]), 1),
+        (trace([1, 1, 1, 1], [1, 2, 1, 7], [4, 1, 1, 16], [8, 2]), 2),
+        (trace([1, 1, 1, 1], [8, 2]), None),
+        # Reductions have two levels, and other decisions none.
+        ([[], [[0, [8, 2]], [1, 3]]], None),
+        (None, None),
+        (["no trace"], None),
+    ],
+)
+def test_the_axis_that_threads_part_first(given: Any, axis: int | None) -> None:
+    assert neighbours.parted(json.dumps(given)) == axis
+
+
+def test_a_real_trace_tells_what_its_threads_part() -> None:
+    from fewtune.schedule.search_space import SearchSpace
+    from fewtune.tuning.log import trace_key
+    from tests import tuned_tiny
+
+    space = SearchSpace(convolutions()["a"].mod, tuned_tiny.target())
+    random = np.random.default_rng(0)
+    found = set()
+    for seed in range(1, 25):
+        point = space.random_point(random)
+        (made,) = space.make_all([point], [seed])
+        if made.schedule is None:
+            continue
+        tiles = [d for d in made.point.decisions if isinstance(d, tuple) and len(d) == 4]
+        expected = next((axis for axis, tile in enumerate(tiles) if tile[0] > 1), None)
+        found.add(neighbours.parted(trace_key(made.schedule.trace)))
+        assert neighbours.parted(trace_key(made.schedule.trace)) == expected
+    assert len(found) > 1
+
+
+def names_of(trials: list[Trial]) -> list[str]:
+    return [trial.trace[0][0] for trial in trials]
+
+
+def test_one_contender_parts_another_axis() -> None:
+    ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
+    ranked += [made_trial("rows", 1.4, ROWS), made_trial("later", 1.45, ROWS)]
+    assert names_of(contenders_in_model(ranked, 0.5, most=4)) == ["0", "1", "2", "rows"]
+    # Lighter tasks send fewer, down to those whose neighbours take no part worth it either.
+    assert names_of(contenders_in_model(ranked, 0.015, most=4)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.005, most=4)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.001, most=4)) == ["0"]
+    # Duels are of the fastest alone.
+    assert names_of(contenders_of(ranked, 0.5, most=4)) == ["0", "1", "2", "3"]
+
+
+def test_nobody_gives_way_where_partings_differ_anyway_or_the_other_is_far() -> None:
+    ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
+    among = [ranked[0], made_trial("rows", 1.005, ROWS), *ranked[1:]]
+    assert names_of(contenders_in_model(among, 0.5, most=4)) == ["0", "rows", "1", "2"]
+    far = [*ranked, made_trial("rows", 1.6, ROWS)]
+    assert names_of(contenders_in_model(far, 0.5, most=4)) == ["0", "1", "2", "3"]
+    assert names_of(contenders_in_model(far, 0.005, most=4)) == ["0"]
+
+
+def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:
+    x, y, z = 1, 2, 3
+    touched = [([], [x]), ([x], [y]), ([x], [z]), ([y, z], [x]), ([x], [y])]
+    assert neighbours.followers(touched) == [
+        # Both who read what it wrote, and who writes there next.
+        [1, 2, 3],
+        # Who reads the same, who reads and who overwrites what it wrote; and its memory's next
+        # writer after the reader.
+        [2, 3, 4],
+        [3],
+        [4],
+        [],
+    ]
+
+
+def test_memory_that_is_written_in_place_follows_nobody_twice() -> None:
+    assert neighbours.followers([([], [1]), ([1], [1]), ([1], [2])]) == [[1], [2], []]
