@@ -24,6 +24,8 @@ from fewtune.tvm_runtime import tvm
 # Reductions up to this many steps are unrolled whole: windows of pools and depthwise kernels.
 _MOST_UNROLLED_STEPS = 16
 _MOST_UNROLLED_OPERATIONS = 160
+# Every thread reads all weights where rows are parted: they are to serve so many pixels of each.
+_PIXELS_A_THREAD = 48
 # Accumulators of a long reduction stay in the first-level cache.
 _STREAM_ELEMENTS = 4096
 
@@ -163,7 +165,8 @@ def _register_tiled(
         # One slice of the weights stays in the cache while all pixels pass; of a batch of
         # products, one product after the other.
         spatial.remove(vector_entry)
-        spatial = [*batch, vector_entry, *spatial]
+        own_rows = [] if batch else _rows_of_threads(sch, block, axes, spatial, traits)
+        spatial = [*batch, *own_rows, vector_entry, *spatial]
     reductions = [loop for loop, kind in zip(loops, block.kinds, strict=True) if kind == "R"]
     inner = [inner_vector] if inner_rows is None else [inner_rows, inner_vector]
     sch.reorder(*[loop for loop, _ in spatial], *reductions, *inner)
@@ -181,6 +184,37 @@ def _register_tiled(
     start = sch.decompose_reduction(handle, reductions[0])
     _unroll_start(sch, start, 0 if inner_rows is None else 1)
     return True
+
+
+def _rows_of_threads(
+    sch: tvm.s_tir.Schedule,
+    block: Block,
+    axes: _Axes,
+    spatial: list[tuple[Any, int]],
+    traits: CpuTraits,
+) -> list[tuple[Any, int]]:
+    """Part the outermost rows among the threads, where weights serve enough of them.
+
+    Kernels without a reduction part rows; of what is cut along its vectors, they find half in the
+    other core's cache. Each of eleven scalings of 14x14 planes in DenseNet 121 took 0.05 to 0.1 ms
+    after such a convolution, where others took 0.014 (an EPYC).
+
+    Returns
+    -------
+    parts : list of (loop, extent)
+        One loop, a part a thread, whose rest has taken its place in ``spatial``; or none.
+    """
+    pixels = block.spatial_extent // block.extents[axes.vector]
+    if traits.threads == 1 or pixels < _PIXELS_A_THREAD * traits.threads:
+        return []
+    for place, (loop, extent) in enumerate(spatial):
+        if extent % traits.threads == 0:
+            part, rest = split_off(sch, loop, extent, extent // traits.threads)
+            spatial[place] = (rest, extent // traits.threads)
+            return [(part, traits.threads)]
+        if extent > 1:
+            break
+    return []
 
 
 def _is_batch(block: Block, axis: int) -> bool:

@@ -17,7 +17,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewtune.artifacts import Skeleton
+from fewtune.artifacts import Skeleton, TaskInfo
+from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.task.extract import Task
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.log import Trial
@@ -31,6 +32,8 @@ from fewtune.tvm_runtime import tvm
 # Alone, a contender takes no longer than this many times the fastest; one that parts another axis
 # among the threads may, since its neighbours can gain more than that.
 _NEAR, _NEAR_OTHER = 1.2, 1.5
+# What is within so many times the fastest alone is as fast.
+_AS_FAST = 1.03
 # Parts of the model's time: from the first on, a task sends as many contenders as it may, from
 # the second on half of them; from the third on, what its neighbours may gain is worth one that
 # parts another axis. The rest of the tasks is not worth the compilation.
@@ -112,29 +115,40 @@ def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
     return _near(ranked, _NEAR)[:count]
 
 
-def contenders_in_model(ranked: list[Trial], part: float, most: int) -> list[Trial]:
+def contenders_in_model(
+    ranked: list[Trial], part: float, most: int, usual: int | None = None
+) -> list[Trial]:
     """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
 
     They are the fastest alone, but that one of them parts another axis among the threads than the
     first does, if any does that is near: what a task takes itself may be little beside what it
-    makes others take.
+    makes others take. Not all of that is seen in finals, whose model copies what the compiled one
+    computes in place: of those that are as fast alone, the first is one that parts the usual axis.
 
     Parameters
     ----------
     ranked, part, most
         As of `contenders_of`.
+    usual : int, optional
+        The axis that kernels which are not searched part.
+
+    Returns
+    -------
+    contenders : list of Trial
+        Whoever is to be taken instead of the first has to be faster in every process.
     """
     found = contenders_of(ranked, part, most)
     if part < _SLIGHT or most < 2:  # noqa: PLR2004
         return found
     first = parted(ranked[0].key)
-    if any(parted(trial.key) != first for trial in found):
-        return found
-    other = next((t for t in _near(ranked, _NEAR_OTHER) if parted(t.key) != first), None)
-    if other is None:
-        return found
-    room = max(2, most if part >= _HEAVY else most // 2)
-    return [*found[: room - 1], other]
+    if all(parted(trial.key) == first for trial in found):
+        other = next((t for t in _near(ranked, _NEAR_OTHER) if parted(t.key) != first), None)
+        if other is None:
+            return found
+        room = max(2, most if part >= _HEAVY else most // 2)
+        found = [*found[: room - 1], other]
+    alike = next((t for t in _near(found, _AS_FAST) if parted(t.key) == usual), found[0])
+    return [alike, *(trial for trial in found if trial is not alike)]
 
 
 def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
@@ -142,8 +156,21 @@ def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
     return [t for t in ranked if t.outcome.median_s <= ratio * ranked[0].outcome.median_s]
 
 
+def usual_axis(task: TaskInfo) -> int | None:
+    """The axis of a task's result that kernels which are not searched part among the threads.
+
+    It is the outermost, but that Winograd's transforms part the tiles of their products.
+    """
+    if task.anchor.startswith(PRODUCTS):
+        return TILES
+    return next((axis for axis, extent in enumerate(task.shapes[-1]) if extent > 1), None)
+
+
 def contested(
-    ranked: dict[str, list[Trial]], times_s: dict[str, float], most: int
+    ranked: dict[str, list[Trial]],
+    times_s: dict[str, float],
+    most: int,
+    usual: dict[str, int | None] | None = None,
 ) -> dict[str, list[Trial]]:
     """Every task's contenders; none at all where too little of the model is contested.
 
@@ -155,10 +182,13 @@ def contested(
         What each task takes of the model's time.
     most : int
         Contenders of a task that takes much of it.
+    usual : dict of int, optional
+        Each task's `usual_axis`.
     """
+    usual = usual or {}
     whole_s = sum(times_s.values())
     found = {
-        name: contenders_in_model(trials, times_s[name] / whole_s, most)
+        name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))
         if trials[0].outcome.median_s < _LONG_S
         else trials[:1]
         for name, trials in ranked.items()
@@ -200,7 +230,8 @@ class Finals:
         times_s = {
             name: states[name].progress.weight * states[name].progress.current_s for name in ranked
         }
-        return contested(ranked, times_s, self.most)
+        usual = {task.info.name: usual_axis(task.info) for task in self.tasks}
+        return contested(ranked, times_s, self.most, usual)
 
     def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> dict[str, Final]:
         """Measure the contenders in the model.
