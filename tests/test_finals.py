@@ -123,7 +123,7 @@ def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finals, "_LEAST_CONTESTED", 0.0)
     monkeypatch.setattr(finals, "_HEAVY", 0.0)
     monkeypatch.setattr(finals, "_LIGHT", 0.0)
-    monkeypatch.setattr(finals, "_LONG_S", float("inf"))
+    monkeypatch.setattr(finals, "LONG_S", float("inf"))
 
 
 @pytest.mark.usefixtures("contested")

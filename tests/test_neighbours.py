@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fewtune.tuning import neighbours
-from fewtune.tuning.finals import contenders_in_model, contenders_of
+from fewtune.tuning.finals import contenders_in_model, contenders_of, usual_axis
 from fewtune.tuning.log import Trial
+from tests.made_tasks import made_task
 from tests.tuned_tiny import convolutions
 
 ROWS, COLUMNS = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [4, 1, 1, 2]]
@@ -136,6 +137,31 @@ def test_nobody_gives_way_where_partings_differ_anyway_or_the_other_is_far() -> 
     far = [*ranked, made_trial("rows", 1.6, ROWS)]
     assert names_of(contenders_in_model(far, 0.5, most=4)) == ["0", "1", "2", "3"]
     assert names_of(contenders_in_model(far, 0.005, most=4)) == ["0"]
+
+
+def test_of_those_that_are_as_fast_the_one_that_parts_the_usual_axis_comes_first() -> None:
+    ranked = [made_trial("0", 1.0, COLUMNS), made_trial("rows", 1.02, ROWS)]
+    assert names_of(contenders_in_model(ranked, 0.5, most=4, usual=0)) == ["rows", "0"]
+    assert names_of(contenders_in_model(ranked, 0.5, most=4, usual=1)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.5, most=4)) == ["0", "rows"]
+    slower = [ranked[0], made_trial("rows", 1.1, ROWS)]
+    assert names_of(contenders_in_model(slower, 0.5, most=4, usual=0)) == ["0", "rows"]
+
+
+@pytest.mark.parametrize(
+    ("anchor", "result", "axis"),
+    [
+        ("conv2d_nhwc", [1, 14, 14, 64], 1),
+        ("matmul", [1, 1000], 1),
+        ("matmul", [128, 64], 0),
+        # Winograd's transforms part the tiles of their products.
+        ("winograd_matmul2", [16, 49, 32], 1),
+        ("pool", [1, 1], None),
+    ],
+)
+def test_the_axis_that_other_kernels_part(anchor: str, result: list[int], axis: int | None) -> None:
+    info = made_task("task").info.model_copy(update={"anchor": anchor, "shapes": [[1], result]})
+    assert usual_axis(info) == axis
 
 
 def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:

@@ -12,6 +12,7 @@ from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.program import Point
 from fewtune.schedule.search_space import Made, SearchSpace
 from fewtune.schedule.transfer import Donation
+from fewtune.tuning.neighbours import parted_axis_of
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
@@ -32,11 +33,18 @@ def donation(point: Point) -> Donation:
 
 
 def offered(
-    search: Explorer, donations: list[Donation], *, draws: bool = True, drawn: int = 8
+    search: Explorer,
+    donations: list[Donation],
+    *,
+    draws: bool = True,
+    drawn: int = 8,
+    for_finals: bool = False,
 ) -> Offers:
     options = ShareOptions(top="8", draws=drawn, trials_per_task=3)
     task = made_task("taker").info
-    return offers_for(search, [("donor", donations)], options, task, draws=draws)
+    return offers_for(
+        search, [("donor", donations)], options, task, draws=draws, for_finals=for_finals
+    )
 
 
 def points_of(offers: Offers) -> list[Point]:
@@ -78,6 +86,28 @@ def test_schedules_are_made_of_those_only_that_are_measured(
     plain = make_strategy(recorded.space(), Knowledge(), TuneOptions(), 1)
     assert len(offered(plain, donations).likeliest) == 3
     assert len(made) == 6
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_finals_get_one_that_parts_another_axis(alike: bool) -> None:
+    points = some_points(200, seed=5)
+    axes = [parted_axis_of(point.decisions) for point in points]
+    if alike:
+        # Many of one axis: whoever is rated best, it parts that one.
+        usual = max(set(axes), key=axes.count)
+        given = [p for p, axis in zip(points, axes, strict=True) if axis == usual][:8]
+    else:
+        given = [points[axes.index(axis)] for axis in sorted(set(axes), key=str)]
+    donations = [*map(donation, given)]
+    without = points_of(offered(guided(), donations))
+    offers = points_of(offered(guided(), donations, for_finals=True))
+    assert offers[: len(without)] == without
+    parts = {parted_axis_of(point.decisions) for point in without}
+    if len(parts) > 1:
+        assert offers == without
+    else:
+        (other,) = offers[len(without) :]
+        assert parted_axis_of(other.decisions) not in parts
 
 
 def test_what_was_measured_is_not_offered_again() -> None:

@@ -41,7 +41,7 @@ _HEAVY, _LIGHT, _SLIGHT = 0.02, 0.01, 0.002
 # A call that takes so long is hardly decided by what it finds in a core's cache, which memory fills
 # in a tenth of that: duels, which compile nothing, tell its fastest as well. Of VGG 19, all of
 # whose heavy kernels take longer, finals took 8.7 of 31 s of sharing and gained nothing (an EPYC).
-_LONG_S = 1e-3
+LONG_S = 1e-3
 # Where less of the model's time is contested, nothing is compiled for it.
 _LEAST_CONTESTED = 0.25
 # Far beyond what compiling, or running, all of them takes.
@@ -189,7 +189,7 @@ def contested(
     whole_s = sum(times_s.values())
     found = {
         name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))
-        if trials[0].outcome.median_s < _LONG_S
+        if trials[0].outcome.median_s < LONG_S
         else trials[:1]
         for name, trials in ranked.items()
     }

@@ -77,6 +77,7 @@ def offers_for(
     task: TaskInfo,
     *,
     draws: bool,
+    for_finals: bool = False,
 ) -> Offers:
     """Move what donors give, draw schedules beside it, and choose those that are rated best.
 
@@ -93,6 +94,9 @@ def offers_for(
         That takes; its name tells its draws from another's.
     draws : bool
         Whether schedules drawn by rule compete.
+    for_finals : bool
+        Whether finals in the model are to come, for which one of them is to part another axis among
+        the threads than the others do.
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
@@ -101,9 +105,9 @@ def offers_for(
     if draws and (search.judge.trained or not candidates):
         drawn = _drawn(search, options.seed, task.name, times * options.draws)
         candidates += [_Candidate(point, None, None) for point in drawn]
-    is_for_finals = draws and options.finals > 1 and task.share >= _WORTH_ANOTHER
     count = times * options.trials_per_task
-    offers = _likeliest(search, candidates, reasons, count, varied=is_for_finals)
+    varied = for_finals and task.share >= _WORTH_ANOTHER
+    offers = _likeliest(search, candidates, reasons, count, varied=varied)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
 

@@ -26,7 +26,7 @@ from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.feed import Building
-from fewtune.tuning.finals import Final, Finals, contenders_of
+from fewtune.tuning.finals import LONG_S, Final, Finals, contenders_of
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.kept import MOST_KEPT
@@ -337,8 +337,14 @@ class Sharing(Session):
             self.sharing,
             state.task.info,
             draws=name == FIRST,
+            for_finals=name == FIRST and self._finals is not None and self._is_short(state),
         )
         return _Opening(state, offers)
+
+    def _is_short(self, state: TaskState) -> bool:
+        """Whether calls of a task are as short as finals are held of, as far as is known."""
+        progress = state.progress
+        return progress.work / self.rates().get(progress.family, float("inf")) < LONG_S
 
     def _measure(
         self, name: str, batch: list[_Opening], modules: Building[Built | Failure]
