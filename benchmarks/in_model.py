@@ -16,7 +16,8 @@ from fewtune.files import canonical_json, write_text
 from fewtune.machine import target_from_json
 from fewtune.table import Table, number
 from fewtune.task.extract import Task, read_tasks
-from fewtune.tuning.finals import Final, Finals, contested
+from fewtune.tuning.contenders import contested
+from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.log import Trial, best_trials, read_database
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.pool import WorkerPool

@@ -39,7 +39,7 @@ _RULES = {
     "the race is slower here than the winner of the duel",
     _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
     "share_schedules.finals), one of which parts another axis among the threads than the rest, "
-    "take turns in the model; the fastest there is taken, with what those that read its results "
+    "take turns in the model; the fastest there is taken, with what the next kernels on its memory "
     "take for its sake",
 }
 

@@ -12,8 +12,9 @@ import pytest
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.model.skeleton import make_skeleton
 from fewtune.task.extract import write_modules
-from fewtune.tuning import finals, model_run
-from fewtune.tuning.finals import Final, contenders_of
+from fewtune.tuning import contenders, finals, model_run
+from fewtune.tuning.contenders import contenders_of
+from fewtune.tuning.finals import Final
 from fewtune.tuning.log import best_trials, read_database, trace_key
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.state import RunState, TaskState
@@ -119,11 +120,11 @@ def share(directory: Path, journals: Path, model: Path) -> ShareReport:
 @pytest.fixture
 def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials are near enough to each other, and all tasks heavy enough."""
-    monkeypatch.setattr(finals, "_NEAR", float("inf"))
-    monkeypatch.setattr(finals, "_LEAST_CONTESTED", 0.0)
-    monkeypatch.setattr(finals, "_HEAVY", 0.0)
-    monkeypatch.setattr(finals, "_LIGHT", 0.0)
-    monkeypatch.setattr(finals, "LONG_S", float("inf"))
+    monkeypatch.setattr(contenders, "_NEAR", float("inf"))
+    monkeypatch.setattr(contenders, "_LEAST_CONTESTED", 0.0)
+    monkeypatch.setattr(contenders, "_HEAVY", 0.0)
+    monkeypatch.setattr(contenders, "_LIGHT", 0.0)
+    monkeypatch.setattr(contenders, "LONG_S", float("inf"))
 
 
 @pytest.mark.usefixtures("contested")

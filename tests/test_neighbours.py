@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.tuning import neighbours
-from fewtune.tuning.finals import contenders_in_model, contenders_of, usual_axis
+from fewtune.tuning.contenders import contenders_in_model, contenders_of, usual_axis
 from fewtune.tuning.log import Trial
 from tests.made_tasks import made_task
 from tests.tuned_tiny import convolutions

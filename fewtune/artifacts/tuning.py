@@ -115,11 +115,12 @@ class ModelFinal(Part):
     task: str
     contenders: int
     chosen_rank: int = Field(
-        description="place of the fastest in the model among the contenders, 1 is the fastest alone"
+        description="place of the fastest in the model among the contenders; 1 is the fastest "
+        "alone, or one that is as fast and parts the usual axis"
     )
     first_ms: float = Field(
-        description="one call in the model, of the fastest alone, with what those that read its "
-        "results take for its sake"
+        description="one call in the model, of the first contender, with what the next kernels on "
+        "its memory take for its sake"
     )
     chosen_ms: float = Field(description="the same of the fastest there")
     gained_ms: float = Field(

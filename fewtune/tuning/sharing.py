@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
+from fewtune.tuning.contenders import LONG_S, contenders_of
 from fewtune.tuning.feed import Building
-from fewtune.tuning.finals import LONG_S, Final, Finals, contenders_of
+from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.kept import MOST_KEPT

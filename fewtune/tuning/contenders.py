@@ -1,0 +1,124 @@
+"""Who takes part in finals in the model, and in duels: a few of each task's fastest schedules."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import TaskInfo
+from fewtune.model.winograd import PRODUCTS, TILES
+from fewtune.tuning.log import Trial
+from fewtune.tuning.neighbours import parted
+
+# Alone, a contender takes no longer than this many times the fastest; one that parts another axis
+# among the threads may, since its neighbours can gain more than that.
+_NEAR, _NEAR_OTHER = 1.2, 1.5
+# What is within so many times the fastest alone is as fast.
+_AS_FAST = 1.03
+# Parts of the model's time: from the first on, a task sends as many contenders as it may, from
+# the second on half of them; from the third on, what its neighbours may gain is worth one that
+# parts another axis. The rest of the tasks is not worth the compilation.
+_HEAVY, _LIGHT, _SLIGHT = 0.02, 0.01, 0.002
+# A call that takes so long is hardly decided by what it finds in a core's cache, which memory fills
+# in a tenth of that: duels, which compile nothing, tell its fastest as well. Of VGG 19, all of
+# whose heavy kernels take longer, finals took 8.7 of 31 s of sharing and gained nothing (an EPYC).
+LONG_S = 1e-3
+# Where less of the model's time is contested, nothing is compiled for it.
+_LEAST_CONTESTED = 0.25
+
+
+def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
+    """Those of a task's schedules that may be its fastest alone.
+
+    Parameters
+    ----------
+    ranked : list of Trial
+        The fastest alone first.
+    part : float
+        Of the model's time that the task takes.
+    most : int
+        Contenders of a task that takes much of it.
+    """
+    if part < _LIGHT:
+        return ranked[:1]
+    count = most if part >= _HEAVY else max(1, most // 2)
+    return _near(ranked, _NEAR)[:count]
+
+
+def contenders_in_model(
+    ranked: list[Trial], part: float, most: int, usual: int | None = None
+) -> list[Trial]:
+    """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
+
+    They are the fastest alone, but that one of them parts another axis among the threads than the
+    first does, if any does that is near: what a task takes itself may be little beside what it
+    makes others take. Not all of that is seen in finals, whose model copies what the compiled one
+    computes in place: of those that are as fast alone, the first is one that parts the usual axis.
+
+    Parameters
+    ----------
+    ranked, part, most
+        As of `contenders_of`.
+    usual : int, optional
+        The axis that kernels which are not searched part.
+
+    Returns
+    -------
+    contenders : list of Trial
+        Whoever is to be taken instead of the first has to be faster in every process.
+    """
+    found = contenders_of(ranked, part, most)
+    if part < _SLIGHT or most < 2:  # noqa: PLR2004
+        return found
+    first = parted(ranked[0].key)
+    if all(parted(trial.key) == first for trial in found):
+        other = next((t for t in _near(ranked, _NEAR_OTHER) if parted(t.key) != first), None)
+        if other is None:
+            return found
+        room = max(2, most if part >= _HEAVY else most // 2)
+        found = [*found[: room - 1], other]
+    alike = next((t for t in _near(found, _AS_FAST) if parted(t.key) == usual), found[0])
+    return [alike, *(trial for trial in found if trial is not alike)]
+
+
+def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
+    """Those that take no longer alone than so many times the fastest."""
+    return [t for t in ranked if t.outcome.median_s <= ratio * ranked[0].outcome.median_s]
+
+
+def usual_axis(task: TaskInfo) -> int | None:
+    """The axis of a task's result that kernels which are not searched part among the threads.
+
+    It is the outermost, but that Winograd's transforms part the tiles of their products.
+    """
+    if task.anchor.startswith(PRODUCTS):
+        return TILES
+    return next((axis for axis, extent in enumerate(task.shapes[-1]) if extent > 1), None)
+
+
+def contested(
+    ranked: dict[str, list[Trial]],
+    times_s: dict[str, float],
+    most: int,
+    usual: dict[str, int | None] | None = None,
+) -> dict[str, list[Trial]]:
+    """Every task's contenders; none at all where too little of the model is contested.
+
+    Parameters
+    ----------
+    ranked : dict of list of Trial
+        By task, the fastest alone first.
+    times_s : dict of float
+        What each task takes of the model's time.
+    most : int
+        Contenders of a task that takes much of it.
+    usual : dict of int, optional
+        Each task's `usual_axis`.
+    """
+    usual = usual or {}
+    whole_s = sum(times_s.values())
+    found = {
+        name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))
+        if trials[0].outcome.median_s < LONG_S
+        else trials[:1]
+        for name, trials in ranked.items()
+    }
+    contested_s = sum(times_s[name] for name, trials in found.items() if len(trials) > 1)
+    return found if whole_s and contested_s >= _LEAST_CONTESTED * whole_s else {}
