@@ -24,6 +24,7 @@ from fewtune.tuning.pool import WorkerPool
 from fewtune.tvm_runtime import ms
 from stages.places import Places
 
+# So many times those that meet are looked at: one of them may part another axis among the threads.
 _LOOKED_AT = 4
 
 
@@ -37,7 +38,6 @@ def hold(
     """The finals of a log: of ``most`` schedules of each task that takes much of the time."""
     ranked = {}
     for task in tasks:
-        # Beyond the fastest: one of those that meet may part another axis among the threads.
         records = best_trials(database, task.mod, _LOOKED_AT * most)
         if records:
             ranked[task.info.name] = [Trial.from_record(record) for record in records]

@@ -100,13 +100,13 @@ def offers_for(
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
+    varied = for_finals and task.share >= _WORTH_ANOTHER
     is_lottery = not candidates and task.share >= _LARGE and not task.is_streamed
     times = _ALONE_TIMES if is_lottery else 1
     if draws and (search.judge.trained or not candidates):
-        drawn = _drawn(search, options.seed, task.name, times * options.draws)
+        drawn = _drawn(search, options.seed, task.name, times * options.draws, varied=varied)
         candidates += [_Candidate(point, None, None) for point in drawn]
     count = times * options.trials_per_task
-    varied = for_finals and task.share >= _WORTH_ANOTHER
     offers = _likeliest(search, candidates, reasons, count, varied=varied)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
@@ -129,8 +129,11 @@ def _moved(
     return list(moved.values())
 
 
-def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
-    """Points whose register tiles fit a task by rule, where there is a rule for it."""
+def _drawn(search: Explorer, seed: int, name: str, count: int, *, varied: bool) -> list[Point]:
+    """Points whose register tiles fit a task by rule, where there is a rule for it.
+
+    One more where they are to be varied: the best that parts another axis than all of them.
+    """
     if not count or not search.prior.informed:
         return []
     random = np.random.default_rng([seed, *name.encode()])
@@ -140,6 +143,8 @@ def _drawn(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
         return points
     ordered = search.guide.ordered(points)
     chosen = [ordered[place] for place in _tiles_in_turn(search, ordered)][:count]
+    if not varied:
+        return chosen
     parts = {parted_axis_of(point.decisions) for point in chosen}
     return chosen + [p for p in ordered if parted_axis_of(p.decisions) not in parts][:1]
 
