@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.machine import device_of, has_own_device
+from fewtune.tuning.buffers import Buffers, filler
 from fewtune.tuning.caches import (
     CacheState,
     last_level_cache_bytes,
@@ -25,10 +23,8 @@ from fewtune.tuning.caches import (
 )
 from fewtune.tuning.calibration import Attempt, Calibration, Measured
 from fewtune.tuning.rewrite import sliced
-from fewtune.tvm_runtime import fill_repeating, tvm
+from fewtune.tvm_runtime import tvm
 
-# Numbers that are drawn to fill a buffer, and repeated.
-_FILLED_AT_ONCE = 2**16
 # Single calls that make up one sample where the caches are prepared before each.
 _MOST_SINGLE_CALLS = 8
 # The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
@@ -94,12 +90,11 @@ class Timer:
         self._threads = threads
         self._on_host = not has_own_device(target)
         self._calibration: Calibration | None = None
-        self._fill = filler(on_host=self._on_host)
         self._caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
         own_bytes = own_cache_bytes()
         self._own_caches_bytes = threads * own_bytes if own_bytes is not None else None
-        self._buffers: dict[str, list[Any]] = {}
+        self._buffers = Buffers(self._device, filler(on_host=self._on_host))
 
     def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race a candidate; on a CPU, again while the machine is slow."""
@@ -167,14 +162,19 @@ class Timer:
         return samples
 
     def forget(self) -> None:
-        """Drop every buffer."""
-        self._buffers.clear()
+        """Let go of the task; its memory serves the next one."""
+        self._buffers.forget()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of buffers that are held from task to task."""
+        return self._buffers.held_bytes
 
     def _kernel(
         self, built: BuiltKernel, specs: list[tuple[list[int], str]], *, cold: bool
     ) -> _Kernel:
         """A candidate with its arguments, weights to flush and activations to rewrite."""
-        arguments = self._arguments(built.shapes, specs)
+        arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host:
             return _Kernel(built.code, arguments, [], [])
         if self._caches is None:
@@ -206,44 +206,7 @@ class Timer:
         evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
         return [float(value) for value in evaluator(*kernel.arguments).results]
 
-    def _arguments(
-        self, shapes: list[tuple[int, ...]], specs: list[tuple[list[int], str]]
-    ) -> list[Any]:
-        """The task's buffers, weights in the layout that a candidate of ``shapes`` reads."""
-        key = repr(specs)
-        if key not in self._buffers:
-            self._buffers.clear()
-            buffers = []
-            for shape, dtype in specs:
-                buffer = tvm.runtime.empty(tuple(shape), dtype, self._device)
-                self._fill(buffer)
-                buffers.append(buffer)
-            self._buffers[key] = buffers
-        views = []
-        for buffer, shape in zip(self._buffers[key], shapes, strict=True):
-            views.append(buffer if tuple(buffer.shape) == shape else buffer._create_view(shape))
-        return views
-
 
 def _calls(sample_s: float, once_s: float, most: int) -> int:
     """Calls that fill a sample."""
     return max(1, min(most, round(sample_s / max(once_s, 1e-7))))
-
-
-def filler(*, on_host: bool) -> Callable[[Any], None]:
-    """What fills a buffer with random numbers.
-
-    TVM's own function draws each of them, and buffers are filled in every worker and whenever
-    another task comes: 0.66 s each time for the 411 MB of VGG's classifier. On the host one block
-    of them is repeated: 0.28 s, most of it for memory that is touched for the first time.
-    """
-    by_tvm = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-    block = np.random.default_rng(0).random(_FILLED_AT_ONCE, dtype="float32")
-
-    def fill(buffer: Any) -> None:
-        if on_host and str(buffer.dtype) == "float32":
-            fill_repeating(buffer, block)
-        else:
-            by_tvm(buffer)
-
-    return fill

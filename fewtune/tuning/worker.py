@@ -98,15 +98,16 @@ class Worker:
         return self._model.measure()
 
     def forget(self, kept: list[int]) -> None:
-        """Drop every built candidate but those to be kept, every buffer, and a loaded model."""
+        """Drop a loaded model and what was built and is not kept; let go of the task."""
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
         self._timer.forget()
 
     def resident_bytes(self) -> int:
-        """Memory this process holds."""
+        """Memory this process holds, but for the buffers that serve task after task."""
         with open("/proc/self/statm") as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            pages = int(stream.read().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") - self._timer.held_bytes
 
 
 def serve(connection: Connection) -> None:

@@ -1,0 +1,95 @@
+"""Buffers of measured kernels: filled, held from task to task, and filled anew where written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.tuning import buffers as module
+from fewtune.tuning.buffers import Buffers, filler
+from fewtune.tvm_runtime import tvm
+
+SMALL = [([2, 3], "float32"), ([3, 4], "float32")]
+LARGE = [([2, 3], "float32"), ([5, 4], "float32")]
+
+
+class Counted:
+    """Fills with ones, and says how many elements it filled."""
+
+    def __init__(self) -> None:
+        self.elements: list[int] = []
+
+    def __call__(self, buffer: Any) -> None:
+        array = np.ones(tuple(buffer.shape), str(buffer.dtype))
+        self.elements.append(array.size)
+        buffer.copyfrom(array)
+
+
+def made(fill: Any) -> Buffers:
+    return Buffers(tvm.cpu(), fill)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((3, 70_000), "float32"), ((5,), "float32"), ((3, 100), "int32")]
+)
+def test_buffers_are_filled_to_the_end(shape: tuple[int, ...], dtype: str) -> None:
+    buffer = tvm.runtime.empty(shape, dtype)
+    buffer.copyfrom(np.zeros(shape, dtype))
+    filler(on_host=True)(buffer)
+    values = buffer.numpy().reshape(-1)
+    assert values[-1] != 0
+    assert len(np.unique(values)) > 1
+
+
+def test_a_task_is_filled_once_and_weights_take_the_shape_they_are_read_in() -> None:
+    fill = Counted()
+    buffers = made(fill)
+    first = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
+    again = buffers.arguments(SMALL, [(2, 3), (6, 2)], [1])
+    assert fill.elements == [6, 12]
+    assert tuple(again[1].shape) == (6, 2)
+    assert again[1].data_ptr() == first[1].data_ptr()
+
+
+def test_only_what_may_have_been_written_or_is_larger_is_filled_again() -> None:
+    fill = Counted()
+    buffers = made(fill)
+    buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
+    fill.elements.clear()
+    # The weights are those of before, the first of them.
+    buffers.forget()
+    buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
+    assert fill.elements == [6]
+    # Here the second is written: whoever has it next finds it filled anew.
+    fill.elements.clear()
+    buffers.arguments([([6], "float32"), ([12], "float32")], [(6,), (12,)], [0])
+    buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
+    assert fill.elements == [6, 6, 20]
+
+
+def test_what_was_written_is_filled_anew_for_the_next_task() -> None:
+    buffers = made(Counted())
+    (written, _) = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
+    written.copyfrom(np.full((2, 3), 7, "float32"))
+    buffers.forget()
+    (given, _) = buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
+    assert (given.numpy() == 1).all()
+
+
+def test_dtypes_do_not_share_memory() -> None:
+    buffers = made(Counted())
+    (first,) = buffers.arguments([([4], "float32")], [(4,)], [0])
+    (other,) = buffers.arguments([([4], "int32")], [(4,)], [0])
+    assert first.data_ptr() != other.data_ptr()
+    assert buffers.held_bytes == 32
+
+
+def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_HELD_BYTES", 60)
+    buffers = made(Counted())
+    buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
+    assert buffers.held_bytes == 72
+    buffers.forget()
+    assert buffers.held_bytes == 0
