@@ -46,7 +46,9 @@ def hold(
     finals = Finals(skeleton, tasks, target_from_json(fingerprint.target), most)
     contenders = contested(ranked, times_s, most)
     with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-        return finals.hold(contenders, Measurer(pool)) if contenders else {}
+        held = finals.hold(contenders, Measurer(pool)) if contenders else {}
+    finals.close()
+    return held
 
 
 def table(held: dict[str, Final], weights: dict[str, int]) -> Table:

@@ -21,7 +21,7 @@ from fewtune.tuning.measure import Outcome
 from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState, TaskState
 
-_REFINEMENT, _DUELS, _FINALS = "refinement", "duels", "finals in the model"
+_DUELS, _FINALS = "duels", "finals in the model"
 _RULES = {
     sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
@@ -32,7 +32,7 @@ _RULES = {
     sharing.SECOND: f"tasks below {sharing.NEAR:.0%} of the throughput of the best similar task, "
     "where it matters, ask those of their kind that reached it; below "
     f"{sharing.FAR:.0%} also the next most similar representatives",
-    _REFINEMENT: "small batches where the model gains most, until one promises less than "
+    sharing.REFINEMENT: "small batches where the model gains most, until one promises less than "
     "share_schedules.least_gain of its latency; representatives, too, go on from what they have",
     _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
@@ -119,7 +119,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     for event, saved_s in _steps(state, events):
         if event["kind"] == "finals":
             continue
-        name = event.get("round", _REFINEMENT)
+        name = event.get("round", sharing.REFINEMENT)
         spent_s[name] += sum(event["phases"].values())
         trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])

@@ -11,7 +11,7 @@ import pytest
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.handle import Built, Failure
-from fewtune.tuning.kept import Kept
+from fewtune.tuning.kept import MOST_KEPT, Kept
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer, module_specs
 from fewtune.tuning.pool import WorkerPool
@@ -72,10 +72,11 @@ def test_the_fastest_of_another_parting_is_kept_beside_them() -> None:
 
 def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
     measurer = Measurer(pool)
-    state, ranked = raced(measurer, 6)
+    state, ranked = raced(measurer, MOST_KEPT + 2)
     workload = state.task.info.workload
     contestants = [pool.kept_build(workload, trial.key) for trial in ranked]
-    assert [each is not None for each in contestants] == [True] * 4 + [False] * (len(ranked) - 4)
+    kept = [each is not None for each in contestants]
+    assert kept == [place < MOST_KEPT for place in range(len(ranked))]
     before = [handle.builds for handle in pool.handles]
     announced: list[TaskState] = []
     duels = [Duel(state, ranked[:4])]

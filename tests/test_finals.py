@@ -17,6 +17,7 @@ from fewtune.tuning.contenders import contenders_of
 from fewtune.tuning.finals import Final
 from fewtune.tuning.log import best_trials, read_database, trace_key
 from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.state import RunState, TaskState
 from tests import tuned_tiny
 from tests.made_tasks import made_task, trial
@@ -66,7 +67,7 @@ def test_one_process_decides_alone_and_says_no_gain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "names"), [(0.5, "0123"), (0.02, "0123"), (0.01, "01"), (0.001, "0")]
+    ("part", "names"), [(0.5, "0123"), (0.01, "0123"), (0.005, "01"), (0.001, "0")]
 )
 def test_heavy_tasks_send_more(part: float, names: str) -> None:
     state = state_of(1.0, 1.05, 1.1, 1.15, 1.18)
@@ -124,7 +125,6 @@ def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contenders, "_LEAST_CONTESTED", 0.0)
     monkeypatch.setattr(contenders, "_HEAVY", 0.0)
     monkeypatch.setattr(contenders, "_LIGHT", 0.0)
-    monkeypatch.setattr(contenders, "LONG_S", float("inf"))
 
 
 @pytest.mark.usefixtures("contested")
@@ -140,6 +140,8 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
     (path,) = (tmp_path / "journals").glob("*.jsonl")
     events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
     (held,) = [event for event in events if event["kind"] == "in_model"]
+    # Where the model decides, no duels do.
+    assert not [event for event in events if event["kind"] == "finals"]
     database = read_database(tmp_path / "share")
     for letter, name in names.items():
         line = next(line for line in report.finals if line.task == name)
@@ -162,20 +164,31 @@ def test_what_workers_have_is_not_compiled_again(
 ) -> None:
     exported: list[str] = []
     linked: list[str | None] = []
+    unsearched: list[int] = []
     kept: list[str] = []
-    together = finals._together
+    pools: list[WorkerPool] = []
+    together, ready = finals._together, finals._ready
     workloads = [task.info.workload for task in tuned_tiny.tasks()]
 
-    def noted(pool: Any, requests: Any) -> list[Any]:
+    def begun(pool: WorkerPool, *arguments: Any) -> Any:
+        pools.append(pool)
+        # Those of before: what tasks take in the model is looked at first.
+        unsearched.append(linked.count(None))
+        exported.clear()
+        linked.clear()
+        return ready(pool, *arguments)
+
+    def noted(handles: Any, requests: Any) -> list[Any]:
         for name, *arguments in requests:
             if name == "export":
                 exported.extend(arguments[0].values())
             if name == "link":
                 keys = [each.key for each in arguments[1].values()]
                 linked.extend(keys)
-                kept.extend(k for k in keys for w in workloads if k and pool.kept_build(w, k))
-        return together(pool, requests)
+                kept.extend(k for k in keys for w in workloads if k and pools[-1].kept_build(w, k))
+        return together(handles, requests)
 
+    monkeypatch.setattr(finals, "_ready", begun)
     monkeypatch.setattr(finals, "_together", noted)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
@@ -185,38 +198,25 @@ def test_what_workers_have_is_not_compiled_again(
     assert kept == []
     searched = sum(key is not None for key in linked)
     assert len(exported) + searched == sum(line.contenders for line in report.finals)
+    # Kernels that are not searched are compiled when the model first runs, and not again.
+    assert unsearched[0] == 0 < unsearched[1]
+    assert linked.count(None) == 0
 
 
 @pytest.mark.usefixtures("contested")
-def test_duels_decide_where_a_task_is_not_contested_in_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tuned_tiny.convolutions()["a"].info.name
-    among_all = finals.Finals.contenders
-
-    def without_long(self: finals.Finals, states: dict[str, TaskState]) -> dict[str, Any]:
-        found = among_all(self, states)
-        return {name: each[:1] if name == long else each for name, each in found.items()}
-
-    monkeypatch.setattr(finals.Finals, "contenders", without_long)
+def test_the_model_says_what_tasks_take_before_they_are_refined(tmp_path: Path) -> None:
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
-    others = {tuned_tiny.convolutions()[letter].info.name for letter in "bc"}
-    assert {line.task for line in report.finals} == others
     (path,) = (tmp_path / "journals").glob("*.jsonl")
     events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
-    (duel,) = [event for event in events if event["kind"] == "finals"]
-    (held,) = [event for event in events if event["kind"] == "in_model"]
-    assert duel["task"] == long
-    assert len(duel["medians_s"]) > 1
-    # The model runs with who won the duel.
-    assert events.index(duel) < events.index(held)
-    (best,) = best_trials(read_database(tmp_path / "share"), tuned_tiny.convolutions()["a"].mod, 1)
-    winner = min(duel["medians_s"], key=duel["medians_s"].__getitem__)
-    assert decisions(trace_key(best.trace)) == decisions(winner)
-    content = path.read_bytes()
-    assert share(tmp_path / "again", tmp_path / "journals", model) == report
-    assert path.read_bytes() == content
+    (weighed,) = [event for event in events if "in_model_s" in event]
+    names = {tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
+    assert names == set(weighed["in_model_s"])
+    assert all(time_s > 0 for time_s in weighed["in_model_s"].values())
+    refined = [e for e in events if e["kind"] == "batch" and not e.get("round")]
+    assert events.index(weighed) < events.index(refined[0])
+    refinement = next(each for each in report.rounds if each.name == "refinement")
+    assert refinement.spent_s >= sum(weighed["phases"].values())
 
 
 @pytest.mark.usefixtures("contested")
@@ -277,10 +277,7 @@ def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
     assert [t.trace for t in found["taken"]] == [["taken"]]
 
 
-def test_long_calls_are_not_contested_in_the_model() -> None:
-    states = {"conv": searched(9, 1e-4, 1.1e-4), "long": searched(1, 1.1e-3, 1.2e-3)}
+def test_long_calls_are_contested_like_others() -> None:
+    states = {"conv": searched(9, 1e-4, 1.1e-4), "long": searched(1, 1e-2, 1.1e-2)}
     found = holding().contenders(states)
-    assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 1}
-    # Where most of the model's time goes to long calls, no finals are held.
-    states["conv"].progress.weight = 2
-    assert holding().contenders(states) == {}
+    assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 2}

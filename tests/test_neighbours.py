@@ -116,34 +116,40 @@ def names_of(trials: list[Trial]) -> list[str]:
     return [trial.trace[0][0] for trial in trials]
 
 
-def test_one_contender_parts_another_axis() -> None:
-    ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
+def test_where_the_fastest_parts_another_axis_one_contender_parts_the_usual_one() -> None:
+    ranked = [made_trial(str(i), 1.04 + i / 100, COLUMNS) for i in range(5)]
     ranked += [made_trial("rows", 1.4, ROWS), made_trial("later", 1.45, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, most=4)) == ["0", "1", "2", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "2", "rows"]
     # Lighter tasks send fewer, down to those whose neighbours take no part worth it either.
-    assert names_of(contenders_in_model(ranked, 0.015, most=4)) == ["0", "rows"]
-    assert names_of(contenders_in_model(ranked, 0.005, most=4)) == ["0", "rows"]
-    assert names_of(contenders_in_model(ranked, 0.001, most=4)) == ["0"]
-    # Duels are of the fastest alone.
-    assert names_of(contenders_of(ranked, 0.5, most=4)) == ["0", "1", "2", "3"]
+    assert names_of(contenders_in_model(ranked, 0.007, 4, usual=0)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.003, 4, usual=0)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.001, 4, usual=0)) == ["0"]
+    # Where no axis is the usual one, and in duels, the fastest alone meet.
+    assert names_of(contenders_in_model(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
+    assert names_of(contenders_of(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
 
 
-def test_nobody_gives_way_where_partings_differ_anyway_or_the_other_is_far() -> None:
+def test_where_the_fastest_parts_the_usual_axis_all_contenders_do() -> None:
+    ranked = [made_trial("0", 1.0, ROWS), made_trial("columns", 1.01, COLUMNS)]
+    ranked += [made_trial("1", 1.02, ROWS), made_trial("2", 1.3, ROWS)]
+    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1"]
+    assert names_of(contenders_in_model(ranked, 0.003, 4, usual=0)) == ["0"]
+
+
+def test_nobody_gives_way_where_one_is_among_them_or_all_are_far() -> None:
     ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
-    among = [ranked[0], made_trial("rows", 1.005, ROWS), *ranked[1:]]
-    assert names_of(contenders_in_model(among, 0.5, most=4)) == ["0", "rows", "1", "2"]
+    among = [ranked[0], made_trial("rows", 1.05, ROWS), *ranked[1:]]
+    assert names_of(contenders_in_model(among, 0.5, 4, usual=0)) == ["0", "rows", "1", "2"]
     far = [*ranked, made_trial("rows", 1.6, ROWS)]
-    assert names_of(contenders_in_model(far, 0.5, most=4)) == ["0", "1", "2", "3"]
-    assert names_of(contenders_in_model(far, 0.005, most=4)) == ["0"]
+    assert names_of(contenders_in_model(far, 0.5, 4, usual=0)) == ["0", "1", "2", "3"]
+    assert names_of(contenders_in_model(far, 0.003, 4, usual=0)) == ["0"]
 
 
 def test_of_those_that_are_as_fast_the_one_that_parts_the_usual_axis_comes_first() -> None:
     ranked = [made_trial("0", 1.0, COLUMNS), made_trial("rows", 1.02, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, most=4, usual=0)) == ["rows", "0"]
-    assert names_of(contenders_in_model(ranked, 0.5, most=4, usual=1)) == ["0", "rows"]
-    assert names_of(contenders_in_model(ranked, 0.5, most=4)) == ["0", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["rows", "0"]
     slower = [ranked[0], made_trial("rows", 1.1, ROWS)]
-    assert names_of(contenders_in_model(slower, 0.5, most=4, usual=0)) == ["0", "rows"]
+    assert names_of(contenders_in_model(slower, 0.5, 4, usual=0)) == ["0", "rows"]
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,32 @@ class Buffers:
         self._memory: dict[_Place, Any] = {}
         # Elements from the first on that are as they were filled.
         self._filled: dict[_Place, int] = {}
+        self._lent: set[_Place] = set()
         self._of: str | None = None
         self._views: list[Any] = []
+
+    def lend(self, elements: int) -> Any | None:
+        """Memory for float32 numbers that a model may use until the next task is measured.
+
+        Returns
+        -------
+        tensor : Tensor or None
+            Of one axis; None where nothing of that size, or up to twice as large, is held.
+        """
+        self._of, self._views = None, []
+        fitting = {
+            place: prod(held.shape)
+            for place, held in self._memory.items()
+            if place.dtype == "float32"
+            and place not in self._lent
+            and elements <= prod(held.shape) <= 2 * elements
+        }
+        if not fitting:
+            return None
+        place = min(fitting, key=fitting.__getitem__)
+        self._lent.add(place)
+        self._filled[place] = 0
+        return self._memory[place]._create_view((elements,))  # noqa: SLF001
 
     @property
     def held_bytes(self) -> int:
@@ -85,8 +109,12 @@ class Buffers:
         ]
 
     def forget(self) -> None:
-        """Let go of the task; of its memory only where that is more than is to be held."""
+        """Let go of the task; of its memory only where that is more than is to be held.
+
+        What was lent is not used any more.
+        """
         self._of, self._views = None, []
+        self._lent.clear()
         if self.held_bytes > _MOST_HELD_BYTES:
             self._memory.clear()
             self._filled.clear()

@@ -1,4 +1,9 @@
-"""Who takes part in finals in the model, and in duels: a few of each task's fastest schedules."""
+"""Who takes part in finals in the model, and in duels: a few of each task's fastest schedules.
+
+Long calls take part in finals, too: after duels, which measure them alone, finals gained another
+0.4 of YOLOv3's 59 ms, 1.4 of SSD512's 167 and 0.6 of VGG 19's 77, what one process chose by the
+figures of another (an EPYC).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,18 @@ from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.tuning.log import Trial
 from fewtune.tuning.neighbours import parted
 
-# Alone, a contender takes no longer than this many times the fastest; one that parts another axis
+# Alone, a contender takes no longer than this many times the fastest; one that parts the usual axis
 # among the threads may, since its neighbours can gain more than that.
 _NEAR, _NEAR_OTHER = 1.2, 1.5
 # What is within so many times the fastest alone is as fast.
 _AS_FAST = 1.03
 # Parts of the model's time: from the first on, a task sends as many contenders as it may, from
 # the second on half of them; from the third on, what its neighbours may gain is worth one that
-# parts another axis. The rest of the tasks is not worth the compilation.
-_HEAVY, _LIGHT, _SLIGHT = 0.02, 0.01, 0.002
-# A call that takes so long is hardly decided by what it finds in a core's cache, which memory fills
-# in a tenth of that: duels, which compile nothing, tell its fastest as well. Of VGG 19, all of
-# whose heavy kernels take longer, finals took 8.7 of 31 s of sharing and gained nothing (an EPYC).
-LONG_S = 1e-3
+# parts the usual axis. The rest of the tasks is not worth the compilation. What a task takes alone
+# tells its part badly: one of MobileNet V2's takes 0.05 ms alone and 0.1 in the model.
+_HEAVY, _LIGHT, _SLIGHT = 0.01, 0.005, 0.002
+# As many contenders of a task take turns alone, where no finals are held.
+MOST_IN_DUEL = 4
 # Where less of the model's time is contested, nothing is compiled for it.
 _LEAST_CONTESTED = 0.25
 
@@ -47,33 +51,37 @@ def contenders_in_model(
 ) -> list[Trial]:
     """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
 
-    They are the fastest alone, but that one of them parts another axis among the threads than the
-    first does, if any does that is near: what a task takes itself may be little beside what it
-    makes others take. Not all of that is seen in finals, whose model copies what the compiled one
-    computes in place: of those that are as fast alone, the first is one that parts the usual axis.
+    What parts another axis among the threads than its neighbours do makes them, and itself, fetch
+    half of their data from the other core. Each alone gains by that at times, all together by
+    parting the same: with contenders of both kinds, two of MobileNet V2's depthwise convolutions
+    were chosen by columns, by half of the runs in which what they read was written by columns, and
+    took 0.13 instead of 0.09 ms after what was chosen by rows (an EPYC). Where the fastest alone
+    parts the usual axis, all contenders therefore do. Where it does not, one that does takes part.
 
     Parameters
     ----------
     ranked, part, most
         As of `contenders_of`.
     usual : int, optional
-        The axis that kernels which are not searched part.
+        The axis that kernels which are not searched part; None: any is as good.
 
     Returns
     -------
     contenders : list of Trial
-        Whoever is to be taken instead of the first has to be faster in every process.
+        Whoever is to be taken instead of the first has to be faster in every process. That is the
+        fastest alone, or one that is as fast and parts the usual axis.
     """
     found = contenders_of(ranked, part, most)
-    if part < _SLIGHT or most < 2:  # noqa: PLR2004
+    if usual is None or part < _SLIGHT or most < 2:  # noqa: PLR2004
         return found
-    first = parted(ranked[0].key)
-    if all(parted(trial.key) == first for trial in found):
-        other = next((t for t in _near(ranked, _NEAR_OTHER) if parted(t.key) != first), None)
-        if other is None:
-            return found
-        room = max(2, most if part >= _HEAVY else most // 2)
-        found = [*found[: room - 1], other]
+    room = most if part >= _HEAVY else max(2, most // 2)
+    same = [trial for trial in _near(ranked, _NEAR_OTHER) if parted(trial.key) == usual]
+    if not same:
+        return found
+    if same[0] is ranked[0]:
+        return _near(same, _NEAR)[: len(found)]
+    if all(trial is not same[0] for trial in found):
+        found = [*found[: room - 1], same[0]]
     alike = next((t for t in _near(found, _AS_FAST) if parted(t.key) == usual), found[0])
     return [alike, *(trial for trial in found if trial is not alike)]
 
@@ -116,8 +124,6 @@ def contested(
     whole_s = sum(times_s.values())
     found = {
         name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))
-        if trials[0].outcome.median_s < LONG_S
-        else trials[:1]
         for name, trials in ranked.items()
     }
     contested_s = sum(times_s[name] for name, trials in found.items() if len(trials) > 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from fewtune.artifacts import Skeleton
 from fewtune.task.extract import Task
 from fewtune.tuning.contenders import contested, usual_axis
-from fewtune.tuning.handle import RequestFailedError, WorkerLostError
+from fewtune.tuning.handle import RequestFailedError, WorkerHandle, WorkerLostError
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.model_run import Candidate, Contender
@@ -30,6 +30,8 @@ from fewtune.tvm_runtime import tvm
 
 # Far beyond what compiling, or running, all of them takes.
 _LIMIT_S = 600.0
+# Of the runs that say what tasks take in the model before any of them is refined.
+_WEIGHING_S = 0.3
 
 
 class Final(NamedTuple):
@@ -81,7 +83,7 @@ def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
     return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Finals:
     """Holds the finals of a model's tasks.
 
@@ -100,22 +102,56 @@ class Finals:
     tasks: list[Task]
     target: tvm.target.Target
     most: int
+    # For libraries: those of what is not searched are compiled once.
+    _scratch: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
+    _unsearched: dict[str, Contender] = field(default_factory=dict, init=False)
+
+    def close(self) -> None:
+        """Remove the libraries that were made."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._scratch, self._unsearched = None, {}
 
     def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
         """Every searched task's contenders; none at all where too little is contested.
 
-        One alone where calls are long, or a bank has the task itself.
+        One alone where a bank has the task itself.
         """
         ranked = {
             name: state.ranked()[: 1 if state.taken else None]
             for name, state in states.items()
             if state.ranked() and not state.crashed
         }
-        times_s = {
-            name: states[name].progress.weight * states[name].progress.current_s for name in ranked
-        }
+        times_s = {name: states[name].progress.share_s for name in ranked}
         usual = {task.info.name: usual_axis(task.info) for task in self.tasks}
         return contested(ranked, times_s, self.most, usual)
+
+    def weigh(self, best: dict[str, Trial], measurer: Measurer) -> dict[str, float]:
+        """Say what tasks take where the model calls them, by a few runs in one process.
+
+        Parameters
+        ----------
+        best : dict of Trial
+            By task: its schedule.
+        measurer : Measurer
+
+        Returns
+        -------
+        times_s : dict of float
+            By task, seconds of all its calls in one run.
+
+        Raises
+        ------
+        WorkerLostError, RequestFailedError
+            If it cannot be compiled, or run.
+        """
+        contenders = {name: [trial] for name, trial in best.items()}
+        (samples,) = self._run(contenders, measurer, measurer.pool.handles[:1], _WEIGHING_S)
+        return {
+            task.info.name: statistics.median(samples[task.info.workload][0])
+            for task in self.tasks
+            if task.info.name in best and task.info.workload in samples
+        }
 
     def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> dict[str, Final]:
         """Measure the contenders in the model.
@@ -137,28 +173,8 @@ class Finals:
         WorkerLostError, RequestFailedError
             If it cannot be compiled, or run.
         """
-        pool, phases = measurer.pool, measurer.phases
+        processes = self._run(contenders, measurer, measurer.pool.handles)
         called = {site.workload for site in self.skeleton.sites}
-        candidates: dict[str, list[Candidate]] = {}
-        for task in self.tasks:
-            if task.info.workload in called:
-                module = tvm.ir.save_json(task.mod)
-                keys = [trial.key for trial in contenders.get(task.info.name, [])]
-                candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
-        try:
-            with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-                with phases.timed("build_s"):
-                    linked = _ready(pool, candidates, Path(scratch))
-                    skeleton = self.skeleton.model_dump_json()
-                    _together(pool, [("load_model", skeleton, linked) for _ in pool.handles])
-                with phases.timed("run_s"):
-                    processes = [h.call("run_model", timeout_s=_LIMIT_S) for h in pool.handles]
-        except (WorkerLostError, RequestFailedError):
-            # One may still be at it, and would give that answer to the next request.
-            for handle in pool.handles:
-                handle.kill()
-            raise
-        pool.tidy()
         return {
             task.info.name: Final.of(
                 [trial.key for trial in contenders[task.info.name]],
@@ -168,27 +184,65 @@ class Finals:
             if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in called
         }
 
+    def _run(
+        self,
+        contenders: dict[str, list[Trial]],
+        measurer: Measurer,
+        handles: Sequence[WorkerHandle],
+        *runs_s: float,
+    ) -> list[dict[str, list[list[float]]]]:
+        """Samples by workload and contender, of each of some workers."""
+        pool, phases = measurer.pool, measurer.phases
+        called = {site.workload for site in self.skeleton.sites}
+        candidates: dict[str, list[Candidate]] = {}
+        for task in self.tasks:
+            if task.info.workload in called:
+                module = tvm.ir.save_json(task.mod)
+                keys = [trial.key for trial in contenders.get(task.info.name, [])]
+                candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
+        self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="fewtune-")
+        directory = Path(tempfile.mkdtemp(dir=self._scratch.name))
+        try:
+            with phases.timed("build_s"):
+                linked = _ready(pool, candidates, directory, self._unsearched)
+                skeleton = self.skeleton.model_dump_json()
+                _together(handles, [("load_model", skeleton, linked) for _ in handles])
+            with phases.timed("run_s"):
+                processes = [h.call("run_model", *runs_s, timeout_s=_LIMIT_S) for h in handles]
+        except (WorkerLostError, RequestFailedError):
+            # One may still be at it, and would give that answer to the next request.
+            for handle in pool.handles:
+                handle.kill()
+            raise
+        pool.tidy()
+        return processes
+
 
 def _ready(
-    pool: WorkerPool, candidates: dict[str, list[Candidate]], directory: Path
+    pool: WorkerPool,
+    candidates: dict[str, list[Candidate]],
+    directory: Path,
+    unsearched: dict[str, Contender],
 ) -> dict[str, list[Contender]]:
     """Get all contenders into libraries, on all workers at once.
 
     What a worker still has of its measurement is a library of its own by now; what none has is
-    compiled once more, into one library a worker.
+    compiled once more, into one library a worker; what is not searched just the first time.
     """
     exported: list[dict[int, str]] = [{} for _ in pool.handles]
     rest: dict[str, Candidate] = {}
     for workload, each in candidates.items():
         for place, candidate in enumerate(each):
             name = f"kernel_{workload}_{place}"
+            if candidate.key is None and name in unsearched:
+                continue
             kept = pool.kept_build(workload, candidate.key) if candidate.key is not None else None
             if kept is None:
                 rest[name] = candidate
             else:
                 exported[kept.worker][kept.number] = str(directory / f"{name}.so")
     found: dict[str, Contender] = {}
-    for shapes in _together(pool, [("export", paths) for paths in exported]):
+    for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
         found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
     # One to each in turn: contenders of one task take about as long to compile.
     names = list(rest)
@@ -198,16 +252,18 @@ def _ready(
     ]
     paths = [str(directory / f"{place}.so") for place in range(len(parts))]
     requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
-    for path, shapes in zip(paths, _together(pool, requests), strict=True):
+    for path, shapes in zip(paths, _together(pool.handles, requests), strict=True):
         found.update((name, Contender(path, name, each)) for name, each in shapes.items())
+    unsearched.update((n, found[n]) for n, each in rest.items() if each.key is None)
+    found.update(unsearched)
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
         for workload, each in candidates.items()
     }
 
 
-def _together(pool: WorkerPool, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The answers of all workers, each to its own request."""
-    for handle, request in zip(pool.handles, requests, strict=True):
+def _together(handles: Sequence[WorkerHandle], requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The answers of some workers, each to its own request."""
+    for handle, request in zip(handles, requests, strict=True):
         handle.send(*request)
-    return [handle.receive(_LIMIT_S, "build_timeout") for handle in pool.handles]
+    return [handle.receive(_LIMIT_S, "build_timeout") for handle in handles]

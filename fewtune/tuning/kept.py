@@ -1,4 +1,4 @@
-"""Builds that live on: the fastest few of every task, ready for a duel at the end.
+"""Builds that live on: the fastest few of every task, ready for a duel, or for finals, at the end.
 
 Compiling is what most of a short session's time goes to. A schedule that is to be measured again
 beside others need not be compiled again where its worker still has it.
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from fewtune.tuning.handle import Built
 from fewtune.tuning.neighbours import parted
 
-# Builds of a task that live on: as many as meet in a duel.
-MOST_KEPT = 4
+# Builds of a task that live on: as many as meet in finals.
+MOST_KEPT = 6
 
 
 class _Build(NamedTuple):

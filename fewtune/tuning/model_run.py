@@ -35,10 +35,13 @@ Shapes = list[tuple[int, ...]]
 _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
 _WARM_UPS = 2
-# Samples a contender: as many as fit this time, but no fewer and no more.
+# Samples a contender: as many as fit this time (of all of them), but no fewer and no more.
 _RUNS_S = 1.2
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
 _DRAWN = 2**16
+# Weights of so many numbers get memory that is there already, where any is: touching new memory
+# for the first time takes several times as long as filling it.
+_LARGE = 2**22
 
 
 class Candidate(NamedTuple):
@@ -140,6 +143,8 @@ class ModelRun:
         By workload; at least one for every workload that the skeleton calls.
     target : Target
         A CPU.
+    lend : callable, optional
+        Gives memory for so many float32 numbers that is there already, or None.
     """
 
     def __init__(
@@ -147,8 +152,10 @@ class ModelRun:
         skeleton: Skeleton,
         contenders: dict[str, list[Contender]],
         target: tvm.target.Target,
+        lend: Callable[[int], Any | None] = lambda _: None,
     ) -> None:
         self._contenders = contenders
+        self._lend = lend
         self._device = device_of(target)
         paths = {one.library for each in contenders.values() for one in each}
         self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
@@ -165,8 +172,13 @@ class ModelRun:
         arrays = random_inputs(skeleton.inputs, _SEED)
         self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
 
-    def measure(self) -> dict[str, list[list[float]]]:
+    def measure(self, runs_s: float = _RUNS_S) -> dict[str, list[list[float]]]:
         """Run the model until every contender has its samples.
+
+        Parameters
+        ----------
+        runs_s : float
+            Samples are as many as fit this time, within bounds.
 
         Returns
         -------
@@ -178,7 +190,7 @@ class ModelRun:
         latency_s = min(self._run() for _ in range(_WARM_UPS))
         most = max(len(each) for each in self._contenders.values())
         each_s = latency_s * most
-        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_RUNS_S / each_s)))
+        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(runs_s / each_s)))
         counts = {name: len(each) for name, each in self._contenders.items()}
         picked = list(picks(counts, count * most, _SEED))
         times_s = np.empty((len(picked), len(self._workloads)))
@@ -236,7 +248,9 @@ class ModelRun:
         for place, shape in site.constants.items():
             laid_out = [one.shapes[place] for one in contenders]
             most = max(math.prod(each) for each in laid_out)
-            memory = tvm.runtime.empty((most,), "float32", self._device)
+            memory = self._lend(most) if most >= _LARGE else None
+            if memory is None:
+                memory = tvm.runtime.empty((most,), "float32", self._device)
             self._fill(memory, shape)
             for view, each in zip(views, laid_out, strict=True):
                 view[place] = memory._create_view(each)  # noqa: SLF001 (TVM's only way)

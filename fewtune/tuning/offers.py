@@ -14,6 +14,7 @@ from fewtune.artifacts import TaskInfo
 from fewtune.schedule.prior import TileKey
 from fewtune.schedule.program import Point
 from fewtune.schedule.transfer import Donation, UnfitError, fit
+from fewtune.tuning.contenders import usual_axis
 from fewtune.tuning.neighbours import parted_axis_of
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.strategies import Explorer, Proposal
@@ -23,8 +24,8 @@ from fewtune.tuning.strategies import Explorer, Proposal
 _LARGE, _ALONE_TIMES = 0.02, 3
 # So many are drawn for the predictor to choose from.
 _LOOKED_AT = 256
-# From this part of the model's estimated time on, finals in the model are given one schedule that
-# parts another axis among the threads than the others do.
+# From this part of the model's estimated time on, finals in the model are given a schedule that
+# parts the axis among the threads that its neighbours part.
 _WORTH_ANOTHER = 0.002
 
 
@@ -95,19 +96,19 @@ def offers_for(
     draws : bool
         Whether schedules drawn by rule compete.
     for_finals : bool
-        Whether finals in the model are to come, for which one of them is to part another axis among
-        the threads than the others do.
+        Whether finals in the model are to come, for which one of them is to part the usual axis
+        among the threads (`fewtune.tuning.contenders`).
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
-    varied = for_finals and task.share >= _WORTH_ANOTHER
+    wanted = usual_axis(task) if for_finals and task.share >= _WORTH_ANOTHER else None
     is_lottery = not candidates and task.share >= _LARGE and not task.is_streamed
     times = _ALONE_TIMES if is_lottery else 1
     if draws and (search.judge.trained or not candidates):
-        drawn = _drawn(search, options.seed, task.name, times * options.draws, varied=varied)
+        drawn = _drawn(search, options.seed, task.name, times * options.draws, wanted=wanted)
         candidates += [_Candidate(point, None, None) for point in drawn]
     count = times * options.trials_per_task
-    offers = _likeliest(search, candidates, reasons, count, varied=varied)
+    offers = _likeliest(search, candidates, reasons, count, wanted=wanted)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
 
@@ -129,10 +130,12 @@ def _moved(
     return list(moved.values())
 
 
-def _drawn(search: Explorer, seed: int, name: str, count: int, *, varied: bool) -> list[Point]:
-    """Points whose register tiles fit a task by rule, where there is a rule for it.
+def _drawn(
+    search: Explorer, seed: int, name: str, count: int, *, wanted: int | None
+) -> list[Point]:
+    """Points whose register tiles fit a task by rule, where there is one for it.
 
-    One more where they are to be varied: the best that parts another axis than all of them.
+    One more where none of them parts the axis that is wanted: the best that does.
     """
     if not count or not search.prior.informed:
         return []
@@ -143,10 +146,9 @@ def _drawn(search: Explorer, seed: int, name: str, count: int, *, varied: bool) 
         return points
     ordered = search.guide.ordered(points)
     chosen = [ordered[place] for place in _tiles_in_turn(search, ordered)][:count]
-    if not varied:
+    if _is_served(chosen, wanted):
         return chosen
-    parts = {parted_axis_of(point.decisions) for point in chosen}
-    return chosen + [p for p in ordered if parted_axis_of(p.decisions) not in parts][:1]
+    return chosen + [p for p in ordered if parted_axis_of(p.decisions) == wanted][:1]
 
 
 def _likeliest(
@@ -155,26 +157,30 @@ def _likeliest(
     reasons: Counter[str],
     count: int,
     *,
-    varied: bool,
+    wanted: int | None,
 ) -> list[Offer]:
     """The nearest donor's best, and beside it those that are rated best here.
 
-    One more where it is to be varied, and all of these part the same axis among the threads.
+    One more where none of these parts the axis that is wanted.
     """
     if search.guide is not None:
         paces = search.guide.expected([candidate.point for candidate in candidates])
         ordered = _ordered(search, candidates, paces)
         chosen = list(islice(_made(search, ordered, reasons, count), count))
-        parts = {parted_axis_of(offer.point.decisions) for offer in chosen}
-        if not varied or len(parts) != 1:
+        if _is_served([offer.point for offer in chosen], wanted):
             return chosen
-        others = [each for each in ordered if parted_axis_of(each.point.decisions) not in parts]
+        others = [each for each in ordered if parted_axis_of(each.point.decisions) == wanted]
         return chosen + list(islice(_made(search, others, reasons, 1), 1))
     # The cost model goes by programs: all have to be made.
     offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
     return (_ordered(search, offers, scores) if search.judge.trained else offers)[:count]
+
+
+def _is_served(points: Sequence[Point], wanted: int | None) -> bool:
+    """Whether one of some points parts the axis that is wanted, if any is."""
+    return wanted is None or any(parted_axis_of(point.decisions) == wanted for point in points)
 
 
 def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[_Given]:

@@ -53,7 +53,7 @@ class Patience:
         """
         known = [state.progress for state in self._state.tasks.values()]
         whole_s = sum(
-            progress.weight * progress.stands_for * progress.current_s
+            progress.stands_for * progress.share_s
             for progress in known
             if progress.current_s != float("inf")
         )

@@ -19,9 +19,9 @@ from fewtune.schedule.search_space import SearchSpace
 from fewtune.stolen import stolen_s
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
+from fewtune.tuning.contenders import MOST_IN_DUEL
 from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.kept import MOST_KEPT
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
@@ -285,7 +285,7 @@ class Session:
         """Who is measured again: where nobody is close to a race's winner, there is no doubt."""
         ranked = state.ranked()
         bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
-        return [t for t in ranked if t.outcome.median_s <= bar_s][:MOST_KEPT]
+        return [t for t in ranked if t.outcome.median_s <= bar_s][:MOST_IN_DUEL]
 
     def hold_duels(self, states: list[TaskState]) -> None:
         """Measure the fastest few of tasks again, in turns: a race's winner may have been lucky."""

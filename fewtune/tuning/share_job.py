@@ -67,7 +67,11 @@ def share_session(
         covered=job["covered"],
         finals=finals,
     )
-    sharing.run()
+    try:
+        sharing.run()
+    finally:
+        if finals is not None:
+            finals.close()
 
 
 def _teach(

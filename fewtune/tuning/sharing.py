@@ -12,8 +12,8 @@ are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared, those of the representatives
 from what they were tuned to; what one task finds there, those of its kind that do worse try too.
-Last, the fastest few of each task are measured again, in turns (`fewtune.tuning.duels`), or, where
-calls are short, meet in the model itself (`fewtune.tuning.finals`).
+Last, the fastest few of each task meet in the model itself (`fewtune.tuning.finals`), or, where
+that cannot be, are measured again, in turns (`fewtune.tuning.duels`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from typing import Any, NamedTuple
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
-from fewtune.tuning.contenders import LONG_S, contenders_of
+from fewtune.tuning.contenders import MOST_IN_DUEL, contenders_of
 from fewtune.tuning.feed import Building
 from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.kept import MOST_KEPT
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
@@ -43,7 +42,7 @@ from fewtune.tuning.strategies import Explorer, Knowledge
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
-KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
+KNOWN, FIRST, SECOND, REFINEMENT = "known", "first donors", "second donors", "refinement"
 # Parts of the throughput of the best similar task: below the first, further representatives are
 # asked; below the second, tasks that reached it.
 FAR, NEAR = 0.85, 0.95
@@ -57,6 +56,9 @@ DOUBTFUL = 0.9
 _MODULES_A_BATCH = 16
 # From this many times a task's throughput on, it tries what a task of its kind found.
 BETTER = 1.05
+# Where calls that are shorter take less than this part of the time, all tasks take in the model
+# about what they take alone.
+_SHORT_S, _LEAST_SHORT = 1e-3, 0.1
 # Few candidates of a task at a time, so that what is left goes where the model gains most; several
 # tasks together, so that they are built as fast as in a large batch.
 _REFINING_BATCH, _TASKS_A_BATCH = 4, 4
@@ -158,6 +160,7 @@ class Sharing(Session):
         held = [event["finals"] for event in journal.events if event["kind"] == "in_model"]
         # They are held once: what failed, or could not be done, would again.
         self._held: set[str] | None = {name for each in held for name in each} if held else None
+        self._is_weighed = any("in_model_s" in event for event in journal.events)
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
@@ -189,6 +192,7 @@ class Sharing(Session):
             self._asked = self._whom_to_ask()
             self.note({"kind": "ask", "donors": self._asked})
         self._open(SECOND, self._asked)
+        self._weigh()
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Have the schedule of the likest task that does better by now measured beside the rest."""
@@ -203,14 +207,34 @@ class Sharing(Session):
         search.begin_from(list(islice(untried, 1)))
 
     def conclude(self) -> None:
-        """Finals in the model, and duels of each task's fastest where none are held.
+        """Finals in the model, or, where none are held, duels of each task's fastest."""
+        if self._held is None and self._contested():
+            self._held = self._hold_finals()
+        if not self._held:
+            self.hold_duels(list(self.state.tasks.values()))
 
-        Duels come first, since what they choose is what the model then runs with.
+    def _weigh(self) -> None:
+        """Let the model say what tasks take of its time, which is not what they take alone.
+
+        Where a kernel's data outgrow the cores' caches it may be three times as much, and trials
+        are to go where the model is slow: two of MobileNet V2's depthwise convolutions took 0.045
+        ms alone, 0.15 and 0.19 in the model, and got four trials of refinement (an EPYC).
         """
-        held = self._held if self._held is not None else set(self._contested())
-        self.hold_duels([s for name, s in self.state.tasks.items() if name not in held])
-        if held and self._held is None:
-            self.hold_duels([self.state.tasks[name] for name in held - self._hold_finals()])
+        ranked = {name: state.ranked() for name, state in self.state.tasks.items()}
+        best = {name: each[0] for name, each in ranked.items() if each}
+        shares_s = {name: self.state.tasks[name].progress.share_s for name in best}
+        short_s = sum(s for n, s in shares_s.items() if best[n].outcome.median_s < _SHORT_S)
+        is_worth_it = short_s >= _LEAST_SHORT * sum(shares_s.values()) > 0
+        is_asked = self._finals is not None and self.sharing.refine_trials > 0
+        if not is_asked or self._is_weighed or not is_worth_it:
+            return
+        times_s: dict[str, float] = {}
+        try:
+            assert self._finals is not None
+            times_s = self._finals.weigh(best, self.measurer)
+        except (WorkerLostError, RequestFailedError) as fault:
+            self.progress.say(f"the model was not run: {str(fault).splitlines()[-1]}")
+        self.note({"kind": "phases", "round": REFINEMENT, "in_model_s": times_s, **self.spent()})
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again, of a task that takes enough of the model's time to matter.
@@ -220,7 +244,7 @@ class Sharing(Session):
         if state.taken is not None or not state.ranked():
             return []
         part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
-        finalists = contenders_of(state.ranked(), part, MOST_KEPT)
+        finalists = contenders_of(state.ranked(), part, MOST_IN_DUEL)
         if not state.earlier:
             return finalists
         keys = {one.key for one in finalists}
@@ -338,14 +362,9 @@ class Sharing(Session):
             self.sharing,
             state.task.info,
             draws=name == FIRST,
-            for_finals=name == FIRST and self._finals is not None and self._is_short(state),
+            for_finals=name == FIRST and self._finals is not None,
         )
         return _Opening(state, offers)
-
-    def _is_short(self, state: TaskState) -> bool:
-        """Whether calls of a task are as short as finals are held of, as far as is known."""
-        progress = state.progress
-        return progress.work / self.rates().get(progress.family, float("inf")) < LONG_S
 
     def _measure(
         self, name: str, batch: list[_Opening], modules: Building[Built | Failure]

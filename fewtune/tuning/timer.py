@@ -165,6 +165,10 @@ class Timer:
         """Let go of the task; its memory serves the next one."""
         self._buffers.forget()
 
+    def lend(self, elements: int) -> Any | None:
+        """Memory that a model may use until the next task is measured (`Buffers.lend`)."""
+        return self._buffers.lend(elements)
+
     @property
     def held_bytes(self) -> int:
         """Bytes of buffers that are held from task to task."""

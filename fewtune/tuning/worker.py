@@ -91,11 +91,11 @@ class Worker:
         from fewtune.tuning.model_run import ModelRun
 
         skeleton = Skeleton.model_validate_json(skeleton_json)
-        self._model = ModelRun(skeleton, contenders, self._target)
+        self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
 
-    def run_model(self) -> dict[str, list[list[float]]]:
-        """Measure the contenders in the model that was loaded."""
-        return self._model.measure()
+    def run_model(self, *runs_s: float) -> dict[str, list[list[float]]]:
+        """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
+        return self._model.measure(*runs_s)
 
     def forget(self, kept: list[int]) -> None:
         """Drop a loaded model and what was built and is not kept; let go of the task."""
