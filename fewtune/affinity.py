@@ -7,6 +7,20 @@ import os
 from collections.abc import Iterator
 
 
+def cores_off_the_pool() -> set[int]:
+    """Those this thread may use that no thread of TVM's pool is bound to; all where none is left.
+
+    The pool is there once a kernel has run on it.
+    """
+    allowed = os.sched_getaffinity(0)
+    bound: set[int] = set()
+    for thread in os.scandir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            cores = os.sched_getaffinity(int(thread.name))
+            bound |= cores if len(cores) == 1 else set()
+    return allowed - bound or allowed
+
+
 @contextlib.contextmanager
 def apart_from_the_pool() -> Iterator[None]:
     """Keep this thread off the cores that TVM's pool is bound to, while it measures.
@@ -16,14 +30,7 @@ def apart_from_the_pool() -> Iterator[None]:
     scheduler may leave it so for a whole measurement.
     """
     allowed = os.sched_getaffinity(0)
-    bound: set[int] = set()
-    for thread in os.scandir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):
-            cores = os.sched_getaffinity(int(thread.name))
-            bound |= cores if len(cores) == 1 else set()
-    free = allowed - bound
-    if bound and free:
-        os.sched_setaffinity(0, free)
+    os.sched_setaffinity(0, cores_off_the_pool())
     try:
         yield
     finally:

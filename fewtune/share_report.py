@@ -14,8 +14,9 @@ from fewtune.artifacts import (
     ShareRound,
     TuneReport,
 )
-from fewtune.tuning import sharing
+from fewtune.tuning import sharing, siblings
 from fewtune.tuning.finals import Final
+from fewtune.tuning.in_model import REFINEMENT
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Outcome
 from fewtune.tuning.sharing import Taker
@@ -29,16 +30,17 @@ _RULES = {
     "best is measured and those that are rated best; tasks below "
     f"{sharing.DOUBTFUL:.0%} of the throughput of the best similar task have their default "
     "schedule measured too",
-    sharing.SECOND: f"tasks below {sharing.NEAR:.0%} of the throughput of the best similar task, "
+    sharing.SECOND: f"tasks below {siblings.NEAR:.0%} of the throughput of the best similar task, "
     "where it matters, ask those of their kind that reached it; below "
-    f"{sharing.FAR:.0%} also the next most similar representatives",
-    sharing.REFINEMENT: "small batches where the model gains most, until one promises less than "
-    "share_schedules.least_gain of its latency; representatives, too, go on from what they have",
+    f"{siblings.FAR:.0%} also the next most similar representatives",
+    REFINEMENT: "small batches where the model gains most, until one promises less than "
+    "share_schedules.least_gain of its latency; representatives, too, go on from what they have; "
+    "before them the model is run, for what tasks take there",
     _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
     "the race is slower here than the winner of the duel",
     _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
-    "share_schedules.finals), one of which parts another axis among the threads than the rest, "
+    "share_schedules.finals), which part the axis that other kernels part, or one of which does, "
     "take turns in the model; the fastest there is taken, with what the next kernels on its memory "
     "take for its sake",
 }
@@ -119,7 +121,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     for event, saved_s in _steps(state, events):
         if event["kind"] == "finals":
             continue
-        name = event.get("round", sharing.REFINEMENT)
+        name = event.get("round", REFINEMENT)
         spent_s[name] += sum(event["phases"].values())
         trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])

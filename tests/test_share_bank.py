@@ -20,7 +20,7 @@ from fewtune.schedule.program import Point, sampling
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, fit
 from fewtune.share import share_schedules
-from fewtune.tuning import sharing
+from fewtune.tuning import sharing, siblings
 from fewtune.tuning.archive import merge
 from fewtune.tuning.log import best_trials, read_database
 from fewtune.tuning.options import ShareOptions
@@ -62,7 +62,7 @@ def names() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def no_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a task of a few microseconds takes from its kind is chance; two tests ask for it."""
-    monkeypatch.setattr(sharing, "NEAR", 0.0)
+    monkeypatch.setattr(siblings, "NEAR", 0.0)
     monkeypatch.setattr(sharing, "BETTER", float("inf"))
 
 
@@ -239,7 +239,7 @@ def test_further_donors_are_asked_where_the_first_serve_badly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing is a hundred times as fast as the best similar task: everything is far behind.
-    monkeypatch.setattr(sharing, "FAR", 100.0)
+    monkeypatch.setattr(siblings, "FAR", 100.0)
     found = names()
     report = share(lonely(), tmp_path)
     lines = {line.task: line for line in report.tasks}
@@ -258,8 +258,8 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
 ) -> None:
     found = names()
     other = {found["a"]: found["c"], found["c"]: found["a"]}
-    monkeypatch.setattr(sharing, "FAR", 0.0)
-    monkeypatch.setattr(sharing, "NEAR", 100.0)
+    monkeypatch.setattr(siblings, "FAR", 0.0)
+    monkeypatch.setattr(siblings, "NEAR", 100.0)
     monkeypatch.setattr(
         sharing, "siblings", lambda state, states, reached: [other[state.task.info.name]]
     )
@@ -306,11 +306,11 @@ def test_a_search_tries_what_one_of_its_kind_found(monkeypatch: pytest.MonkeyPat
 
 def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
-    monkeypatch.setattr(sharing, "FAR", 0.0)
+    monkeypatch.setattr(siblings, "FAR", 0.0)
     first = share(lonely(), tmp_path, options=options)
     assert (first.rounds[1].trials, first.rounds[2].trials) == (0, 4)
     # After the refinement the task would count as behind: the run had its say before.
-    monkeypatch.setattr(sharing, "FAR", 100.0)
+    monkeypatch.setattr(siblings, "FAR", 100.0)
     again = share(lonely(), tmp_path, options=options)
     assert again.tasks == first.tasks
 

@@ -74,6 +74,18 @@ def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
     assert caches.to_be_rewritten(activations, None) == []
 
 
+def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches() -> None:
+    data, result = _ones(1024), _ones(512)
+    assert caches.to_be_evicted([data, result], 4096, 2**20) == []
+    (evicted,) = caches.to_be_evicted([data, result], 4095, 2**20)
+    assert evicted is result
+    assert caches.to_be_evicted([data, result], 4095, None) == [evicted]
+    # What outgrows the largest cache twice evicts itself.
+    assert caches.to_be_evicted([data, result], 4095, 3072) == [evicted]
+    assert caches.to_be_evicted([data, result], 4095, 3071) == []
+    assert caches.to_be_evicted([data, result], None, 2**20) == []
+
+
 @pytest.mark.parametrize(
     ("threads", "axis", "shape", "rewritten"),
     [(1, 0, (1, 1000), 992), (3, 0, (1, 1000), 960), (2, 1, (10, 100), 96)],

@@ -27,8 +27,9 @@ from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.contenders import MOST_IN_DUEL, contenders_of
 from fewtune.tuning.feed import Building
-from fewtune.tuning.finals import Final, Finals
-from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.tuning.finals import Finals
+from fewtune.tuning.handle import Built, Failure
+from fewtune.tuning.in_model import InModel
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
 from fewtune.tuning.offers import Offers, offers_for
@@ -36,29 +37,21 @@ from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
-from fewtune.tuning.siblings import behind, siblings
+from fewtune.tuning.siblings import behind, siblings, whom_to_ask
 from fewtune.tuning.state import Earlier, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
-KNOWN, FIRST, SECOND, REFINEMENT = "known", "first donors", "second donors", "refinement"
-# Parts of the throughput of the best similar task: below the first, further representatives are
-# asked; below the second, tasks that reached it.
-FAR, NEAR = 0.85, 0.95
+KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
 # Schedules that each of these gives.
 _FROM_EACH = 2
-# The part of a gap that further donors close: a few per cent of it were measured.
-_CLOSED = 0.1
-# Below this part of it, the default schedule may be the better one.
+# Below this part of the throughput of the best similar task, the default schedule may be better.
 DOUBTFUL = 0.9
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 # From this many times a task's throughput on, it tries what a task of its kind found.
 BETTER = 1.05
-# Where calls that are shorter take less than this part of the time, all tasks take in the model
-# about what they take alone.
-_SHORT_S, _LEAST_SHORT = 1e-3, 0.1
 # Few candidates of a task at a time, so that what is left goes where the model gains most; several
 # tasks together, so that they are built as fast as in a large batch.
 _REFINING_BATCH, _TASKS_A_BATCH = 4, 4
@@ -156,11 +149,7 @@ class Sharing(Session):
         self._known = known
         self._teach = teach
         self.sharing = sharing
-        self._finals = finals
-        held = [event["finals"] for event in journal.events if event["kind"] == "in_model"]
-        # They are held once: what failed, or could not be done, would again.
-        self._held: set[str] | None = {name for each in held for name in each} if held else None
-        self._is_weighed = any("in_model_s" in event for event in journal.events)
+        self._in_model = InModel(finals, self)
         self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
         self._shared_trials = 0
         self._asked: dict[str, list[str]] | None = None
@@ -189,10 +178,13 @@ class Sharing(Session):
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
             # Noted, since the refinement moves what tasks are behind of.
-            self._asked = self._whom_to_ask()
+            second = {name: taker.second for name, taker in self.takers.items()}
+            is_worth_it = self.patience.is_worth_it
+            self._asked = whom_to_ask(self._takers(), second, self.rates(), is_worth_it)
             self.note({"kind": "ask", "donors": self._asked})
         self._open(SECOND, self._asked)
-        self._weigh()
+        if self.sharing.refine_trials:
+            self._in_model.weigh()
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Have the schedule of the likest task that does better by now measured beside the rest."""
@@ -208,33 +200,8 @@ class Sharing(Session):
 
     def conclude(self) -> None:
         """Finals in the model, or, where none are held, duels of each task's fastest."""
-        if self._held is None and self._contested():
-            self._held = self._hold_finals()
-        if not self._held:
+        if not self._in_model.decides():
             self.hold_duels(list(self.state.tasks.values()))
-
-    def _weigh(self) -> None:
-        """Let the model say what tasks take of its time, which is not what they take alone.
-
-        Where a kernel's data outgrow the cores' caches it may be three times as much, and trials
-        are to go where the model is slow: two of MobileNet V2's depthwise convolutions took 0.045
-        ms alone, 0.15 and 0.19 in the model, and got four trials of refinement (an EPYC).
-        """
-        ranked = {name: state.ranked() for name, state in self.state.tasks.items()}
-        best = {name: each[0] for name, each in ranked.items() if each}
-        shares_s = {name: self.state.tasks[name].progress.share_s for name in best}
-        short_s = sum(s for n, s in shares_s.items() if best[n].outcome.median_s < _SHORT_S)
-        is_worth_it = short_s >= _LEAST_SHORT * sum(shares_s.values()) > 0
-        is_asked = self._finals is not None and self.sharing.refine_trials > 0
-        if not is_asked or self._is_weighed or not is_worth_it:
-            return
-        times_s: dict[str, float] = {}
-        try:
-            assert self._finals is not None
-            times_s = self._finals.weigh(best, self.measurer)
-        except (WorkerLostError, RequestFailedError) as fault:
-            self.progress.say(f"the model was not run: {str(fault).splitlines()[-1]}")
-        self.note({"kind": "phases", "round": REFINEMENT, "in_model_s": times_s, **self.spent()})
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again, of a task that takes enough of the model's time to matter.
@@ -252,49 +219,8 @@ class Sharing(Session):
             return [*finalists, state.best_earlier]
         return finalists if any(trial.key in keys for trial in state.trials) else []
 
-    def _contested(self) -> dict[str, list[Trial]]:
-        """Who takes part in finals in the model, by task, where there is more than one."""
-        contenders = self._finals.contenders(self.state.tasks) if self._finals else {}
-        return {name: trials for name, trials in contenders.items() if len(trials) > 1}
-
-    def _hold_finals(self) -> set[str]:
-        """Let the model choose among the best schedules of tasks; say of which it did."""
-        assert self._finals is not None
-        contested = self._contested()
-        count = sum(map(len, contested.values()))
-        self.progress.say(f"{count} schedules of {len(contested)} tasks take turns in the model")
-        held: dict[str, Final] = {}
-        note = ""
-        try:
-            held = self._finals.hold(self._finals.contenders(self.state.tasks), self.measurer)
-        except (WorkerLostError, RequestFailedError) as fault:
-            note = f"no finals in the model: {str(fault).splitlines()[-1]}"
-            self.progress.say(note)
-        finals = {name: final._asdict() for name, final in held.items()}
-        self.note({"kind": "in_model", "finals": finals, "note": note, **self.spent()})
-        return set(held)
-
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]
-
-    def _whom_to_ask(self) -> dict[str, list[str]]:
-        """Further donors of each task that is behind, by its name."""
-        states, rates = self._takers(), self.rates()
-        far = {state.task.info.name for state in behind(states, rates, FAR)}
-        near = {state.task.info.name for state in behind(states, rates, NEAR)}
-        asked = {}
-        for name, state in zip(self.takers, states, strict=True):
-            if state.taken is not None:
-                continue
-            ours, donors = state.progress, []
-            rate = rates.get(ours.family, float("inf"))
-            gap_s = ours.weight * (ours.current_s - ours.work / rate)
-            if self.patience.is_worth_it(_CLOSED * gap_s):
-                donors += siblings(state, states, NEAR * rate) if name in near else []
-                donors += self.takers[name].second if name in far else []
-            if donors:
-                asked[name] = donors
-        return asked
 
     def _given(self, donor: str) -> list[Donation]:
         """What a donor has to give: a representative, or a task of this session."""
@@ -362,7 +288,7 @@ class Sharing(Session):
             self.sharing,
             state.task.info,
             draws=name == FIRST,
-            for_finals=name == FIRST and self._finals is not None,
+            for_finals=name == FIRST and self._in_model.can_be_asked,
         )
         return _Opening(state, offers)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fewtune.tuning.state import TaskState
 
+# Parts of the throughput of the best similar task: below the first, further representatives are
+# asked; below the second, tasks that reached it.
+FAR, NEAR = 0.85, 0.95
+# The part of a gap that further donors close: a few per cent of it were measured.
+_CLOSED = 0.1
 _MOST = 3
 
 
@@ -60,3 +65,39 @@ def siblings(state: TaskState, states: Iterable[TaskState], reached: float) -> l
         and other.progress.throughput >= reached
     ]
     return [other.task.info.name for other in sorted(better, key=unlikeness)[:_MOST]]
+
+
+def whom_to_ask(
+    states: Sequence[TaskState],
+    second: Mapping[str, list[str]],
+    rates: Mapping[str, float],
+    is_worth_it: Callable[[float], bool],
+) -> dict[str, list[str]]:
+    """Further donors of each task that is behind, by its name.
+
+    Parameters
+    ----------
+    states : sequence of TaskState
+        Tasks that took schedules of their first donors.
+    second : mapping of list of str
+        The next most similar representatives of each, by its name.
+    rates : mapping of float
+        Throughput that tasks of an operator family may reach.
+    is_worth_it : callable
+        Whether so many seconds of the model's latency are worth a batch.
+    """
+    far = {state.task.info.name for state in behind(states, rates, FAR)}
+    near = {state.task.info.name for state in behind(states, rates, NEAR)}
+    asked = {}
+    for state in states:
+        name, ours, donors = state.task.info.name, state.progress, []
+        if state.taken is not None:
+            continue
+        rate = rates.get(ours.family, float("inf"))
+        gap_s = ours.weight * (ours.current_s - ours.work / rate)
+        if is_worth_it(_CLOSED * gap_s):
+            donors += siblings(state, states, NEAR * rate) if name in near else []
+            donors += second.get(name, []) if name in far else []
+        if donors:
+            asked[name] = donors
+    return asked

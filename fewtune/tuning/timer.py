@@ -18,6 +18,7 @@ from fewtune.tuning.caches import (
     CacheState,
     last_level_cache_bytes,
     own_cache_bytes,
+    to_be_evicted,
     to_be_flushed,
     to_be_rewritten,
 )
@@ -65,12 +66,13 @@ class BuiltKernel(NamedTuple):
 class _Kernel(NamedTuple):
     """A built candidate and its arguments.
 
-    Of these, some weights are flushed before a call, and some activations written anew.
+    Of these, some weights, and what it writes, are flushed before a call, and some activations
+    written anew.
     """
 
     built: Any
     arguments: list[Any]
-    weights: list[Any]
+    flushed: list[Any]
     activations: list[Any]
 
 
@@ -177,7 +179,7 @@ class Timer:
     def _kernel(
         self, built: BuiltKernel, specs: list[tuple[list[int], str]], *, cold: bool
     ) -> _Kernel:
-        """A candidate with its arguments, weights to flush and activations to rewrite."""
+        """A candidate with its arguments, those to flush and those to rewrite."""
         arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host:
             return _Kernel(built.code, arguments, [], [])
@@ -186,23 +188,25 @@ class Timer:
             self._caches = CacheState(self._target, self._threads)
         weights = [arguments[place] for place in built.weight_places]
         activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
-        rewritten = to_be_rewritten(activations, self._own_caches_bytes)
+        evicted = to_be_evicted(activations, self._own_caches_bytes, self._cache_bytes)
+        kept = activations[: len(activations) - len(evicted)]
+        rewritten = to_be_rewritten(kept, self._own_caches_bytes)
         return _Kernel(
             built.code,
             arguments,
-            to_be_flushed(weights, self._cache_bytes) if cold else [],
+            [*(to_be_flushed(weights, self._cache_bytes) if cold else []), *evicted],
             [sliced(each, built.parted_axis) for each in rewritten],
         )
 
     def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
-        if kernel.weights or kernel.activations:
+        if kernel.flushed or kernel.activations:
             assert self._caches is not None
             times_s = self._caches.evaluate(
                 kernel.built,
                 self._device,
                 kernel.arguments,
-                kernel.weights,
+                kernel.flushed,
                 kernel.activations,
                 min(number, _MOST_SINGLE_CALLS) * repeat,
             )

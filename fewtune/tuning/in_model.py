@@ -1,0 +1,107 @@
+"""What the model itself says in a session of sharing: how heavy each task is, and who wins it.
+
+The first is asked before the refinement, whose trials go where the model is slow; the second ends
+the session (`fewtune.tuning.finals`). Both are asked once: what is in the journal is not asked
+again, and what failed, or could not be done, would again.
+"""
+
+from __future__ import annotations
+
+from fewtune.tuning.finals import Final, Finals
+from fewtune.tuning.handle import RequestFailedError, WorkerLostError
+from fewtune.tuning.log import Trial
+from fewtune.tuning.session import Session
+
+REFINEMENT = "refinement"
+# Where searched tasks whose calls are shorter take less than this part of the time, what tasks take
+# alone tells where the time goes.
+_SHORT_S, _LEAST_SHORT = 1e-3, 0.1
+
+
+class InModel:
+    """Asks the model, where it can be asked.
+
+    Parameters
+    ----------
+    finals : Finals or None
+        None: it cannot.
+    session : Session
+        Its journal gets the answers.
+    """
+
+    def __init__(self, finals: Finals | None, session: Session) -> None:
+        self._finals, self._session = finals, session
+        events = session.journal.events
+        self._is_weighed = any("in_model_s" in event for event in events)
+        held = [event["finals"] for event in events if event["kind"] == "in_model"]
+        self._decided: bool | None = any(held) if held else None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the session ends with finals, unless these fail."""
+        return self._finals is not None
+
+    def weigh(self) -> None:
+        """Let the model say what tasks take of its time, which is not what they take alone.
+
+        Where a kernel's data outgrow the cores' caches it may be three times as much, and trials
+        are to go where the model is slow: two of MobileNet V2's depthwise convolutions took 0.045
+        ms alone, 0.15 and 0.19 in the model, and got four trials of refinement (an EPYC).
+        """
+        if self._finals is None or self._is_weighed:
+            return
+        states = self._session.state.tasks
+        ranked = {name: state.ranked() for name, state in states.items()}
+        best = {name: each[0] for name, each in ranked.items() if each}
+        shares_s = {name: states[name].progress.share_s for name in best}
+        # What a bank has of a task itself is not refined.
+        searched = [name for name in best if states[name].taken is None]
+        short = [name for name in searched if best[name].outcome.median_s < _SHORT_S]
+        short_s = sum(shares_s[name] for name in short)
+        if not short_s >= _LEAST_SHORT * sum(shares_s.values()) > 0:
+            return
+        times_s: dict[str, float] = {}
+        try:
+            times_s = self._finals.weigh(best, self._session.measurer)
+        except (WorkerLostError, RequestFailedError) as fault:
+            self._session.progress.say(f"the model was not run: {_line(fault)}")
+        self._is_weighed = True
+        spent = self._session.spent()
+        self._session.note({"kind": "phases", "round": REFINEMENT, "in_model_s": times_s, **spent})
+
+    def decides(self) -> bool:
+        """Let the model choose among the best schedules of tasks; say whether it did."""
+        if self._decided is None:
+            contenders = self._contenders()
+            self._decided = bool(contenders) and self._hold(contenders)
+        return self._decided
+
+    def _contenders(self) -> dict[str, list[Trial]]:
+        """Every task's contenders; none at all where nobody has more than one."""
+        if self._finals is None:
+            return {}
+        contenders = self._finals.contenders(self._session.state.tasks)
+        return contenders if any(len(trials) > 1 for trials in contenders.values()) else {}
+
+    def _hold(self, contenders: dict[str, list[Trial]]) -> bool:
+        assert self._finals is not None
+        session = self._session
+        contested = [len(trials) for trials in contenders.values() if len(trials) > 1]
+        session.progress.say(
+            f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
+        )
+        held: dict[str, Final] = {}
+        note = ""
+        try:
+            held = self._finals.hold(contenders, session.measurer)
+        except (WorkerLostError, RequestFailedError) as fault:
+            note = f"no finals in the model: {_line(fault)}"
+            session.progress.say(note)
+        finals = {name: final._asdict() for name, final in held.items()}
+        session.note({"kind": "in_model", "finals": finals, "note": note, **session.spent()})
+        return bool(held)
+
+
+def _line(fault: Exception) -> str:
+    """The last line of what went wrong."""
+    return str(fault).splitlines()[-1]
