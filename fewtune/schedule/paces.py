@@ -91,6 +91,12 @@ def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=8192)
+def whole_runs(extent: int) -> Chances[tuple[int, ...]]:
+    """The same where no thread leaves part of the contiguous axis to another pass."""
+    return Chances.of([(1, extent)], [1.0])
+
+
+@lru_cache(maxsize=8192)
 def shared_cuts(extent: int) -> Chances[tuple[int, ...]]:
     """The same of rows that share streamed weights."""
     pairs = _pairs(extent)

@@ -26,6 +26,7 @@ from fewtune.schedule.paces import (
     rows_are_outside,
     shared_cuts,
     unroll_depth,
+    whole_runs,
     written_pace,
 )
 from fewtune.schedule.program import (
@@ -39,7 +40,12 @@ from fewtune.schedule.program import (
     Point,
     Program,
 )
-from fewtune.schedule.register_tiles import RegisterTile, register_tiles, streamed_rows
+from fewtune.schedule.register_tiles import (
+    RegisterTile,
+    is_written_in_one_pass,
+    register_tiles,
+    streamed_rows,
+)
 from fewtune.schedule.search_space import SearchSpace, random_decision
 from fewtune.schedule.tiling import contiguous_axis, divisors
 from fewtune.tvm_runtime import tvm
@@ -95,6 +101,8 @@ class Prior:
         self._vector: dict[str, int] = {}
         # Axes along which a block's weights stand still, where they are streamed.
         self._shared_along: dict[str, frozenset[int]] = {}
+        # Blocks whose results are written as they lie in memory, not in several passes.
+        self._in_one_pass: set[str] = set()
         self._threads = 1
         self._programs = Chances.of(space.programs, map(written_pace, space.programs))
         self._chances: dict[str, Chances[RegisterTile]] = {}
@@ -116,6 +124,8 @@ class Prior:
                 self._chances[name] = Chances.of(tiles, [tile.pace for tile in tiles])
                 self._vector[name] = vector
                 self._shared_along[name] = streamed
+                if is_written_in_one_pass(block, vector):
+                    self._in_one_pass.add(name)
 
     @property
     def informed(self) -> bool:
@@ -260,6 +270,8 @@ class Prior:
         shared = self._shared_along[choice.block]
         if choice.axis in shared:
             cuts = shared_cuts
+        elif choice.axis == self._vector[choice.block] and choice.block in self._in_one_pass:
+            cuts = whole_runs
         elif choice.axis == self._vector[choice.block] and not shared:
             cuts = outer_cuts
         else:
@@ -299,6 +311,8 @@ class Prior:
             order = [places[int(i)] for i in random.permutation(len(places))]
             # Threads that share streamed weights are the last resort.
             shared = self._shared_along[name]
+            if name in self._in_one_pass:
+                shared = shared | {self._vector[name]}
             for place in sorted(order, key=lambda p: program.choices[p].axis in shared):
                 tile = tiles[place]
                 if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS and tile[1] > 1:

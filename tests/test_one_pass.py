@@ -1,0 +1,68 @@
+"""Depthwise convolutions of large planes: drawn so that results are written as they lie."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fewtune.schedule.prior import Prior
+from fewtune.schedule.program import TILE
+from fewtune.schedule.search_space import SearchSpace
+from fewtune.tvm_runtime import te, tvm
+from tests import tuned_tiny
+
+CHANNELS = 2
+DRAWS = 48
+
+
+@cache
+def space(plane: int) -> SearchSpace:
+    """A depthwise convolution of three rows, over 32 channels of a square plane."""
+    data = te.placeholder((plane + 2, plane, 32), name="data")
+    weights = te.placeholder((3, 32), name="weights")
+    row = te.reduce_axis((0, 3), name="row")
+    result = te.compute(
+        (plane, plane, 32),
+        lambda i, j, c: te.sum(data[i + row, j, c] * weights[row, c], axis=row),
+        name="result",
+    )
+    function = te.create_prim_func([data, weights, result])
+    return SearchSpace(tvm.IRModule({"main": function}), tuned_tiny.target())
+
+
+def channel_tiles(plane: int) -> list[tuple[int, ...]]:
+    """The tiles of the channels of drawn points, those that part them among the levels."""
+    prior, random = Prior(space(plane)), np.random.default_rng(0)
+    found = []
+    for _ in range(DRAWS):
+        point = prior.draw(random)
+        choices = space(plane).programs[point.program].choices
+        for choice, decision in zip(choices, point.decisions, strict=True):
+            if choice.kind == TILE and choice.axis == CHANNELS and isinstance(decision, tuple):
+                found.append(decision)
+    return found
+
+
+@pytest.mark.parametrize(("plane", "in_one_pass"), [(112, True), (28, False)])
+def test_channels_of_large_planes_are_written_in_one_pass(plane: int, in_one_pass: bool) -> None:
+    tiles = channel_tiles(plane)
+    assert len(tiles) == DRAWS
+    assert all(math.prod(tile) == 32 for tile in tiles)
+    assert all(tile[0] == 1 for tile in tiles) == in_one_pass
+
+
+def test_threads_have_work_without_the_channels() -> None:
+    prior, random = Prior(space(112)), np.random.default_rng(1)
+    threads = tuned_tiny.fingerprint().threads
+    for _ in range(DRAWS):
+        point = prior.draw(random)
+        choices = space(112).programs[point.program].choices
+        outermost = [
+            decision[0]
+            for choice, decision in zip(choices, point.decisions, strict=True)
+            if choice.kind == TILE and isinstance(decision, tuple) and len(decision) == 4
+        ]
+        assert math.prod(outermost) % threads == 0
