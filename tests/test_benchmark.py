@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
+import os
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fewtune import variants as variants_module
+from fewtune.affinity import cores_off_the_pool
 from fewtune.artifacts import (
     BenchmarkReport,
     Comparison,
@@ -124,6 +127,29 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
     }
     assert variants.options.copies == 2
     assert [len(taken) for taken in variants.measured(3).values()] == [3, 3, 3]
+
+
+def test_libraries_run_off_the_cores_of_the_pool_and_onnxruntime_where_it_likes() -> None:
+    variants = Variants(
+        tuned_tiny.imported(),
+        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
+        tuned_tiny.fingerprint(),
+        OPTIONS,
+        with_untuned=False,
+    )
+    seen: dict[str, set[frozenset[int]]] = {name: set() for name in variants.runs}
+
+    def noting(name: str, run: Callable[[], object]) -> object:
+        seen[name].add(frozenset(os.sched_getaffinity(0)))
+        return run()
+
+    for name, runs in variants.runs.items():
+        variants.runs[name] = [partial(noting, name, run) for run in runs]
+    before = os.sched_getaffinity(0)
+    variants.measured(3)
+    assert os.sched_getaffinity(0) == before
+    # The pool is there by now.
+    assert seen == {"tuned": {frozenset(cores_off_the_pool())}, "onnxruntime": {frozenset(before)}}
 
 
 def test_metrics_hold_the_same_figures() -> None:
