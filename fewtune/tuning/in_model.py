@@ -14,8 +14,8 @@ from fewtune.tuning.session import Session
 
 REFINEMENT = "refinement"
 # Where searched tasks whose calls are shorter take less than this part of the time, what tasks
-# take alone tells where the time goes: of ResNet 50, whose calls take 0.2 to 1.1 ms, weighing took
-# 2.5 of 31 s and changed nothing.
+# take alone tells where the time goes: of ResNet 50, whose calls take 0.2 to 1.1 ms,
+# refinement took 11.5 instead of 8.9 s with it, and gained nothing visible.
 _SHORT_S, _LEAST_SHORT = 2e-4, 0.25
 
 
