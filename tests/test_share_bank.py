@@ -261,7 +261,7 @@ def test_a_task_that_is_behind_takes_from_one_of_its_kind(
     monkeypatch.setattr(siblings, "FAR", 0.0)
     monkeypatch.setattr(siblings, "NEAR", 100.0)
     monkeypatch.setattr(
-        sharing, "siblings", lambda state, states, reached: [other[state.task.info.name]]
+        siblings, "siblings", lambda state, states, reached: [other[state.task.info.name]]
     )
     report = share(lonely(), tmp_path, options=OPTIONS.model_copy(update={"draws": 4}))
     assert {line.task: line.second_donors for line in report.tasks} == {
