@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 from pathlib import Path
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Skeleton
@@ -16,7 +17,7 @@ from fewtune.files import canonical_json, write_text
 from fewtune.machine import target_from_json
 from fewtune.table import Table, number
 from fewtune.task.extract import Task, read_tasks
-from fewtune.tuning.contenders import contested
+from fewtune.tuning.contenders import contested, usual_axes
 from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.log import Trial, best_trials, read_database
 from fewtune.tuning.measure import Measurer
@@ -24,7 +25,7 @@ from fewtune.tuning.pool import WorkerPool
 from fewtune.tvm_runtime import ms
 from stages.places import Places
 
-# So many times those that meet are looked at: one of them may part another axis among the threads.
+# So many times those that meet are looked at: one of them may part the usual axis.
 _LOOKED_AT = 4
 
 
@@ -43,12 +44,12 @@ def hold(
             ranked[task.info.name] = [Trial.from_record(record) for record in records]
     weights = {task.info.name: task.info.weight for task in tasks}
     times_s = {name: weights[name] * each[0].outcome.median_s for name, each in ranked.items()}
-    finals = Finals(skeleton, tasks, target_from_json(fingerprint.target), most)
-    contenders = contested(ranked, times_s, most)
-    with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-        held = finals.hold(contenders, Measurer(pool)) if contenders else {}
-    finals.close()
-    return held
+    contenders = contested(ranked, times_s, most, usual_axes(task.info for task in tasks))
+    with (
+        closing(Finals(skeleton, tasks, target_from_json(fingerprint.target), most)) as finals,
+        WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool,
+    ):
+        return finals.hold(contenders, Measurer(pool)) if contenders else {}
 
 
 def table(held: dict[str, Final], weights: dict[str, int]) -> Table:

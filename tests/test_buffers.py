@@ -78,6 +78,25 @@ def test_what_was_written_is_filled_anew_for_the_next_task() -> None:
     assert (given.numpy() == 1).all()
 
 
+def test_a_model_is_lent_what_fits_it_once_and_the_next_task_finds_it_filled_anew() -> None:
+    fill = Counted()
+    buffers = made(fill)
+    (_, weights) = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
+    # Nothing of that size, or of up to twice as much, is there.
+    assert buffers.lend(21) is buffers.lend(9) is None
+    lent = buffers.lend(12)
+    assert lent.data_ptr() == weights.data_ptr()
+    assert tuple(lent.shape) == (12,)
+    assert buffers.lend(12) is None
+    lent.copyfrom(np.full(12, 7, "float32"))
+    buffers.forget()
+    fill.elements.clear()
+    (_, weights) = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
+    assert fill.elements == [6, 20]
+    assert (weights.numpy() == 1).all()
+    assert buffers.lend(12) is not None
+
+
 def test_dtypes_do_not_share_memory() -> None:
     buffers = made(Counted())
     (first,) = buffers.arguments([([4], "float32")], [(4,)], [0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,6 +202,27 @@ def test_what_workers_have_is_not_compiled_again(
     # Kernels that are not searched are compiled when the model first runs, and not again.
     assert unsearched[0] == 0 < unsearched[1]
     assert linked.count(None) == 0
+
+
+def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(_: Any, requests: Any) -> list[Any]:
+        return [
+            {name: [(1,)] for name in rest[-1]} if verb == "link" else {}
+            for verb, *rest in requests
+        ]
+
+    monkeypatch.setattr(finals, "_together", answered)
+    pool: Any = SimpleNamespace(handles=[None], kept_build=lambda *_: None)
+    unsearched: dict[str, model_run.Contender] = {}
+    first, then = tmp_path / "first", tmp_path / "then"
+    candidates = {name: [model_run.Candidate("", None)] for name in ("conv", "pool")}
+    before = finals._ready(pool, candidates, first, unsearched)
+    candidates["conv"] = [model_run.Candidate("", "searched")]
+    now = finals._ready(pool, candidates, then, unsearched)
+    assert now["pool"] == before["pool"]
+    assert now["conv"][0].library == str(then / "0.so")
 
 
 @pytest.mark.usefixtures("contested")

@@ -95,12 +95,21 @@ def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served: bool
     given = [p for p in points if (parted_axis_of(p.decisions) == rows) == is_served][:8]
     donations = [*map(donation, given)]
     without = points_of(offered(guided(), donations, drawn=0))
-    offers = points_of(offered(guided(), donations, for_finals=True))
-    if is_served:
-        assert points_of(offered(guided(), donations, drawn=0, for_finals=True)) == without
-    else:
-        assert any(parted_axis_of(point.decisions) == rows for point in offers)
+    offers = points_of(offered(guided(), donations, drawn=0, for_finals=True))
+    assert offers == without
+    if not is_served:
+        # One that parts rows is measured beside them, however low it is rated: the best such one.
         assert all(parted_axis_of(point.decisions) != rows for point in without)
+        search = guided()
+        assert search.guide is not None
+        of_rows = [p for p in points if parted_axis_of(p.decisions) == rows]
+        lowest = min(of_rows, key=lambda point: search.guide.expected([point])[0])
+        beside = points_of(
+            offered(search, [*donations, donation(lowest)], drawn=0, for_finals=True)
+        )
+        assert beside[-1] == lowest
+        drawn = points_of(offered(guided(), donations, for_finals=True))
+        assert any(parted_axis_of(point.decisions) == rows for point in drawn)
 
 
 def test_what_was_measured_is_not_offered_again() -> None:

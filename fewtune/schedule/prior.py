@@ -309,11 +309,12 @@ class Prior:
             if outer % self._threads == 0 or not tiles:
                 continue
             order = [places[int(i)] for i in random.permutation(len(places))]
-            # Threads that share streamed weights are the last resort.
-            shared = self._shared_along[name]
+            # Threads that share streamed weights, or part what is to be written in one pass, are
+            # the last resort.
+            last = {*self._shared_along[name]}
             if name in self._in_one_pass:
-                shared = shared | {self._vector[name]}
-            for place in sorted(order, key=lambda p: program.choices[p].axis in shared):
+                last.add(self._vector[name])
+            for place in sorted(order, key=lambda p: program.choices[p].axis in last):
                 tile = tiles[place]
                 if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS and tile[1] > 1:
                     factor = _smallest_factor(tile[1], self._threads)

@@ -9,13 +9,14 @@ from math import prod
 from fewtune.schedule.blocks import Block, CpuTraits
 from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.tiling import divisors
+from fewtune.task.analysis import FLOAT32_BYTES
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
 _LEAST_PACE = 0.6
 # Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 # Results of so many bytes are in no core's cache when a kernel begins to write them.
-_LARGE_BYTES, _FLOAT32_BYTES = 2**20, 4
+_LARGE_BYTES = 2**20
 # What reading such weights just once is worth, by the best schedules of full runs of ResNet 50 and
 # SqueezeNet on an Intel Xeon; partial sums that half of a cache of 32 kB has room for.
 _READ_ONCE, _MOST_PARTIAL_SUMS = 1.15, 2**12
@@ -166,4 +167,4 @@ def is_written_in_one_pass(block: Block, vector: int) -> bool:
         The axis that its results are contiguous along.
     """
     alone = all(walk is not None and walk[vector].stride == 1 for walk in block.reads)
-    return alone and _FLOAT32_BYTES * block.spatial_extent >= _LARGE_BYTES
+    return alone and FLOAT32_BYTES * block.spatial_extent >= _LARGE_BYTES

@@ -7,6 +7,8 @@ figures of another (an EPYC).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fewtune.artifacts import TaskInfo
 from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.tuning.log import Trial
@@ -101,11 +103,16 @@ def usual_axis(task: TaskInfo) -> int | None:
     return next((axis for axis, extent in enumerate(task.shapes[-1]) if extent > 1), None)
 
 
+def usual_axes(tasks: Iterable[TaskInfo]) -> dict[str, int | None]:
+    """The `usual_axis` of each task, by its name."""
+    return {task.name: usual_axis(task) for task in tasks}
+
+
 def contested(
     ranked: dict[str, list[Trial]],
     times_s: dict[str, float],
     most: int,
-    usual: dict[str, int | None] | None = None,
+    usual: dict[str, int | None],
 ) -> dict[str, list[Trial]]:
     """Every task's contenders; none at all where too little of the model is contested.
 
@@ -117,10 +124,9 @@ def contested(
         What each task takes of the model's time.
     most : int
         Contenders of a task that takes much of it.
-    usual : dict of int, optional
+    usual : dict of int or None
         Each task's `usual_axis`.
     """
-    usual = usual or {}
     whole_s = sum(times_s.values())
     found = {
         name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))

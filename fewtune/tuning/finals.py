@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fewtune.artifacts import Skeleton
 from fewtune.task.extract import Task
-from fewtune.tuning.contenders import contested, usual_axis
+from fewtune.tuning.contenders import contested, usual_axes
 from fewtune.tuning.handle import RequestFailedError, WorkerHandle, WorkerLostError
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
@@ -123,7 +123,7 @@ class Finals:
             if state.ranked() and not state.crashed
         }
         times_s = {name: states[name].progress.share_s for name in ranked}
-        usual = {task.info.name: usual_axis(task.info) for task in self.tasks}
+        usual = usual_axes(task.info for task in self.tasks)
         return contested(ranked, times_s, self.most, usual)
 
     def weigh(self, best: dict[str, Trial], measurer: Measurer) -> dict[str, float]:
@@ -174,14 +174,13 @@ class Finals:
             If it cannot be compiled, or run.
         """
         processes = self._run(contenders, measurer, measurer.pool.handles)
-        called = {site.workload for site in self.skeleton.sites}
         return {
             task.info.name: Final.of(
                 [trial.key for trial in contenders[task.info.name]],
                 [samples[task.info.workload] for samples in processes],
             )
             for task in self.tasks
-            if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in called
+            if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in processes[0]
         }
 
     def _run(
@@ -241,7 +240,8 @@ def _ready(
                 rest[name] = candidate
             else:
                 exported[kept.worker][kept.number] = str(directory / f"{name}.so")
-    found: dict[str, Contender] = {}
+    # First, for a task may have been searched since: its contenders take that name then.
+    found = dict(unsearched)
     for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
         found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
     # One to each in turn: contenders of one task take about as long to compile.
@@ -255,7 +255,6 @@ def _ready(
     for path, shapes in zip(paths, _together(pool.handles, requests), strict=True):
         found.update((name, Contender(path, name, each)) for name, each in shapes.items())
     unsearched.update((n, found[n]) for n, each in rest.items() if each.key is None)
-    found.update(unsearched)
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
         for workload, each in candidates.items()

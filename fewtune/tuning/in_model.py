@@ -66,16 +66,15 @@ class InModel:
             times_s = self._finals.weigh(best, self._session.measurer)
         except (WorkerLostError, RequestFailedError) as fault:
             self._session.progress.say(f"the model was not run: {_line(fault)}")
-        self._is_weighed = True
         spent = self._session.spent()
         self._session.note({"kind": "phases", "round": REFINEMENT, "in_model_s": times_s, **spent})
 
     def decides(self) -> bool:
         """Let the model choose among the best schedules of tasks; say whether it did."""
-        if self._decided is None:
-            contenders = self._contenders()
-            self._decided = bool(contenders) and self._hold(contenders)
-        return self._decided
+        if self._decided is not None:
+            return self._decided
+        contenders = self._contenders()
+        return bool(contenders) and self._hold(contenders)
 
     def _contenders(self) -> dict[str, list[Trial]]:
         """Every task's contenders; none at all where nobody has more than one."""

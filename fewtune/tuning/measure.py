@@ -9,14 +9,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from fewtune.tuning.buffers import Specs
 from fewtune.tuning.feed import Building, Feed, building
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
 from fewtune.tvm_runtime import ms, tvm
-
-Specs = list[tuple[list[int], str]]
 
 # Of a duel; and how many of them one worker has before the next one's turn.
 _ROUNDS, _ROUND_S = 6, 0.001
