@@ -22,6 +22,7 @@ from fewtune.files import write_text
 from fewtune.kernels import kernel_rows, kernels_csv
 from fewtune.machine import target_from_json
 from fewtune.peak import Peak, PeakMeter, peak_meter
+from fewtune.steps import tuning_steps
 from fewtune.stolen import stolen_pct
 from fewtune.task.extract import Task
 from fewtune.variants import BenchmarkOptions, Variants
@@ -83,6 +84,7 @@ def benchmark_model(
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
+        steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=_remarks(tuned, shared, compiled),
         conditions=conditions_of(fingerprint, options, tuned.trials_per_task),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison
 from fewtune.report import comparisons_markdown, conditions_text
+from fewtune.steps import steps_markdown
 from fewtune.table import MISSING, Table, number, percent
 
 
@@ -113,7 +114,7 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"{over_reference.median:.2f} times as fast as onnxruntime "
         f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
-        f"{_peak_text(report)}"
+        f"{_peak_text(report)}{steps_markdown(report.steps)}"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
         f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"

@@ -18,7 +18,7 @@ from fewtune.tuning import sharing, siblings
 from fewtune.tuning.finals import Final
 from fewtune.tuning.in_model import REFINEMENT
 from fewtune.tuning.log import Trial
-from fewtune.tuning.measure import Outcome
+from fewtune.tuning.measure import Outcome, Phases
 from fewtune.tuning.sharing import Taker
 from fewtune.tuning.state import RunState, TaskState
 
@@ -116,30 +116,30 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         and (held is not None or name != _FINALS)
         and (duels or name != _DUELS)
     ]
-    spent_s, gained_s = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    spent, gained_s = {name: Phases() for name in names}, dict.fromkeys(names, 0.0)
     trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
     for event, saved_s in _steps(state, events):
         if event["kind"] == "finals":
             continue
         name = event.get("round", REFINEMENT)
-        spent_s[name] += sum(event["phases"].values())
+        spent[name].add(Phases(**event["phases"]))
         trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])
         gained_s[name] += saved_s
     for event in duels:
         medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
-        spent_s[_DUELS] += sum(event["phases"].values())
+        spent[_DUELS].add(Phases(**event["phases"]))
         touched[_DUELS].add(event["task"])
         if medians_s:
             gained_s[_DUELS] += calls * (next(iter(medians_s.values())) - min(medians_s.values()))
     for event in events:
         if event["kind"] == "phases":
             # Default schedules belong to what they were measured for.
-            spent_s[event.get("round", sharing.FIRST)] += sum(event["phases"].values())
+            spent[event.get("round", sharing.FIRST)].add(Phases(**event["phases"]))
     if taken:
         touched[sharing.KNOWN] = taken
     if held is not None:
-        spent_s[_FINALS] = sum(held["phases"].values())
+        spent[_FINALS].add(Phases(**held["phases"]))
         touched[_FINALS] = set(held["finals"])
         gained_s[_FINALS] = sum(final["gain_s"] for final in held["finals"].values())
     return [
@@ -148,7 +148,8 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
             rule=_RULES[name],
             tasks=len(touched[name]),
             trials=trials[name],
-            spent_s=round(spent_s[name], 3),
+            spent_s=round(spent[name].total_s(), 3),
+            **{phase: round(seconds, 3) for phase, seconds in vars(spent[name]).items()},
             gained_ms=gained_s[name] * 1e3,
         )
         for name in names

@@ -60,6 +60,7 @@ def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it() -> None:
     assert (refinement.name, refinement.tasks, refinement.trials) == ("refinement", 1, 1)
     assert (duels.name, duels.tasks, duels.trials) == ("duels", 1, 0)
     assert refinement.spent_s == duels.spent_s == 1.0
+    assert (duels.search_s, duels.build_s) == (1.0, 0.0)
     # Of 4 s, twice in the model, the race's lucky winner left 3; of 4.5 in the duel, 4 are left.
     assert (refinement.gained_ms, duels.gained_ms) == pytest.approx((2000.0, 1000.0))
     assert share_rounds(state(), EVENTS)[-1].gained_ms == 0

@@ -37,6 +37,7 @@ from fewtune.artifacts.tuning import (
     TunedTask,
     TuneReport,
     TuneStatus,
+    TuningStep,
     failures_by_cause,
 )
 
@@ -74,5 +75,6 @@ __all__ = [
     "TuneReport",
     "TuneStatus",
     "TunedTask",
+    "TuningStep",
     "failures_by_cause",
 ]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions
-from fewtune.artifacts.tuning import ShareStatus
+from fewtune.artifacts.tuning import ShareStatus, TuningStep
 from fewtune.files import canonical_json, write_text
 
 
@@ -108,6 +108,7 @@ class BenchmarkReport(Artifact):
     memory_gb_s: float | None = Field(
         default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
     )
+    steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
     remarks: list[str] = Field(default=[], description="tasks that went another way than planned")
     conditions: Conditions

@@ -96,17 +96,30 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
     return dict(sorted(counts.items()))
 
 
-class ShareRound(Part):
-    """What one round of sharing cost, and what it took off the model's estimated latency."""
+class TuningStep(Part):
+    """What one step of tuning cost, and what it took off the model's estimated latency."""
+
+    name: str
+    rule: str = Field(description="what it does, and when")
+    tasks: int = Field(description="tasks that it measured candidates of, or took over")
+    trials: int
+    spent_s: float = Field(description="wall-clock seconds; what the next four leave is waiting")
+    search_s: float
+    build_s: float
+    run_s: float
+    model_update_s: float
+    gained_ms: float | None = Field(
+        description="sum of weight times what each task gained; null where nothing came before"
+    )
+
+
+class ShareRound(TuningStep):
+    """One round of sharing."""
 
     name: Literal[
         "known", "first donors", "second donors", "refinement", "duels", "finals in the model"
     ]
-    rule: str
-    tasks: int = Field(description="tasks that it measured candidates of, or took over")
-    trials: int
-    spent_s: float
-    gained_ms: float = Field(description="sum of weight times what each task gained")
+    gained_ms: float
 
 
 class ModelFinal(Part):

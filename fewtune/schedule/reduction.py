@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
-from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe, estimated_us
+from fewtune.schedule.blocks import Block, CpuTraits, estimated_us
+from fewtune.schedule.lanes import across_lanes
+from fewtune.schedule.tails import attach_tail, tail_of
 from fewtune.schedule.tiling import (
     LEAST_PARALLEL_US,
     contiguous_axis,
@@ -17,7 +19,6 @@ from fewtune.schedule.tiling import (
     split_off,
     vector_width,
     vectorize_inner,
-    vectorize_last,
 )
 from fewtune.tvm_runtime import tvm
 
@@ -51,23 +52,12 @@ def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     axes = _axes(block)
     strided = axes is None or not _reads_contiguous(block, axes.vector)
     if strided and along is not None and block.extents[along] >= lanes // 2:
-        return _across_lanes(sch, block, along, traits, parallel)
+        return across_lanes(sch, block, along, traits, parallel)
     if axes is None:
         return parallel and _rows_only(sch, block, traits)
     if axes.reuse is None and block.reduction_extent > _MOST_UNROLLED_STEPS:
         return _stream(sch, block, axes, traits, parallel)
     return _register_tiled(sch, block, axes, traits, parallel)
-
-
-def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
-    """The one elementwise block that reads this reduction's result, at the same place."""
-    consumers = list(sch.get_consumers(block.handle))
-    if len(consumers) != 1:
-        return None
-    tail = describe(sch, consumers[0])
-    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
-        return None
-    return tail
 
 
 def _axes(block: Block) -> _Axes | None:
@@ -106,17 +96,6 @@ def _contiguous_reduction(block: Block) -> int | None:
             return axis if any(walk[axis].stride == 1 for walk in walks) else None
         return None
     return None
-
-
-def _attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits) -> None:
-    tail = tail_of(sch, block)
-    if tail is None:
-        return
-    try:
-        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
-    except ScheduleError:
-        return
-    vectorize_last(sch, tail.handle, traits, tail.data_type)
 
 
 def _register_tiled(
@@ -174,7 +153,7 @@ def _register_tiled(
         place = parallel_outer(sch, spatial, traits, keep=0 if contraction else 1)
     else:
         place = spatial[-1][0]
-    _attach_tail(sch, block, place, traits)
+    attach_tail(sch, block, place, traits)
     if inner_rows is not None:
         sch.unroll(inner_rows)
     if unrolled:
@@ -271,80 +250,9 @@ def _stream(
     else:
         sch.reorder(*[s for s, _ in spatial], *reductions, middle, inner)
     place = parallel_outer(sch, spatial, traits) if parallel else spatial[-1][0]
-    _attach_tail(sch, block, place, traits)
+    attach_tail(sch, block, place, traits)
     vectorize_inner(sch, inner, width, lanes)
     sch.decompose_reduction(block.handle, reductions[0])
-    return True
-
-
-def _across_lanes(
-    sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
-) -> bool:
-    """Reduce in lanes along the contiguous reduction axis, then the lanes among themselves."""
-    lanes = traits.lanes(block.data_type)
-    loops = list(sch.get_loops(block.handle))
-    spatial = [
-        (loop, extent)
-        for loop, kind, extent in zip(loops, block.kinds, block.extents, strict=True)
-        if kind == "S"
-    ]
-    reductions = [i for i, kind in enumerate(block.kinds) if kind == "R"]
-    fused, extent = [along], block.extents[along]
-    if reductions == list(range(reductions[0], along + 1)) and _dense(block, reductions):
-        fused, extent = reductions, prod(block.extents[i] for i in reductions)
-    loop = sch.fuse(*[loops[i] for i in fused]) if len(fused) > 1 else loops[along]
-    shorter = [d for d in divisors(extent) if d <= min(4 * lanes, extent - 1)]
-    width = max(shorter, key=lambda d: (gcd(d, lanes), d), default=1)
-    sch.reorder(*[s for s, _ in spatial], *[loops[i] for i in reductions if i not in fused], loop)
-    place = parallel_outer(sch, spatial, traits) if parallel and spatial else None
-    if place is None and spatial:
-        place = spatial[-1][0]
-    if width > 1:
-        _, lane = split_off(sch, loop, extent, width)
-        partial = sch.rfactor(lane, 0)
-        handle = block.handle
-        if place is not None:
-            sch.compute_at(partial, sch.get_loops(handle)[0], preserve_unit_loops=True)
-        own = list(sch.get_loops(partial))
-        _place_lanes(sch, partial, own, width, lanes)
-    if place is not None:
-        outer = sch.get_loops(block.handle)[0]
-        tail = tail_of(sch, block)
-        if tail is not None:
-            try:
-                sch.reverse_compute_at(tail.handle, outer, preserve_unit_loops=False)
-            except ScheduleError:
-                return True
-    return True
-
-
-def _place_lanes(
-    sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
-) -> None:
-    kinds = [
-        "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
-        for axis in sch.get(partial).iter_vars
-    ]
-    lane = next(loop for loop in own[1:] or own if int(sch.get(loop).extent) == width)
-    after = own[own.index(lane) + 1 :]
-    if after and "R" in kinds:
-        sch.reorder(*after, lane)
-    first = after[0] if after else None
-    vectorize_inner(sch, lane, width, lanes)
-    if first is not None:
-        sch.decompose_reduction(partial, first)
-
-
-def _dense(block: Block, axes: list[int]) -> bool:
-    """Whether the axes are one contiguous stretch in every read that moves with them."""
-    for walk in block.reads:
-        if walk is None:
-            return False
-        for above, below in zip(axes, axes[1:], strict=False):
-            if block.extents[above] == 1 or block.extents[below] == 1:
-                continue
-            if walk[above].stride != walk[below].stride * block.extents[below]:
-                return False
     return True
 
 
@@ -358,5 +266,5 @@ def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool
     if not outer or block.kinds[: len(outer)] != "S" * len(outer):
         return False
     place = parallel_outer(sch, outer, traits)
-    _attach_tail(sch, block, place, traits)
+    attach_tail(sch, block, place, traits)
     return True

@@ -1,0 +1,32 @@
+"""The elementwise block after a reduction, which belongs under its loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError, describe
+from fewtune.schedule.tiling import vectorize_last
+from fewtune.tvm_runtime import tvm
+
+
+def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+    """The one elementwise block that reads this reduction's result, at the same place."""
+    consumers = list(sch.get_consumers(block.handle))
+    if len(consumers) != 1:
+        return None
+    tail = describe(sch, consumers[0])
+    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
+        return None
+    return tail
+
+
+def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits) -> None:
+    """Compute the block after a reduction under one of its loops, in vectors, where it can be."""
+    tail = tail_of(sch, block)
+    if tail is None:
+        return
+    try:
+        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
+    except ScheduleError:
+        return
+    vectorize_last(sch, tail.handle, traits, tail.data_type)

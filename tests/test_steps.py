@@ -1,0 +1,104 @@
+"""What tuning time went to: the steps of a result and their table."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
+from fewtune.kernel_report import benchmark_markdown
+from fewtune.steps import steps_table, tuning_steps
+from tests.made_results import benchmark
+from tests.made_tasks import made_task
+
+
+def tuned(*tasks: TunedTask, tuning_s: float = 5.0) -> TuneReport:
+    return TuneReport(
+        model="made",
+        strategy="selective",
+        tasks=list(tasks),
+        trials=16 * len(tasks),
+        trials_per_task=16,
+        tuning_s=tuning_s,
+        search_s=1.0,
+        build_s=2.5,
+        run_s=1.25,
+        model_update_s=0.0,
+        stopped_by="trials",
+    )
+
+
+def searched(name: str, default_ms: float | None, best_ms: float | None) -> TunedTask:
+    return TunedTask(
+        task=name,
+        status="tuned",
+        trials=16,
+        tuning_s=5.0,
+        failures={},
+        default_ms=default_ms,
+        best_ms=best_ms,
+    )
+
+
+def round_of(name: str, spent_s: float, gained_ms: float) -> ShareRound:
+    return ShareRound(
+        name=name,
+        rule=f"the rule of {name}",
+        tasks=2,
+        trials=8,
+        spent_s=spent_s,
+        search_s=0.0,
+        build_s=spent_s,
+        run_s=0.0,
+        model_update_s=0.0,
+        gained_ms=gained_ms,
+    )
+
+
+def shared(*rounds: ShareRound) -> ShareReport:
+    return ShareReport(
+        model="made",
+        strategy="selective",
+        tasks=[],
+        rounds=list(rounds),
+        trials=16,
+        sharing_s=10.0,
+        stopped_by="trials",
+    )
+
+
+def test_steps_stand_in_order_and_those_that_did_nothing_do_not() -> None:
+    rounds = shared(
+        round_of("first donors", 3.0, 0.5),
+        round_of("second donors", 0.0, 0.0),
+        round_of("refinement", 7.0, 0.25),
+    )
+    tasks = [made_task("twice", 2), made_task("once", 1)]
+    steps = tuning_steps(
+        tasks, 0.5, tuned(searched("twice", 3.0, 1.0), searched("once", None, 2.0)), rounds
+    )
+    names = [step.name for step in steps]
+    assert names == ["selecting", "search of the selected", "first donors", "refinement"]
+    assert [step.spent_s for step in steps] == [0.5, 5.0, 3.0, 7.0]
+    # 2 ms in each of two calls; where no default schedule was measured, nothing is known.
+    assert [step.gained_ms for step in steps] == [None, 4.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_report_names_each_step_with_its_rule(is_known: bool) -> None:
+    steps = tuning_steps(
+        [made_task("once", 1)],
+        0.0,
+        tuned(searched("once", None, 2.0)),
+        shared(round_of("first donors", 3.0, 0.5)),
+    )
+    first, second = steps_table(steps).records()
+    assert (first["step"], first["spent s"], first["building s"]) == (
+        "search of the selected",
+        "5.00",
+        "2.50",
+    )
+    assert (first["gained ms"], second["gained ms"], second["trials"]) == ("-", "0.500", "8")
+    report = benchmark("made", "selective").model_copy(update={"steps": steps if is_known else []})
+    text = benchmark_markdown(report)
+    assert ("- first donors: the rule of first donors.\n" in text) == is_known
+    assert ("### What tuning time went to" in text) == is_known
