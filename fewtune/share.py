@@ -27,8 +27,9 @@ from fewtune.tuning.known import measured_trials
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.sharing import Taker
-from fewtune.tuning.state import Earlier, RunState
+from fewtune.tuning.state import RunState
 from fewtune.tuning.supervise import supervise
+from fewtune.tuning.task_state import Earlier
 from fewtune.tvm_runtime import ms
 
 

@@ -20,7 +20,8 @@ from fewtune.tuning.in_model import REFINEMENT
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Outcome, Phases
 from fewtune.tuning.sharing import Taker
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import RunState
+from fewtune.tuning.task_state import TaskState
 
 _DUELS, _FINALS = "duels", "finals in the model"
 _RULES = {

@@ -15,8 +15,9 @@ from fewtune.tuning.kept import MOST_KEPT, Kept
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer, module_specs
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import RunState
 from fewtune.tuning.strategies import Proposal
+from fewtune.tuning.task_state import TaskState
 from fewtune.tuning.together import Turn, measure_together
 from tests import tuned_tiny
 

@@ -19,7 +19,8 @@ from fewtune.tuning.finals import Final
 from fewtune.tuning.log import best_trials, read_database, trace_key
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import RunState
+from fewtune.tuning.task_state import TaskState
 from tests import tuned_tiny
 from tests.made_tasks import made_task, trial
 

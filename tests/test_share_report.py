@@ -9,7 +9,8 @@ import pytest
 from fewtune.artifacts import Curve, CurvePoint, TuneReport
 from fewtune.share_report import share_curve, share_rounds
 from fewtune.tuning.log import Trial
-from fewtune.tuning.state import Earlier, RunState
+from fewtune.tuning.state import RunState
+from fewtune.tuning.task_state import Earlier
 from tests.made_tasks import made_task, trial
 
 PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.log import Trial
 from fewtune.tuning.siblings import behind, siblings
-from fewtune.tuning.state import TaskState
+from fewtune.tuning.task_state import TaskState
 from tests.made_banks import task_info
 
 

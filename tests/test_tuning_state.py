@@ -7,7 +7,8 @@ import json
 import pytest
 
 from fewtune.tuning.log import Trial
-from fewtune.tuning.state import Earlier, RunState, TaskState
+from fewtune.tuning.state import RunState
+from fewtune.tuning.task_state import Earlier, TaskState
 from tests.made_tasks import made_task, trial
 
 

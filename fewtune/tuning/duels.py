@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fewtune.tuning.log import Trial, replay
 from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tuning.state import TaskState
+from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm
 
 

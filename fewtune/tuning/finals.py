@@ -25,7 +25,7 @@ from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.model_run import Candidate, Contender
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.state import TaskState
+from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm
 
 # Far beyond what compiling, or running, all of them takes.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.state import RunState, TaskState
+from fewtune.tuning.state import RunState
+from fewtune.tuning.task_state import TaskState
 
 # What a run, and a task, has to gain within its patience.
 _GAIN_OF_RUN, _GAIN_OF_TASK = 0.005, 0.01

@@ -14,29 +14,29 @@ from typing import Any
 
 from fewtune.machine import has_own_device
 from fewtune.predictor.predictor import predictor_for
-from fewtune.schedule.default import default_schedule
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.stolen import stolen_s
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
 from fewtune.tuning.contenders import MOST_IN_DUEL
+from fewtune.tuning.defaults import measured_defaults
 from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, trace_key
-from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
+from fewtune.tuning.measure import Measurer, Outcome, Phases
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.patience import Patience
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.progress import Progress, Snapshot
-from fewtune.tuning.state import Earlier, RunState, TaskState
+from fewtune.tuning.progress import Progress
+from fewtune.tuning.state import RunState
 from fewtune.tuning.strategies import Explorer, Knowledge, Proposal, make_strategy
+from fewtune.tuning.task_state import Earlier, TaskState
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
 # Race figures this near each other may be in either order.
 _CLOSE = 1.04
-_DEFAULTS_A_BATCH = 16
 _DUELS_A_BATCH = 4
 
 
@@ -153,23 +153,8 @@ class Session:
     def measure_defaults(self, waiting: list[TaskState]) -> None:
         """Measure the default schedules of tasks."""
         began_s = self.elapsed_s
-        for start in range(0, len(waiting), _DEFAULTS_A_BATCH):
-            batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
-            for state in waiting[start : start + _DEFAULTS_A_BATCH]:
-                self.announce(state)
-                schedule = default_schedule(state.task.mod, self.target)
-                if schedule is None:
-                    self.note_default(state, None)
-                else:
-                    batch.append((state, schedule))
-            outcomes = self.measurer.measure(
-                [schedule.mod for _, schedule in batch],
-                [module_specs(state.task.mod) for state, _ in batch],
-                [None] * len(batch),
-                races=[state.task.info.name for state, _ in batch],
-            )
-            for (state, schedule), outcome in zip(batch, outcomes, strict=True):
-                self.note_default(state, Trial.of(schedule, outcome))
+        for state, trial in measured_defaults(self.measurer, self.target, waiting, self.announce):
+            self.note_default(state, trial)
         if waiting:
             self.note({"kind": "phases", **self.spent()})
             self.progress.say(
@@ -331,25 +316,13 @@ class Session:
 
     def show(self, state: TaskState, phase: str = "") -> None:
         """Tell the person who watches where the run stands."""
-        trials, elapsed_s = self.state.trials, self.elapsed_s
-        left_s = elapsed_s / max(1, trials) * max(0, self.total_trials - trials)
-        if self.options.budget_s is not None:
-            left_s = min(left_s, max(0.0, self.options.budget_s - elapsed_s))
-        default_s, best_s = state.progress.default_s, state.best_s
-        estimate_s = self.state.estimated_latency_s
         self.progress.show(
-            Snapshot(
-                phase=phase or self.phase,
-                task=state.task.info.name,
-                detail=state.task.info.shapes_text,
-                trials=trials,
-                trials_total=self.total_trials,
-                task_trials=len(state.trials),
-                default_ms=default_s * 1e3 if default_s else None,
-                best_ms=best_s * 1e3 if best_s != float("inf") else None,
-                estimated_latency_ms=estimate_s * 1e3 if estimate_s is not None else None,
-                elapsed_s=elapsed_s,
-                left_s=left_s,
-                failures=dict(sorted(self.measurer.failures.items())),
+            self.state.snapshot(
+                state,
+                phase or self.phase,
+                self.total_trials,
+                self.elapsed_s,
+                self.options.budget_s,
+                dict(self.measurer.failures),
             )
         )

@@ -21,8 +21,8 @@ from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.sharing import Known, Sharing, Taker
-from fewtune.tuning.state import Earlier
 from fewtune.tuning.strategies import Knowledge
+from fewtune.tuning.task_state import Earlier
 
 # What rates candidates learns from so many trials of a donor: its best, and the rest spread.
 _TAUGHT = 48

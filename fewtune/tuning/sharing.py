@@ -38,8 +38,8 @@ from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings, whom_to_ask
-from fewtune.tuning.state import Earlier, TaskState
 from fewtune.tuning.strategies import Explorer, Knowledge
+from fewtune.tuning.task_state import Earlier, TaskState
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 

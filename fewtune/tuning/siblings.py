@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fewtune.tuning.state import TaskState
+from fewtune.tuning.task_state import TaskState
 
 # Parts of the throughput of the best similar task: below the first, further representatives are
 # asked; below the second, tasks that reached it.

@@ -1,0 +1,187 @@
+"""What a tuning run knows of one task."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fewtune.artifacts import TunedTask
+from fewtune.task.extract import Task
+from fewtune.tuning.allocate import TaskProgress
+from fewtune.tuning.log import Trial
+
+# Trials of an earlier session that count as one batch of it.
+_EARLIER_BATCH = 16
+
+
+class Earlier(NamedTuple):
+    """What an earlier session found out of a task that this one goes on with.
+
+    Attributes
+    ----------
+    trials : list of Trial
+        The valid ones, fastest first; at least one.
+    default : Trial or None
+        The default schedule, measured.
+    finished : str or None
+        Why no further batch is to go to the task.
+    """
+
+    trials: list[Trial]
+    default: Trial | None = None
+    finished: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "trials": [trial.as_json() for trial in self.trials],
+            "default": self.default.as_json() if self.default is not None else None,
+            "finished": self.finished,
+        }
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> Earlier:
+        default = Trial.from_json(entry["default"]) if entry["default"] is not None else None
+        trials = [Trial.from_json(each) for each in entry["trials"]]
+        return Earlier(trials, default, entry["finished"])
+
+
+@dataclass
+class TaskState:
+    """One task of a run.
+
+    Attributes
+    ----------
+    task : Task
+    progress : TaskProgress
+    trials : list of Trial
+        In the order they were measured.
+    earlier : list of Trial
+        Valid ones of an earlier session, which this one goes on with.
+    known : dict
+        All of them by their keys, and ``taken``.
+    times_s : list of float
+        Seconds of the run after which each was known.
+    default : Trial or None
+        The default schedule, measured.
+    taken : Trial or None
+        A schedule that a bank holds of this very task, with the time it had in an earlier run.
+    finals_s : dict
+        Medians of the last, interleaved measurement, by their keys.
+    chosen : str or None
+        The key of the one that was the fastest in the model.
+    spent_s : float
+    crashed : str or None
+        The signal that TVM died of while working on this task.
+    """
+
+    task: Task
+    progress: TaskProgress
+    trials: list[Trial] = field(default_factory=list)
+    earlier: list[Trial] = field(default_factory=list)
+    known: dict[str, Trial] = field(default_factory=dict)
+    times_s: list[float] = field(default_factory=list)
+    default: Trial | None = None
+    taken: Trial | None = None
+    finals_s: dict[str, float] = field(default_factory=dict)
+    chosen: str | None = None
+    spent_s: float = 0.0
+    crashed: str | None = None
+
+    def go_on_from(self, earlier: Earlier) -> None:
+        """Take in what an earlier session found out."""
+        self.earlier, self.default = earlier.trials, earlier.default
+        self.known.update((trial.key, trial) for trial in earlier.trials)
+        progress = self.progress
+        progress.default_s = self.default.outcome.median_s if self.default is not None else None
+        progress.best_s = [self.best_s]
+        # What a further batch promises depends on how many there were.
+        progress.earlier_batches = math.ceil(len(earlier.trials) / _EARLIER_BATCH) - 1
+        progress.finished = earlier.finished
+
+    @property
+    def best_earlier(self) -> Trial:
+        """The fastest schedule of the earlier session.
+
+        Raises
+        ------
+        IndexError
+            If there was none.
+        """
+        return self.earlier[0]
+
+    def add(self, trial: Trial) -> None:
+        """Take in a measured trial."""
+        self.trials.append(trial)
+        self.known[trial.key] = trial
+
+    @property
+    def best_s(self) -> float:
+        """Fastest schedule, the default one excluded; infinite without a valid one."""
+        return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
+
+    def _searched(self) -> list[Trial]:
+        """Everything but the default schedule."""
+        taken = [] if self.taken is None else [self.taken]
+        return [*self.earlier, *self.trials, *taken]
+
+    def ranked(self) -> list[Trial]:
+        """Valid trials by their median seconds, fastest first, each with that one figure.
+
+        Those measured again at the end go by that figure, and before all others: whatever was not
+        in the final was slower in the race. First of all goes the one that was the fastest in the
+        model, whatever it took alone.
+        """
+        trials = [trial for trial in self._searched() if trial.run_s]
+        if self.default is not None and self.default.run_s:
+            trials.append(self.default)
+        rated = []
+        for place, trial in enumerate(trials):
+            final_s = self.finals_s.get(trial.key)
+            time_s = final_s if final_s is not None else trial.outcome.median_s
+            order = (trial.key != self.chosen, final_s is None, time_s, place)
+            rated.append((order, Trial(trial.key, [time_s], None)))
+        return [trial for _, trial in sorted(rated, key=lambda entry: entry[0])]
+
+    def published(self) -> list[Trial]:
+        """The trials for TVM's database, fastest first by the figures that stand in it.
+
+        TVM takes the record with the least mean. A candidate outside the final whose race
+        figure is below the final's winner was fast by noise or drift, one that was faster alone
+        than the winner in the model is slower there: it stays out, so that TVM picks the winner
+        too.
+        """
+        ranked = self.ranked()
+        if not ranked or not (self.finals_s or self.chosen):
+            return ranked
+        bar_s = ranked[0].outcome.median_s
+        return [trial for trial in ranked if trial.outcome.median_s >= bar_s]
+
+    def failures(self) -> dict[str, int]:
+        """Failed candidates by cause."""
+        counts = Counter(trial.cause for trial in self.trials if trial.cause)
+        return dict(sorted(counts.items()))
+
+    def report(self) -> TunedTask:
+        """The task's line in the tune stage's report."""
+        best_s = min((t.outcome.median_s for t in self.ranked()[:1]), default=float("inf"))
+        default_s = None
+        if self.default is not None and self.default.run_s:
+            default_s = self.finals_s.get(self.default.key, self.default.outcome.median_s)
+        if self.crashed:
+            status = "crashed"
+        elif self.best_s != float("inf"):
+            status = "tuned"
+        else:
+            status = "no_valid_schedule" if self.trials else "not_reached"
+        return TunedTask(
+            task=self.task.info.name,
+            status=status,
+            trials=len(self.trials),
+            tuning_s=round(self.spent_s, 3),
+            default_ms=default_s * 1e3 if default_s is not None else None,
+            best_ms=best_s * 1e3 if best_s != float("inf") else None,
+            failures=self.failures(),
+            note=f"TVM died of {self.crashed}" if self.crashed else self.progress.finished or "",
+        )
