@@ -13,7 +13,7 @@ import pytest
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.model.skeleton import make_skeleton
 from fewtune.task.extract import write_modules
-from fewtune.tuning import contenders, finals, model_run
+from fewtune.tuning import contenders, finals, in_model, model_run
 from fewtune.tuning.contenders import contenders_of
 from fewtune.tuning.finals import Final
 from fewtune.tuning.log import best_trials, read_database, trace_key
@@ -192,6 +192,7 @@ def test_what_workers_have_is_not_compiled_again(
 
     monkeypatch.setattr(finals, "_ready", begun)
     monkeypatch.setattr(finals, "_together", noted)
+    monkeypatch.setattr(in_model, "outgrow", lambda *_: True)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     # What sharing measured is there, but for what went with a worker; kernels that are not
@@ -227,12 +228,20 @@ def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
 
 
 @pytest.mark.usefixtures("contested")
-def test_the_model_says_what_tasks_take_before_they_are_refined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("outgrown", [True, False])
+def test_the_model_says_what_tasks_take_before_they_are_refined(
+    outgrown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_model, "outgrow", lambda *_: outgrown)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     (path,) = (tmp_path / "journals").glob("*.jsonl")
     events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
-    (weighed,) = [event for event in events if "in_model_s" in event]
+    found = [event for event in events if "in_model_s" in event]
+    assert len(found) == outgrown
+    if not outgrown:
+        return
+    (weighed,) = found
     names = {tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
     assert names == set(weighed["in_model_s"])
     assert all(time_s > 0 for time_s in weighed["in_model_s"].values())
