@@ -150,7 +150,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
             tasks=len(touched[name]),
             trials=trials[name],
             spent_s=round(spent[name].total_s(), 3),
-            **{phase: round(seconds, 3) for phase, seconds in vars(spent[name]).items()},
+            **spent[name].as_json(),
             gained_ms=gained_s[name] * 1e3,
         )
         for name in names

@@ -66,6 +66,12 @@ def own_cache_bytes() -> int | None:
     return sizes[-2] if len(sizes) > 1 else None
 
 
+def own_caches_bytes(threads: int) -> int | None:
+    """What the caches of so many cores hold together, the last one left out."""
+    own_bytes = own_cache_bytes()
+    return None if own_bytes is None else threads * own_bytes
+
+
 def _cache_sizes() -> list[int]:
     """Bytes of the caches of a core."""
     sizes = []

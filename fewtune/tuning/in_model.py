@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fewtune.artifacts import TaskInfo
 from fewtune.schedule.blocks import CpuTraits
-from fewtune.tuning.caches import buffer_bytes, outgrow, own_cache_bytes
+from fewtune.tuning.caches import buffer_bytes, outgrow, own_caches_bytes
 from fewtune.tuning.finals import Final, Finals
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.log import Trial
@@ -79,13 +79,11 @@ class InModel:
 
     def _outgrows(self, task: TaskInfo) -> bool:
         """Whether its call finds nothing in the cores' own caches of what is to be written."""
-        own_bytes = own_cache_bytes()
-        if own_bytes is None:
-            return False
         # What the kernel before wrote, and what it writes itself.
         activations = [task.shapes[0], task.shapes[-1]]
         whole_bytes = sum(buffer_bytes(shape, task.dtype) for shape in activations)
-        return outgrow(whole_bytes, CpuTraits.of(self._session.target).threads * own_bytes)
+        threads = CpuTraits.of(self._session.target).threads
+        return outgrow(whole_bytes, own_caches_bytes(threads))
 
     def decides(self) -> bool:
         """Let the model choose among the best schedules of tasks; say whether it did."""

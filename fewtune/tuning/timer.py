@@ -17,7 +17,7 @@ from fewtune.tuning.buffers import Buffers, filler
 from fewtune.tuning.caches import (
     CacheState,
     last_level_cache_bytes,
-    own_cache_bytes,
+    own_caches_bytes,
     to_be_evicted,
     to_be_flushed,
     to_be_rewritten,
@@ -94,8 +94,7 @@ class Timer:
         self._calibration: Calibration | None = None
         self._caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
-        own_bytes = own_cache_bytes()
-        self._own_caches_bytes = threads * own_bytes if own_bytes is not None else None
+        self._own_caches_bytes = own_caches_bytes(threads)
         self._buffers = Buffers(self._device, filler(on_host=self._on_host))
 
     def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
