@@ -49,7 +49,7 @@ def hold(
         closing(Finals(skeleton, tasks, target_from_json(fingerprint.target), most)) as finals,
         WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool,
     ):
-        return finals.hold(contenders, Measurer(pool)) if contenders else {}
+        return finals.hold(contenders, Measurer(pool)).finals if contenders else {}
 
 
 def table(held: dict[str, Final], weights: dict[str, int]) -> Table:
@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--strategy", default="full")
-    parser.add_argument("--contenders", type=int, default=6)
+    parser.add_argument("--contenders", type=int, default=4)
     parser.add_argument("--results", type=Path, default=Path("results/in_model"))
     arguments = parser.parse_args()
     model, strategy, places = arguments.model, arguments.strategy, Places()

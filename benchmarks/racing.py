@@ -25,7 +25,8 @@ from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.table import Table
 from fewtune.tuning.handle import Built, RequestFailedError, WorkerLostError
-from fewtune.tuning.measure import Measurer, Outcome, Specs, module_specs
+from fewtune.tuning.measure import Measurer, Specs, module_specs
+from fewtune.tuning.outcome import Outcome
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
 from fewtune.tvm_runtime import tvm

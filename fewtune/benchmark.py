@@ -24,6 +24,7 @@ from fewtune.machine import target_from_json
 from fewtune.peak import Peak, PeakMeter, peak_meter
 from fewtune.steps import tuning_steps
 from fewtune.stolen import stolen_pct
+from fewtune.table import number
 from fewtune.task.extract import Task
 from fewtune.variants import BenchmarkOptions, Variants
 
@@ -63,6 +64,7 @@ def benchmark_model(
     error, options = variants.relative_error("tuned"), variants.options
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
+    shared_cache_gb_s = variants.shared_cache_gb_s
     del variants, meter
     rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
@@ -84,6 +86,7 @@ def benchmark_model(
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
+        shared_cache_gb_s=interleave.rate_stats(shared_cache_gb_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=_remarks(tuned, shared, compiled),
@@ -112,6 +115,7 @@ def benchmark_model(
         plain_gflops=result.plain_gflops,
         peak_gflops=result.peak_gflops,
         peak_pct=result.peak_pct,
+        shared_cache_gb_s=result.shared_cache_gb_s.median if result.shared_cache_gb_s else None,
         outside_tuned_pct=result.outside_tuned_pct,
     )
     result.write(directory)
@@ -145,6 +149,7 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
         said.append(
             f"{others} of {len(shared.finals)} contested tasks have the schedule that was the "
             "fastest in the model, not the one that was alone"
+            + _while_shared_cache_moved(shared.finals_shared_cache_gb_s)
         )
     said.append(shared.finals_note)
     if compiled.in_place:
@@ -153,6 +158,14 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
             "computed in place"
         )
     return [text.strip() for text in said if text]
+
+
+def _while_shared_cache_moved(rates_gb_s: list[float]) -> str:
+    """In which state of the machine finals were held, as far as it is known."""
+    if not rates_gb_s:
+        return ""
+    low, high = number(min(rates_gb_s)), number(max(rates_gb_s))
+    return f"; the cores' shared cache moved {low} to {high} GB/s meanwhile"
 
 
 def conditions_of(

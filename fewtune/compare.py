@@ -54,12 +54,15 @@ class Measured(NamedTuple):
         Of each library, that there was memory for.
     kernels_s : dict of KernelSamples
         What the kernels of each library take, by library.
+    shared_cache_gb_s : list of float
+        A figure a round, as of `Variants`.
     """
 
     samples_s: interleave.Samples
     max_relative_error: float
     copies: int
     kernels_s: dict[str, KernelSamples]
+    shared_cache_gb_s: list[float]
 
 
 def compare_strategies(
@@ -122,6 +125,9 @@ def compare_strategies(
         full_tuning_stolen_pct=full.tuning_stolen_pct,
         selective_tuning_stolen_pct=selective.tuning_stolen_pct,
         measuring_stolen_pct=measuring_stolen_pct,
+        shared_cache_gb_s=interleave.rate_stats(
+            [rate for each in measured for rate in each.shared_cache_gb_s]
+        ),
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,
@@ -177,7 +183,8 @@ def _measure(
     )
     error = max(variants.relative_error(name) for name in libraries)
     samples_s = variants.measured(options.rounds_each)
-    return Measured(samples_s, error, variants.options.copies, variants.kernels_measured())
+    copies, rates_gb_s = variants.options.copies, variants.shared_cache_gb_s
+    return Measured(samples_s, error, copies, variants.kernels_measured(), rates_gb_s)
 
 
 def _achieved_pct(measured: Measured) -> float:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fewtune.artifacts import LatencyStats, RatioStats
+from fewtune.artifacts import LatencyStats, Spread
 
 # onnxruntime's and TVM's threads spin for a while after a call; the next variant waits it out.
 _SETTLE_S = 0.02
@@ -188,12 +188,20 @@ def latency_stats(samples_s: list[float]) -> LatencyStats:
     )
 
 
-def ratio_stats(slower_s: list[float], faster_s: list[float]) -> RatioStats:
+def ratio_stats(slower_s: list[float], faster_s: list[float]) -> Spread:
     """How many times faster the second is, round by round over the rounds both were in."""
     shared = min(len(slower_s), len(faster_s))
-    ratios = np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared])
-    low, middle, high = np.percentile(ratios, [10, 50, 90])
-    return RatioStats(median=float(middle), p10=float(low), p90=float(high))
+    return _spread(np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared]))
+
+
+def rate_stats(rates: list[float]) -> Spread | None:
+    """Summarise rates, one a round; None where there are none."""
+    return _spread(rates) if rates else None
+
+
+def _spread(values: Sequence[float] | np.ndarray) -> Spread:
+    low, middle, high = np.percentile(values, [10, 50, 90])
+    return Spread(median=float(middle), p10=float(low), p90=float(high))
 
 
 def achieved_pct(baseline_s: list[float], variant_s: list[float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison
-from fewtune.report import comparisons_markdown, conditions_text
+from fewtune.report import comparisons_markdown, conditions_text, spread_text
 from fewtune.steps import steps_markdown
 from fewtune.table import MISSING, Table, number, percent
 
@@ -141,6 +141,12 @@ def _peak_text(report: BenchmarkReport) -> str:
         lines.append(
             f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
             "into the caches, or is only read, may move faster."
+        )
+    if report.shared_cache_gb_s is not None:
+        lines.append(
+            f"The cores' shared cache moved {spread_text(report.shared_cache_gb_s)} GB/s "
+            "[p10 - p90] in these rounds (triad): where that is low, other guests of the host "
+            "fill it."
         )
     if report.kernels_ms and report.outside_tuned_pct is not None:
         whole_ms = report.variants["tuned"].median_ms

@@ -16,6 +16,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.affinity import apart_from_the_pool
 from fewtune.machine import device_of, has_own_device
 from fewtune.schedule.blocks import CpuTraits
+from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_runtime import build, set_threads, tvm
 
 # A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
@@ -161,6 +162,38 @@ class MultiplyAdd:
         return _fastest_s(self._built, self._device, self._arguments, repeats)
 
 
+class Triad:
+    """STREAM's triad, built for a CPU.
+
+    Parameters
+    ----------
+    target : Target
+    threads : int
+        TVM's pool must have as many.
+    whole_bytes : int
+        Of its three buffers together; no fewer than fill a vector a thread.
+
+    Attributes
+    ----------
+    moved_bytes : int
+        That one call reads and writes.
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int, whole_bytes: int) -> None:
+        lanes = CpuTraits.of(target).lanes("float32")
+        vectors = max(1, whole_bytes // (_STREAM_BUFFERS * FLOAT32_BYTES * threads * lanes))
+        self._shape = (threads, vectors * lanes)
+        self.moved_bytes = _STREAM_BUFFERS * FLOAT32_BYTES * threads * vectors * lanes
+        self.built = build(triad_kernel(threads, lanes, vectors), target)
+        self._device = device_of(target)
+
+    def buffers(self) -> list[Any]:
+        """Memory for it, new."""
+        # Written to, or every page would be the one page of zeros.
+        ones = np.ones(self._shape, "float32")
+        return [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
+
+
 @dataclass(frozen=True)
 class Peak:
     """What a machine reached.
@@ -193,22 +226,17 @@ class PeakMeter:
 
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
         set_threads(threads)
-        lanes = CpuTraits.of(target).lanes("float32")
-        vectors = _STREAM_BYTES // (_STREAM_BUFFERS * 4 * threads * lanes)
-        self._shape = (threads, vectors * lanes)
         self._device = device_of(target)
         self._multiply_add = MultiplyAdd(target, threads)
-        self._triad = build(triad_kernel(threads, lanes, vectors), target)
+        self._triad = Triad(target, threads, _STREAM_BYTES)
 
     def measure(self) -> Peak:
         """Measure for about a third of a second; the fastest call counts."""
-        # Written to, or every page would be the one page of zeros.
-        ones = np.ones(self._shape, "float32")
-        buffers = [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
+        buffers = self._triad.buffers()
         with apart_from_the_pool():
             call_s = self._multiply_add.fastest_s(_REPEATS)
-            stream_s = _fastest_s(self._triad, self._device, buffers, _STREAM_REPEATS)
-        moved_bytes = _STREAM_BUFFERS * ones.nbytes
+            stream_s = _fastest_s(self._triad.built, self._device, buffers, _STREAM_REPEATS)
+        moved_bytes = self._triad.moved_bytes
         return Peak(self._multiply_add.flops / call_s / 1e9, moved_bytes / stream_s / 1e9)
 
 

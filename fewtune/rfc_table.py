@@ -29,6 +29,7 @@ _FIGURES = (
     "full_tuning_stolen_pct",
     "selective_tuning_stolen_pct",
     "measuring_stolen_pct",
+    "shared_cache_gb_s",
     "full_trials",
     "selective_trials",
     "max_relative_error",

@@ -19,7 +19,13 @@ from fewtune.machine import target_from_json
 from fewtune.predictor import chosen_digest
 from fewtune.schedule.program import sampling
 from fewtune.schedule.transfer import Donation
-from fewtune.share_report import finals_of, share_curve, share_rounds, task_line
+from fewtune.share_report import (
+    finals_of,
+    finals_shared_cache_gb_s,
+    share_curve,
+    share_rounds,
+    task_line,
+)
 from fewtune.task.extract import Task
 from fewtune.tuning.archive import log_info, require_own
 from fewtune.tuning.caches import MEASURING
@@ -140,6 +146,7 @@ def share_schedules(
         rounds=share_rounds(state, events),
         finals=finals,
         finals_note=finals_note,
+        finals_shared_cache_gb_s=finals_shared_cache_gb_s(events),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),

@@ -18,20 +18,21 @@ from fewtune.tuning import sharing, siblings
 from fewtune.tuning.finals import Final
 from fewtune.tuning.in_model import REFINEMENT
 from fewtune.tuning.log import Trial
-from fewtune.tuning.measure import Outcome, Phases
-from fewtune.tuning.sharing import Taker
+from fewtune.tuning.outcome import Outcome, Phases
+from fewtune.tuning.rounds import FIRST, SECOND
+from fewtune.tuning.sharing import KNOWN, Taker
 from fewtune.tuning.state import RunState
 from fewtune.tuning.task_state import TaskState
 
 _DUELS, _FINALS = "duels", "finals in the model"
 _RULES = {
-    sharing.KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
+    KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
-    sharing.FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
+    FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
     "best is measured and those that are rated best; tasks below "
     f"{sharing.DOUBTFUL:.0%} of the throughput of the best similar task have their default "
     "schedule measured too",
-    sharing.SECOND: f"tasks below {siblings.NEAR:.0%} of the throughput of the best similar task, "
+    SECOND: f"tasks below {siblings.NEAR:.0%} of the throughput of the best similar task, "
     "where it matters, ask those of their kind that reached it; below "
     f"{siblings.FAR:.0%} also the next most similar representatives",
     REFINEMENT: "small batches where the model gains most, until one promises less than "
@@ -79,7 +80,7 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     return SharedTask(
         task=name,
         donors=taker.first,
-        second_donors=asked if any(e["round"] == sharing.SECOND for e in rounds) else [],
+        second_donors=asked if any(e["round"] == SECOND for e in rounds) else [],
         donor=donor,
         donor_rank=rank,
         status=status,
@@ -113,7 +114,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     names = [
         name
         for name in _RULES
-        if (taken or name != sharing.KNOWN)
+        if (taken or name != KNOWN)
         and (held is not None or name != _FINALS)
         and (duels or name != _DUELS)
     ]
@@ -136,9 +137,9 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     for event in events:
         if event["kind"] == "phases":
             # Default schedules belong to what they were measured for.
-            spent[event.get("round", sharing.FIRST)].add(Phases(**event["phases"]))
+            spent[event.get("round", FIRST)].add(Phases(**event["phases"]))
     if taken:
-        touched[sharing.KNOWN] = taken
+        touched[KNOWN] = taken
     if held is not None:
         spent[_FINALS].add(Phases(**held["phases"]))
         touched[_FINALS] = set(held["finals"])
@@ -176,6 +177,11 @@ def finals_of(state: RunState, events: list[dict[str, Any]]) -> tuple[list[Model
             )
         )
     return lines, held["note"]
+
+
+def finals_shared_cache_gb_s(events: list[dict[str, Any]]) -> list[float]:
+    """What the shared cache moved before and after each process's finals."""
+    return (_held(events) or {}).get("shared_cache_gb_s", [])
 
 
 def _held(events: list[dict[str, Any]]) -> dict[str, Any] | None:

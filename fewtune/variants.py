@@ -18,8 +18,11 @@ from fewtune.kernel_turns import KernelSamples, kernels_in_turns
 from fewtune.machine import target_from_json
 from fewtune.model import reference
 from fewtune.model.relax_import import REFERENCE, read_lowered
+from fewtune.shared_cache import shared_cache
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_runtime import set_threads
+
+_SHARED_CACHE = "shared cache"
 
 
 class BenchmarkOptions(BaseModel):
@@ -60,6 +63,8 @@ class Variants:
     ----------
     options : BenchmarkOptions
         With as many copies as there are.
+    shared_cache_gb_s : list of float
+        What the shared cache moved, a figure a round that was measured; none where that is unknown.
     """
 
     def __init__(
@@ -101,9 +106,13 @@ class Variants:
         }
         self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
         self._expected = sessions[0].run(feeds)
+        self._shared_cache = shared_cache(target, fingerprint.threads)
+        self.shared_cache_gb_s: list[float] = []
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
+
+        The shared cache has its turn, too (`shared_cache_gb_s`).
 
         While a library runs, this thread keeps off the cores of TVM's other threads, which are
         bound to theirs: where it does not, every other process of a comparison had both on one core
@@ -119,10 +128,16 @@ class Variants:
             name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }
+        cache = self._shared_cache
+        if cache is not None:
+            placed[_SHARED_CACHE] = [partial(_on, apart, cache.run)]
         try:
-            return interleave.interleave(placed, rounds, for_scale=untuned, together=tuned)
+            samples = interleave.interleave(placed, rounds, for_scale=untuned, together=tuned)
         finally:
             os.sched_setaffinity(0, roaming)
+        if cache is not None:
+            self.shared_cache_gb_s += [cache.rate_gb_s(s) for s in samples.pop(_SHARED_CACHE)]
+        return samples
 
     def kernels_measured(self) -> dict[str, KernelSamples]:
         """What each kernel of every library takes where the model calls it, libraries in turns."""

@@ -199,7 +199,7 @@ def _show_results(root: Path, models: Sequence[str] | None) -> None:
     if len(comparisons) > 1:
         tables.comparison_table(comparisons).print()
         print()
-    for line in [*tables.results_conditions(found), *tables.stolen_lines(comparisons)]:
+    for line in [*tables.results_conditions(found), *tables.machine_lines(comparisons)]:
         print(line)
     places = Places(root)
     print("\nFiles:")

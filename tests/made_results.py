@@ -15,7 +15,7 @@ from fewtune.artifacts import (
     KernelRow,
     LatencyStats,
     Metrics,
-    RatioStats,
+    Spread,
 )
 from fewtune.stock import StockResult
 
@@ -65,8 +65,8 @@ def benchmark(
             "tuned": latency(latency_ms),
             "onnxruntime": latency(45.0),
         },
-        speedup_over_untuned=RatioStats(median=8000 / latency_ms, p10=100, p90=200),
-        speedup_over_onnxruntime=RatioStats(median=45 / latency_ms, p10=0.8, p90=1.2),
+        speedup_over_untuned=Spread(median=8000 / latency_ms, p10=100, p90=200),
+        speedup_over_onnxruntime=Spread(median=45 / latency_ms, p10=0.8, p90=1.2),
         max_relative_error=2.5e-6,
         kernels=[
             KernelRow(
@@ -96,6 +96,7 @@ def benchmark(
         model_gflops=150.0,
         peak_gflops=225.0,
         memory_gb_s=20.0,
+        shared_cache_gb_s=Spread(median=60.0, p10=25.0, p90=61.0),
         conditions=conditions(device),
     )
 

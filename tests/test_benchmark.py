@@ -60,6 +60,7 @@ def benchmarked() -> tuple[BenchmarkReport, Path]:
             representatives=[refined()],
             rounds=[],
             finals=[final("one", 1), final("other", 2)],
+            finals_shared_cache_gb_s=[61.0, 25.4],
             trials=0,
             sharing_s=0.0,
             stopped_by="nothing_to_tune",
@@ -80,6 +81,8 @@ def test_figures_follow_from_what_was_measured() -> None:
     assert report.model_gflops == pytest.approx(flops / tuned_s / 1e9)
     assert report.peak_gflops is not None
     assert report.memory_gb_s is not None
+    assert report.shared_cache_gb_s is not None
+    assert 0 < report.shared_cache_gb_s.p10 <= report.shared_cache_gb_s.median
     # A model of such small kernels is far from what the machine can do.
     assert 0 < report.model_gflops < report.peak_gflops
     assert report.peak_pct == pytest.approx(100 * report.model_gflops / report.peak_gflops)
@@ -104,6 +107,7 @@ def test_the_report_says_how_finals_ended() -> None:
     report, directory = benchmarked()
     (remark,) = [text for text in report.remarks if "contested" in text]
     assert remark.startswith("1 of 2 contested tasks have the schedule that was the fastest")
+    assert remark.endswith("; the cores' shared cache moved 25.4 to 61.0 GB/s meanwhile")
     assert f"- {remark}\n" in (directory / "report.md").read_text()
 
 
@@ -126,7 +130,13 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
         "onnxruntime": 2,
     }
     assert variants.options.copies == 2
-    assert [len(taken) for taken in variants.measured(3).values()] == [3, 3, 3]
+    assert {name: len(taken) for name, taken in variants.measured(3).items()} == {
+        "untuned": 3,
+        "tuned": 3,
+        "onnxruntime": 3,
+    }
+    # A figure a round, of what has its turn beside them.
+    assert len(variants.shared_cache_gb_s) == 3
 
 
 def test_libraries_run_off_the_cores_of_the_pool_and_onnxruntime_where_it_likes() -> None:
@@ -156,6 +166,7 @@ def test_metrics_hold_the_same_figures() -> None:
     report, directory = benchmarked()
     metrics = Metrics.read(directory)
     assert metrics.peak_pct == report.peak_pct
+    assert metrics.shared_cache_gb_s == report.shared_cache_gb_s.median
     assert metrics.outside_tuned_pct == pytest.approx(100 * (1 - report.tuned_share))
     assert "gb_s,peak_pct" in (directory / "kernels.csv").read_text().splitlines()[0]
     assert "of the machine's measured peak" in (directory / "report.md").read_text()
@@ -180,6 +191,7 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     first, second = comparison.achieved_perf_by_process_pct
     assert min(first, second) <= comparison.achieved_perf_pct <= max(first, second)
     assert comparison.achieved_perf_p10_pct <= min(first, second)
+    assert comparison.shared_cache_gb_s is not None
     conditions = comparison.conditions
     assert (conditions.rounds, conditions.copies, conditions.processes) == (6, 2, 2)
     # Every kernel stands in both libraries; what only gives a tensor another shape is none.

@@ -25,7 +25,8 @@ from fewtune.tuning.feed import Building, building
 from fewtune.tuning.handle import Built
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, best_trials
-from fewtune.tuning.measure import Outcome, Phases, Specs
+from fewtune.tuning.measure import Specs
+from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.patience import Patience
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.run import journal_header, run_session, stands_for

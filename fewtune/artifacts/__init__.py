@@ -23,7 +23,7 @@ from fewtune.artifacts.results import (
     KernelRow,
     LatencyStats,
     Metrics,
-    RatioStats,
+    Spread,
 )
 from fewtune.artifacts.selection import BankDonor, Cluster, Selection, SelectionTiming
 from fewtune.artifacts.tuning import (
@@ -61,7 +61,6 @@ __all__ = [
     "Metrics",
     "ModelFinal",
     "Part",
-    "RatioStats",
     "Selection",
     "SelectionTiming",
     "ShareReport",
@@ -69,6 +68,7 @@ __all__ = [
     "ShareStatus",
     "SharedTask",
     "Skeleton",
+    "Spread",
     "TaskInfo",
     "TaskTable",
     "TensorSpec",

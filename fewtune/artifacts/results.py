@@ -47,8 +47,8 @@ class LatencyStats(Part):
     rounds: int
 
 
-class RatioStats(Part):
-    """Ratio of two variants' latencies, taken round by round."""
+class Spread(Part):
+    """What was taken round by round: a ratio of two variants' latencies, or a rate."""
 
     median: float
     p10: float
@@ -86,8 +86,8 @@ class BenchmarkReport(Artifact):
     model: str
     strategy: str
     variants: dict[str, LatencyStats] = Field(description="untuned, tuned, onnxruntime")
-    speedup_over_untuned: RatioStats
-    speedup_over_onnxruntime: RatioStats
+    speedup_over_untuned: Spread
+    speedup_over_onnxruntime: Spread
     max_relative_error: float
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
@@ -107,6 +107,10 @@ class BenchmarkReport(Artifact):
     )
     memory_gb_s: float | None = Field(
         default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
+    )
+    shared_cache_gb_s: Spread | None = Field(
+        default=None,
+        description="what the cores' shared cache moved in the rounds (triad); null where unknown",
     )
     steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
@@ -159,6 +163,9 @@ class Metrics(Artifact):
     )
     peak_gflops: float | None = None
     peak_pct: float | None = Field(default=None, description="of the peak, over the whole model")
+    shared_cache_gb_s: float | None = Field(
+        default=None, description="what the cores' shared cache moved, median of the rounds"
+    )
     outside_tuned_pct: float | None = Field(
         default=None, description="of the kernels' time, in kernels that were not searched"
     )
@@ -217,6 +224,10 @@ class Comparison(Artifact):
     selective_tuning_stolen_pct: float | None = None
     measuring_stolen_pct: float | None = Field(
         default=None, description="of the time of these measurements"
+    )
+    shared_cache_gb_s: Spread | None = Field(
+        default=None,
+        description="what the cores' shared cache moved in the rounds (triad); null where unknown",
     )
     tasks: int
     representatives: int

@@ -23,7 +23,7 @@ from fewtune.tuning.contenders import contested, usual_axes
 from fewtune.tuning.handle import RequestFailedError, WorkerHandle, WorkerLostError
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
-from fewtune.tuning.model_run import Candidate, Contender
+from fewtune.tuning.model_run import Candidate, Contender, Runs
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm
@@ -81,6 +81,22 @@ class Final(NamedTuple):
 def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
     """What the fastest by some figures is faster than the first contender by others."""
     return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
+
+
+class Held(NamedTuple):
+    """What finals came to.
+
+    Attributes
+    ----------
+    finals : dict of Final
+        By task, where there was more than one contender.
+    shared_cache_gb_s : list of float
+        What the shared cache moved before and after the runs of each process: in one state of the
+        machine another contender may be the fastest than in the other (`fewtune.shared_cache`).
+    """
+
+    finals: dict[str, Final]
+    shared_cache_gb_s: list[float]
 
 
 @dataclass
@@ -146,14 +162,14 @@ class Finals:
             If it cannot be compiled, or run.
         """
         contenders = {name: [trial] for name, trial in best.items()}
-        (samples,) = self._run(contenders, measurer, measurer.pool.handles[:1], _WEIGHING_S)
+        (runs,) = self._run(contenders, measurer, measurer.pool.handles[:1], _WEIGHING_S)
         return {
-            task.info.name: statistics.median(samples[task.info.workload][0])
+            task.info.name: statistics.median(runs.samples[task.info.workload][0])
             for task in self.tasks
-            if task.info.name in best and task.info.workload in samples
+            if task.info.name in best and task.info.workload in runs.samples
         }
 
-    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> dict[str, Final]:
+    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> Held:
         """Measure the contenders in the model.
 
         Parameters
@@ -165,8 +181,7 @@ class Finals:
 
         Returns
         -------
-        finals : dict of Final
-            By task, where there was more than one contender.
+        held : Held
 
         Raises
         ------
@@ -174,14 +189,16 @@ class Finals:
             If it cannot be compiled, or run.
         """
         processes = self._run(contenders, measurer, measurer.pool.handles)
-        return {
+        finals = {
             task.info.name: Final.of(
                 [trial.key for trial in contenders[task.info.name]],
-                [samples[task.info.workload] for samples in processes],
+                [runs.samples[task.info.workload] for runs in processes],
             )
             for task in self.tasks
-            if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in processes[0]
+            if len(contenders.get(task.info.name, [])) > 1
+            and task.info.workload in processes[0].samples
         }
+        return Held(finals, [rate for runs in processes for rate in runs.shared_cache_gb_s])
 
     def _run(
         self,
@@ -189,8 +206,8 @@ class Finals:
         measurer: Measurer,
         handles: Sequence[WorkerHandle],
         *runs_s: float,
-    ) -> list[dict[str, list[list[float]]]]:
-        """Samples by workload and contender, of each of some workers."""
+    ) -> list[Runs]:
+        """What each of some workers measured, one after the other."""
         pool, phases = measurer.pool, measurer.phases
         called = {site.workload for site in self.skeleton.sites}
         candidates: dict[str, list[Candidate]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fewtune.artifacts import TaskInfo
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.tuning.caches import buffer_bytes, outgrow, own_caches_bytes
-from fewtune.tuning.finals import Final, Finals
+from fewtune.tuning.finals import Finals, Held
 from fewtune.tuning.handle import RequestFailedError, WorkerLostError
 from fewtune.tuning.log import Trial
 from fewtune.tuning.session import Session
@@ -106,16 +106,16 @@ class InModel:
         session.progress.say(
             f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
         )
-        held: dict[str, Final] = {}
-        note = ""
+        held, note = Held({}, []), ""
         try:
             held = self._finals.hold(contenders, session.measurer)
         except (WorkerLostError, RequestFailedError) as fault:
             note = f"no finals in the model: {_line(fault)}"
             session.progress.say(note)
-        finals = {name: final._asdict() for name, final in held.items()}
-        session.note({"kind": "in_model", "finals": finals, "note": note, **session.spent()})
-        return bool(held)
+        finals = {name: final._asdict() for name, final in held.finals.items()}
+        told = {"finals": finals, "note": note, "shared_cache_gb_s": held.shared_cache_gb_s}
+        session.note({"kind": "in_model", **told, **session.spent()})
+        return bool(held.finals)
 
 
 def _line(fault: Exception) -> str:

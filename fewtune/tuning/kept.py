@@ -12,7 +12,7 @@ from fewtune.tuning.handle import Built
 from fewtune.tuning.neighbours import parted
 
 # Builds of a task that live on: as many as meet in finals.
-MOST_KEPT = 6
+MOST_KEPT = 4
 
 
 class _Build(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewtune.tuning.measure import Outcome
+from fewtune.tuning.outcome import Outcome
 from fewtune.tvm_runtime import ms, tvm
 
 WORKLOADS = "database_workload.json"

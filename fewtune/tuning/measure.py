@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from fewtune.tuning.buffers import Specs
 from fewtune.tuning.feed import Building, Feed, building
 from fewtune.tuning.handle import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
@@ -20,58 +20,6 @@ from fewtune.tvm_runtime import ms, tvm
 # Of a duel; and how many of them one worker has before the next one's turn.
 _ROUNDS, _ROUND_S = 6, 0.001
 _ROUNDS_A_VISIT = 2
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one candidate: its times, or the cause of its failure."""
-
-    run_s: list[float] | None
-    cause: str | None = None
-    message: str = ""
-
-    @staticmethod
-    def failed(failure: Failure) -> Outcome:
-        """The outcome of a candidate that was not measured."""
-        return Outcome(None, failure.cause, failure.message)
-
-    @property
-    def median_s(self) -> float:
-        """Median seconds of one call; infinite for a failed candidate."""
-        return statistics.median(self.run_s) if self.run_s else float("inf")
-
-
-@dataclass
-class Phases:
-    """Wall-clock seconds by phase."""
-
-    search_s: float = 0.0
-    build_s: float = 0.0
-    run_s: float = 0.0
-    model_update_s: float = 0.0
-
-    def total_s(self) -> float:
-        return self.search_s + self.build_s + self.run_s + self.model_update_s
-
-    def add(self, other: Phases) -> None:
-        for name in vars(self):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def times(self, part: float) -> Phases:
-        """A part of each."""
-        return Phases(**{name: part * value for name, value in vars(self).items()})
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the seconds of a block to one phase."""
-        began_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - began_s)
-
-    def as_json(self) -> dict[str, float]:
-        return {name: round(value, 4) for name, value in vars(self).items()}
 
 
 def module_specs(module: tvm.IRModule) -> Specs:

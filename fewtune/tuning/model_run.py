@@ -24,7 +24,9 @@ from fewtune.artifacts import CallSite, Skeleton
 from fewtune.machine import device_of
 from fewtune.model.reference import random_inputs
 from fewtune.model.skeleton import build_skeleton, site_function
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.default import default_schedule
+from fewtune.shared_cache import shared_cache
 from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.log import Trial, replay
 from fewtune.tuning.neighbours import charged, followers
@@ -57,6 +59,22 @@ class Candidate(NamedTuple):
             return replay(module, Trial(self.key, None, None), target).mod
         schedule = default_schedule(module, target)
         return module if schedule is None else schedule.mod
+
+
+class Runs(NamedTuple):
+    """What the runs of a model told.
+
+    Attributes
+    ----------
+    samples : dict of list of list of float
+        By workload and contender, a figure a run: seconds of all its calls, and what calls
+        after it took for its sake beyond what they usually do.
+    shared_cache_gb_s : list of float
+        What the shared cache moved before the runs, and after them; none where that is unknown.
+    """
+
+    samples: dict[str, list[list[float]]]
+    shared_cache_gb_s: list[float]
 
 
 class Contender(NamedTuple):
@@ -157,6 +175,7 @@ class ModelRun:
         self._contenders = contenders
         self._lend = lend
         self._device = device_of(target)
+        self._shared_cache = shared_cache(target, CpuTraits.of(target).threads)
         paths = {one.library for each in contenders.values() for one in each}
         self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
         self._picked = dict.fromkeys(contenders, 0)
@@ -172,7 +191,7 @@ class ModelRun:
         arrays = random_inputs(skeleton.inputs, _SEED)
         self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
 
-    def measure(self, runs_s: float = _RUNS_S) -> dict[str, list[list[float]]]:
+    def measure(self, runs_s: float = _RUNS_S) -> Runs:
         """Run the model until every contender has its samples.
 
         Parameters
@@ -182,9 +201,7 @@ class ModelRun:
 
         Returns
         -------
-        samples : dict of list of list of float
-            By workload and contender, a figure a run: seconds of all its calls, and what calls
-            after it took for its sake beyond what they usually do.
+        runs : Runs
         """
         touched = self._find_touched()
         latency_s = min(self._run() for _ in range(_WARM_UPS))
@@ -194,12 +211,20 @@ class ModelRun:
         counts = {name: len(each) for name, each in self._contenders.items()}
         picked = list(picks(counts, count * most, _SEED))
         times_s = np.empty((len(picked), len(self._workloads)))
+        rates_gb_s: list[float] = []
         with apart_from_the_pool():
+            self._look_at_the_shared_cache(rates_gb_s)
             for run, standing in enumerate(picked):
                 self._picked.update(standing)
                 self._run()
                 times_s[run] = self._spent_ns
-        return charged(times_s / 1e9, self._workloads, picked, followers(touched))
+            self._look_at_the_shared_cache(rates_gb_s)
+        samples = charged(times_s / 1e9, self._workloads, picked, followers(touched))
+        return Runs(samples, rates_gb_s)
+
+    def _look_at_the_shared_cache(self, rates_gb_s: list[float]) -> None:
+        if self._shared_cache is not None:
+            rates_gb_s.append(self._shared_cache.now_gb_s())
 
     def _find_touched(self) -> list[tuple[list[int], list[int]]]:
         """Run once to see what memory each call reads, and what it writes."""

@@ -114,7 +114,7 @@ class ShareOptions(BaseModel):
         "where the model gains most",
     )
     least_gain: float = Field(
-        default=0.0005,
+        default=0.0003,
         ge=0,
         lt=1,
         description="end the refinement when its next batch promises less than this part of the "
@@ -124,7 +124,7 @@ class ShareOptions(BaseModel):
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
     )
     finals: int = Field(
-        default=6,
+        default=4,
         ge=0,
         le=100,
         description="schedules that each heavy task sends into finals in the model; 0 or 1: none "

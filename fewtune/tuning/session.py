@@ -24,8 +24,9 @@ from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, trace_key
-from fewtune.tuning.measure import Measurer, Outcome, Phases
+from fewtune.tuning.measure import Measurer
 from fewtune.tuning.options import TuneOptions
+from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.patience import Patience
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress

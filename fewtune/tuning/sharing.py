@@ -18,38 +18,33 @@ that cannot be, are measured again, in turns (`fewtune.tuning.duels`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
 from fewtune.tuning.contenders import MOST_IN_DUEL, contenders_of
-from fewtune.tuning.feed import Building
 from fewtune.tuning.finals import Finals
-from fewtune.tuning.handle import Built, Failure
 from fewtune.tuning.in_model import InModel
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
-from fewtune.tuning.offers import Offers, offers_for
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
+from fewtune.tuning.rounds import FIRST, SECOND, Rounds
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings, whom_to_ask
 from fewtune.tuning.strategies import Explorer, Knowledge
 from fewtune.tuning.task_state import Earlier, TaskState
-from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
 
-KNOWN, FIRST, SECOND = "known", "first donors", "second donors"
+KNOWN = "known"
 # Schedules that each of these gives.
 _FROM_EACH = 2
 # Below this part of the throughput of the best similar task, the default schedule may be better.
 DOUBTFUL = 0.9
-# Candidates of several tasks are built together, so that no worker waits for the other.
-_MODULES_A_BATCH = 16
 # From this many times a task's throughput on, it tries what a task of its kind found.
 BETTER = 1.05
 # Few candidates of a task at a time, so that what is left goes where the model gains most; several
@@ -69,17 +64,6 @@ class Known(NamedTuple):
 
     donor: str
     latency_ms: float
-
-
-class _Opening(NamedTuple):
-    """What is measured of one task next."""
-
-    state: TaskState
-    offers: Offers
-
-    @property
-    def turn(self) -> Turn:
-        return Turn(self.state, [offer.proposal for offer in self.offers.likeliest])
 
 
 class Sharing(Session):
@@ -150,14 +134,10 @@ class Sharing(Session):
         self._teach = teach
         self.sharing = sharing
         self._in_model = InModel(finals, self)
-        self._rounds: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
-        self._shared_trials = 0
+        self._rounds = Rounds(self, sharing, self._given, for_finals=self._in_model.can_be_asked)
         self._asked: dict[str, list[str]] | None = None
         self._made: dict[tuple[str, str], Donation] = {}
         for event in journal.events:
-            if event["kind"] == "batch" and event.get("round"):
-                self._rounds[event["round"]].add(event["task"])
-                self._shared_trials += len(event["trials"])
             if event["kind"] == "ask":
                 self._asked = event["donors"]
 
@@ -165,7 +145,7 @@ class Sharing(Session):
     def total_trials(self) -> int:
         """Trials the budget allows: those of sharing itself, and the refinement's."""
         searched = sum(state.taken is None for state in self._takers())
-        return self._shared_trials + self.sharing.refine_trials * searched
+        return self._rounds.trials + self.sharing.refine_trials * searched
 
     def begin(self) -> None:
         """Measure what donors give, and defaults and other donors where that serves badly."""
@@ -174,7 +154,7 @@ class Sharing(Session):
         if rest:
             with self.measurer.phases.timed("model_update_s"):
                 self._teach(self.knowledge, lambda name: self.space_of(self.state.tasks[name]))
-        self._open(FIRST, {name: self.takers[name].first for name in rest})
+        self._rounds.open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
             # Noted, since the refinement moves what tasks are behind of.
@@ -182,7 +162,7 @@ class Sharing(Session):
             is_worth_it = self.patience.is_worth_it
             self._asked = whom_to_ask(self._takers(), second, self.rates(), is_worth_it)
             self.note({"kind": "ask", "donors": self._asked})
-        self._open(SECOND, self._asked)
+        self._rounds.open(SECOND, self._asked)
         if self.sharing.refine_trials:
             self._in_model.weigh()
 
@@ -242,7 +222,7 @@ class Sharing(Session):
         taken = 0
         for name, known in self._known.items():
             state = self.state.tasks[name]
-            if state.taken is not None or state.crashed or name in self._rounds[FIRST]:
+            if state.taken is not None or state.crashed or self._rounds.has_had(FIRST, name):
                 continue
             self.announce(state)
             with self.measurer.phases.timed("search_s"):
@@ -256,76 +236,3 @@ class Sharing(Session):
         if taken:
             self.note({"kind": "phases", "round": KNOWN, **self.spent()})
             self.progress.say(f"{taken} of {len(self.takers)} tasks are known from the bank")
-
-    def _open(self, name: str, donors: dict[str, list[str]]) -> None:
-        """One round of sharing, given each task's donors; several tasks are measured together."""
-        states = [self.state.tasks[task] for task in donors if task not in self._rounds[name]]
-        waiting = iter([state for state in states if not state.crashed])
-        while self._batch_of(name, waiting, donors):
-            pass
-
-    def _batch_of(
-        self, name: str, waiting: Iterator[TaskState], donors: dict[str, list[str]]
-    ) -> bool:
-        """Measure what the next few tasks take, if there are any."""
-        batch: list[_Opening] = []
-        with self.measurer.building() as modules:
-            for state in waiting:
-                self.announce(state)
-                with self.measurer.phases.timed("search_s"):
-                    batch.append(self._opening(name, state, donors[state.task.info.name]))
-                    modules.add(batch[-1].turn.modules)
-                if len(modules) >= _MODULES_A_BATCH:
-                    break
-            if batch:
-                self._measure(name, batch, modules)
-        return bool(batch)
-
-    def _opening(self, name: str, state: TaskState, donors: list[str]) -> _Opening:
-        offers = offers_for(
-            self.search_of(state),
-            [(donor, self._given(donor)) for donor in donors],
-            self.sharing,
-            state.task.info,
-            draws=name == FIRST,
-            for_finals=name == FIRST and self._in_model.can_be_asked,
-        )
-        return _Opening(state, offers)
-
-    def _measure(
-        self, name: str, batch: list[_Opening], modules: Building[Built | Failure]
-    ) -> None:
-        """Measure a batch and note it; then learn from it, each task for itself."""
-        turns = [opening.turn for opening in batch]
-        measured = measure_together(self.measurer, turns, modules)
-        parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
-        for opening, turn, outcomes, spent in zip(batch, turns, measured, parts, strict=True):
-            self._note_round(name, opening, turn.trials(outcomes), spent)
-        for turn, outcomes in zip(turns, measured, strict=True):
-            # A crash while features are extracted is to be laid to the right task.
-            self.announce(turn.state)
-            with self.measurer.phases.timed("model_update_s"):
-                times_s = [outcome.median_s for outcome in outcomes]
-                self.search_of(turn.state).learn(turn.proposals, times_s)
-            self.show(turn.state, phase="share" if name == FIRST else "share again")
-
-    def _note_round(
-        self, name: str, opening: _Opening, trials: list[Trial], spent: dict[str, Any]
-    ) -> None:
-        likeliest = opening.offers.likeliest
-        task = opening.state.task.info.name
-        self._rounds[name].add(task)
-        self._shared_trials += len(trials)
-        self.note(
-            {
-                "kind": "batch",
-                "task": task,
-                "round": name,
-                "donors": [offer.donor for offer in likeliest],
-                "ranks": [offer.rank for offer in likeliest],
-                "offered": opening.offers.offered,
-                "reasons": opening.offers.reasons,
-                **spent,
-                "trials": [trial.as_json() for trial in trials],
-            }
-        )

@@ -8,7 +8,7 @@ from fewtune.artifacts import CurvePoint
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.log import Trial
-from fewtune.tuning.measure import Phases
+from fewtune.tuning.outcome import Phases
 from fewtune.tuning.progress import Snapshot
 from fewtune.tuning.task_state import Earlier, TaskState
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from fewtune.tuning.feed import Building
 from fewtune.tuning.handle import Built, Failure
 from fewtune.tuning.log import Trial
-from fewtune.tuning.measure import Measurer, Outcome, Phases, module_specs
+from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.strategies import Proposal
 from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm

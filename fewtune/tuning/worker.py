@@ -18,7 +18,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fewtune.machine import target_from_json
 from fewtune.tuning.calibration import Measured
@@ -27,6 +27,9 @@ from fewtune.tuning.compiling import argument_shapes, as_in_model, without_check
 from fewtune.tuning.rewrite import parted_axis
 from fewtune.tuning.timer import BuiltKernel, Race, Timer
 from fewtune.tvm_runtime import build, tvm
+
+if TYPE_CHECKING:
+    from fewtune.tuning.model_run import Runs
 
 
 class Worker:
@@ -93,7 +96,7 @@ class Worker:
         skeleton = Skeleton.model_validate_json(skeleton_json)
         self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
 
-    def run_model(self, *runs_s: float) -> dict[str, list[list[float]]]:
+    def run_model(self, *runs_s: float) -> Runs:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
         return self._model.measure(*runs_s)
 
