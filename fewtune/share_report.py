@@ -19,7 +19,7 @@ from fewtune.tuning.finals import Final
 from fewtune.tuning.in_model import REFINEMENT
 from fewtune.tuning.log import Trial
 from fewtune.tuning.outcome import Outcome, Phases
-from fewtune.tuning.rounds import FIRST, SECOND
+from fewtune.tuning.rounds import BEFORE_FINALS, FIRST, SECOND
 from fewtune.tuning.sharing import KNOWN, Taker
 from fewtune.tuning.state import RunState
 from fewtune.tuning.task_state import TaskState
@@ -38,6 +38,8 @@ _RULES = {
     REFINEMENT: "small batches where the model gains most, until one promises less than "
     "share_schedules.least_gain of its latency; representatives, too, go on from what they have; "
     "before them the model is run, for what tasks take there",
+    BEFORE_FINALS: "tasks that take enough of the model's time, and whose fastest parts another "
+    "axis among the threads than their neighbours do, have the fastest measured cut as these are",
     _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
     "the race is slower here than the winner of the duel",
@@ -116,6 +118,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         for name in _RULES
         if (taken or name != KNOWN)
         and (held is not None or name != _FINALS)
+        and (any(e.get("round") == name for e in events) or name != BEFORE_FINALS)
         and (duels or name != _DUELS)
     ]
     spent, gained_s = {name: Phases() for name in names}, dict.fromkeys(names, 0.0)

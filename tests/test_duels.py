@@ -14,6 +14,7 @@ from fewtune.tuning.handle import Built, Failure
 from fewtune.tuning.kept import MOST_KEPT, Kept
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.tuning.neighbours import parted
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.state import RunState
 from fewtune.tuning.strategies import Proposal
@@ -61,14 +62,14 @@ def test_the_fastest_builds_of_each_task_are_kept() -> None:
     assert (kept.numbers(0), kept.numbers(1)) == ([2, 7], [1])
 
 
-def test_the_fastest_of_another_parting_is_kept_beside_them() -> None:
+def test_the_fastest_two_of_another_parting_are_kept_beside_them() -> None:
     kept = Kept(most=2)
     rows, columns = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [2, 1, 1, 4]]
-    builds = [(1.0, columns), (2.0, columns), (5.0, rows), (3.0, columns), (4.0, rows)]
+    builds = [(1.0, columns), (2.0, columns), (5.0, rows), (3.0, columns), (4.0, rows), (6.0, rows)]
     for number, (time_s, tiles) in enumerate(builds):
         kept.take("conv", trace_of(number, tiles), Built(0, number, 0.1), time_s)
-    # Of three by columns and two by rows: the two fastest, and the faster one by rows.
-    assert kept.numbers(0) == [0, 1, 4]
+    # Of three by columns and three by rows: the two fastest, and the faster two by rows.
+    assert kept.numbers(0) == [0, 1, 2, 4]
 
 
 def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
@@ -77,7 +78,8 @@ def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
     workload = state.task.info.workload
     contestants = [pool.kept_build(workload, trial.key) for trial in ranked]
     kept = [each is not None for each in contestants]
-    assert kept == [place < MOST_KEPT for place in range(len(ranked))]
+    others = [each for each in ranked if parted(each.key) != parted(ranked[0].key)][:2]
+    assert kept == [place < MOST_KEPT or each in others for place, each in enumerate(ranked)]
     before = [handle.builds for handle in pool.handles]
     announced: list[TaskState] = []
     duels = [Duel(state, ranked[:4])]

@@ -116,10 +116,11 @@ def names_of(trials: list[Trial]) -> list[str]:
     return [trial.trace[0][0] for trial in trials]
 
 
-def test_where_the_fastest_parts_another_axis_one_contender_parts_the_usual_one() -> None:
+def test_where_the_fastest_parts_another_axis_some_contenders_part_the_usual_one() -> None:
     ranked = [made_trial(str(i), 1.04 + i / 100, COLUMNS) for i in range(5)]
     ranked += [made_trial("rows", 1.4, ROWS), made_trial("later", 1.45, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "2", "rows"]
+    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "rows", "later"]
+    assert names_of(contenders_in_model(ranked[:6], 0.5, 4, usual=0)) == ["0", "1", "2", "rows"]
     # Lighter tasks send fewer, down to those whose neighbours take no part worth it either.
     assert names_of(contenders_in_model(ranked, 0.007, 4, usual=0)) == ["0", "rows"]
     assert names_of(contenders_in_model(ranked, 0.003, 4, usual=0)) == ["0", "rows"]

@@ -117,7 +117,13 @@ class ShareRound(TuningStep):
     """One round of sharing."""
 
     name: Literal[
-        "known", "first donors", "second donors", "refinement", "duels", "finals in the model"
+        "known",
+        "first donors",
+        "second donors",
+        "refinement",
+        "before finals",
+        "duels",
+        "finals in the model",
     ]
     gained_ms: float
 

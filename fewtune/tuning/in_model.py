@@ -47,6 +47,11 @@ class InModel:
         """Whether the session ends with finals, unless these fail."""
         return self._finals is not None
 
+    @property
+    def is_to_decide(self) -> bool:
+        """Whether it can be asked, and was not yet."""
+        return self._finals is not None and self._decided is None
+
     def weigh(self) -> None:
         """Let the model say what tasks take of its time, which is not what they take alone.
 

@@ -13,6 +13,8 @@ from fewtune.tuning.neighbours import parted
 
 # Builds of a task that live on: as many as meet in finals.
 MOST_KEPT = 4
+# Of these, or beside them, those that part another axis than the fastest.
+_OTHERS_KEPT = 2
 
 
 class _Build(NamedTuple):
@@ -27,8 +29,8 @@ class Kept:
     Parameters
     ----------
     most : int
-        Of each task, and the fastest that parts another axis among the threads than the fastest of
-        all does, which finals in the model ask for; further ones push the slowest out.
+        Of each task, and the fastest two that part another axis among the threads than the fastest
+        of all does, which finals in the model ask for; further ones push the slowest out.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -52,9 +54,9 @@ class Kept:
         builds[key] = _Build(time_s, built, parted(key))
         ranked = sorted(builds, key=lambda each: builds[each].time_s)
         first = builds[ranked[0]].parted
-        other = next((each for each in ranked if builds[each].parted != first), None)
+        others = [each for each in ranked if builds[each].parted != first][:_OTHERS_KEPT]
         for slowest in ranked[self._most :]:
-            if slowest != other:
+            if slowest not in others:
                 del builds[slowest]
 
     def find(self, workload: str, key: str) -> Built | None:

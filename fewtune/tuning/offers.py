@@ -1,4 +1,4 @@
-"""What a task can take: its donors' schedules moved into its space, and some drawn by rule."""
+"""What a task can take: schedules moved from donors, drawn by rule, or cut anew of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.artifacts import TaskInfo
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.prior import TileKey
 from fewtune.schedule.program import Point
 from fewtune.schedule.transfer import Donation, UnfitError, fit
 from fewtune.tuning.contenders import usual_axis
 from fewtune.tuning.neighbours import parted_axis_of
 from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.reparted import reparted
 from fewtune.tuning.strategies import Explorer, Proposal
 
 # A task that nobody gives anything, and that is at least this part of the model's estimated time,
@@ -27,6 +29,8 @@ _LOOKED_AT = 256
 # From this part of the model's estimated time on, finals in the model are given a schedule that
 # parts the axis among the threads that its neighbours part.
 _WORTH_ANOTHER = 0.002
+# Cut anew are so many of the fastest schedules, and so many of all their cuts are measured.
+_REPARTED_FROM, _REPARTED_TRIALS = 3, 2
 
 
 class Offer(NamedTuple):
@@ -111,6 +115,25 @@ def offers_for(
     offers = _likeliest(search, candidates, reasons, count, wanted=wanted)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
+
+
+def reparted_offers(search: Explorer, axis: int) -> Offers:
+    """The fastest schedules of a task with another axis among the threads, those rated best.
+
+    Parameters
+    ----------
+    search : Explorer
+    axis : int
+        That is to be parted (`fewtune.tuning.reparted`).
+    """
+    threads = CpuTraits.of(search.space.target).threads
+    fastest = search.fastest(_REPARTED_FROM)
+    points = search.unknown(turned for one in fastest for turned in reparted(one, axis, threads))
+    if search.guide is not None:
+        points = search.guide.ordered(points)
+    candidates = [_Candidate(point, None, None) for point in dict.fromkeys(points)]
+    made = _made(search, candidates, Counter(), _REPARTED_TRIALS)
+    return Offers(list(islice(made, _REPARTED_TRIALS)), 0, {})
 
 
 def _moved(

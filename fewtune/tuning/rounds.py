@@ -1,21 +1,21 @@
-"""The rounds of sharing: what tasks take from donors, a few tasks measured together at a time."""
+"""The rounds of sharing: what is on offer for tasks, measured a few tasks together at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fewtune.schedule.transfer import Donation
 from fewtune.tuning.feed import Building
 from fewtune.tuning.handle import Built, Failure
 from fewtune.tuning.log import Trial
-from fewtune.tuning.offers import Offers, offers_for
-from fewtune.tuning.options import ShareOptions
+from fewtune.tuning.offers import Offers
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.tuning.together import Turn, measure_together, parted
 
-FIRST, SECOND = "first donors", "second donors"
+FIRST, SECOND, BEFORE_FINALS = "first donors", "second donors", "before finals"
+# What a person who watches sees.
+_PHASES = {FIRST: "share", SECOND: "share again", BEFORE_FINALS: "before finals"}
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 
@@ -38,24 +38,11 @@ class Rounds:
     ----------
     session : Session
         Its journal says which tasks had which round, and gets what is measured.
-    options : ShareOptions
-    given : callable
-        What a donor, by its name, has to give, best first.
-    for_finals : bool
-        Whether finals in the model are to come (`fewtune.tuning.offers`).
     """
 
-    def __init__(
-        self,
-        session: Session,
-        options: ShareOptions,
-        given: Callable[[str], list[Donation]],
-        *,
-        for_finals: bool,
-    ) -> None:
-        self._session, self._options, self._given = session, options, given
-        self._for_finals = for_finals
-        self._had: dict[str, set[str]] = {FIRST: set(), SECOND: set()}
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._had: dict[str, set[str]] = {name: set() for name in _PHASES}
         self._trials = 0
         for event in session.journal.events:
             if event["kind"] == "batch" and event.get("round"):
@@ -71,42 +58,43 @@ class Rounds:
         """Whether a round was held for a task."""
         return task in self._had[name]
 
-    def open(self, name: str, donors: dict[str, list[str]]) -> None:
-        """Hold a round, given each task's donors."""
-        tasks = self._session.state.tasks
-        states = [tasks[task] for task in donors if not self.has_had(name, task)]
+    def open(
+        self, name: str, tasks: Sequence[str], offers_of: Callable[[TaskState], Offers]
+    ) -> None:
+        """Hold a round for those of some tasks that had none of it yet.
+
+        Parameters
+        ----------
+        name : str
+        tasks : sequence of str
+        offers_of : callable
+            What of a task is to be measured.
+        """
+        states = [self._session.state.tasks[t] for t in tasks if not self.has_had(name, t)]
         waiting = iter([state for state in states if not state.crashed])
-        while self._batch_of(name, waiting, donors):
+        while self._batch_of(name, waiting, offers_of):
             pass
 
     def _batch_of(
-        self, name: str, waiting: Iterator[TaskState], donors: dict[str, list[str]]
+        self,
+        name: str,
+        waiting: Iterator[TaskState],
+        offers_of: Callable[[TaskState], Offers],
     ) -> bool:
-        """Measure what the next few tasks take, if there are any."""
+        """Measure what is on offer for the next few tasks, if there are any."""
         session = self._session
         batch: list[_Opening] = []
         with session.measurer.building() as modules:
             for state in waiting:
                 session.announce(state)
                 with session.measurer.phases.timed("search_s"):
-                    batch.append(self._opening(name, state, donors[state.task.info.name]))
+                    batch.append(_Opening(state, offers_of(state)))
                     modules.add(batch[-1].turn.modules)
                 if len(modules) >= _MODULES_A_BATCH:
                     break
             if batch:
                 self._measure(name, batch, modules)
         return bool(batch)
-
-    def _opening(self, name: str, state: TaskState, donors: list[str]) -> _Opening:
-        offers = offers_for(
-            self._session.search_of(state),
-            [(donor, self._given(donor)) for donor in donors],
-            self._options,
-            state.task.info,
-            draws=name == FIRST,
-            for_finals=name == FIRST and self._for_finals,
-        )
-        return _Opening(state, offers)
 
     def _measure(
         self, name: str, batch: list[_Opening], modules: Building[Built | Failure]
@@ -124,7 +112,7 @@ class Rounds:
             with session.measurer.phases.timed("model_update_s"):
                 times_s = [outcome.median_s for outcome in outcomes]
                 session.search_of(turn.state).learn(turn.proposals, times_s)
-            session.show(turn.state, phase="share" if name == FIRST else "share again")
+            session.show(turn.state, phase=_PHASES[name])
 
     def _note_round(
         self, name: str, opening: _Opening, trials: list[Trial], spent: dict[str, Any]

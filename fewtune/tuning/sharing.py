@@ -12,8 +12,9 @@ are far behind, the next most similar representatives.
 What is left of the budget then goes, in small batches, where the model's latency can fall most
 (`fewtune.tuning.allocate`), each search going on from what was shared, those of the representatives
 from what they were tuned to; what one task finds there, those of its kind that do worse try too.
-Last, the fastest few of each task meet in the model itself (`fewtune.tuning.finals`), or, where
-that cannot be, are measured again, in turns (`fewtune.tuning.duels`).
+Last, the fastest few of each task meet in the model itself (`fewtune.tuning.finals`), after the
+fastest was measured cut as its neighbours are, where it is not (`fewtune.tuning.reparted`); or,
+where that cannot be, they are measured again, in turns (`fewtune.tuning.duels`).
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from typing import NamedTuple
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.schedule.transfer import Donation, move
 from fewtune.task.extract import Task
-from fewtune.tuning.contenders import MOST_IN_DUEL, contenders_of
+from fewtune.tuning.contenders import MOST_IN_DUEL, contenders_of, usual_axes
 from fewtune.tuning.finals import Finals
 from fewtune.tuning.in_model import InModel
 from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial, read_trace, trace_key
+from fewtune.tuning.offers import Offers, offers_for, reparted_offers
 from fewtune.tuning.options import ShareOptions, TuneOptions
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.rounds import FIRST, SECOND, Rounds
+from fewtune.tuning.reparted import to_be_reparted
+from fewtune.tuning.rounds import BEFORE_FINALS, FIRST, SECOND, Rounds
 from fewtune.tuning.session import Session
 from fewtune.tuning.siblings import behind, siblings, whom_to_ask
 from fewtune.tuning.strategies import Explorer, Knowledge
@@ -134,7 +137,7 @@ class Sharing(Session):
         self._teach = teach
         self.sharing = sharing
         self._in_model = InModel(finals, self)
-        self._rounds = Rounds(self, sharing, self._given, for_finals=self._in_model.can_be_asked)
+        self._rounds = Rounds(self)
         self._asked: dict[str, list[str]] | None = None
         self._made: dict[tuple[str, str], Donation] = {}
         for event in journal.events:
@@ -154,7 +157,7 @@ class Sharing(Session):
         if rest:
             with self.measurer.phases.timed("model_update_s"):
                 self._teach(self.knowledge, lambda name: self.space_of(self.state.tasks[name]))
-        self._rounds.open(FIRST, {name: self.takers[name].first for name in rest})
+        self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
             # Noted, since the refinement moves what tasks are behind of.
@@ -162,7 +165,7 @@ class Sharing(Session):
             is_worth_it = self.patience.is_worth_it
             self._asked = whom_to_ask(self._takers(), second, self.rates(), is_worth_it)
             self.note({"kind": "ask", "donors": self._asked})
-        self._rounds.open(SECOND, self._asked)
+        self._open(SECOND, self._asked)
         if self.sharing.refine_trials:
             self._in_model.weigh()
 
@@ -180,6 +183,8 @@ class Sharing(Session):
 
     def conclude(self) -> None:
         """Finals in the model, or, where none are held, duels of each task's fastest."""
+        if self._in_model.is_to_decide:
+            self._part_as_neighbours_do()
         if not self._in_model.decides():
             self.hold_duels(list(self.state.tasks.values()))
 
@@ -198,6 +203,37 @@ class Sharing(Session):
         if state.best_earlier.key not in keys:
             return [*finalists, state.best_earlier]
         return finalists if any(trial.key in keys for trial in state.trials) else []
+
+    def _open(self, name: str, donors: dict[str, list[str]]) -> None:
+        """One round of sharing, given each task's donors."""
+
+        def offers_of(state: TaskState) -> Offers:
+            return offers_for(
+                self.search_of(state),
+                [(donor, self._given(donor)) for donor in donors[state.task.info.name]],
+                self.sharing,
+                state.task.info,
+                draws=name == FIRST,
+                for_finals=name == FIRST and self._in_model.can_be_asked,
+            )
+
+        self._rounds.open(name, list(donors), offers_of)
+
+    def _part_as_neighbours_do(self) -> None:
+        """Measure the fastest schedules cut as their neighbours are, where they are not."""
+        searched = {
+            name: state
+            for name, state in self.state.tasks.items()
+            if state.ranked() and not (state.crashed or state.taken)
+        }
+        ranked = {name: state.ranked() for name, state in searched.items()}
+        times_s = {name: state.progress.share_s for name, state in searched.items()}
+        axes = to_be_reparted(ranked, times_s, usual_axes(s.task.info for s in searched.values()))
+        self._rounds.open(
+            BEFORE_FINALS,
+            list(axes),
+            lambda state: reparted_offers(self.search_of(state), axes[state.task.info.name]),
+        )
 
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]
