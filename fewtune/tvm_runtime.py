@@ -33,6 +33,7 @@ os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
 
 import tvm  # noqa: E402
 import tvm.s_tir  # noqa: E402
+from tvm_ffi.serialization import from_json_graph_str  # noqa: E402
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
@@ -84,6 +85,15 @@ def fill_repeating(tensor: Any, numbers: np.ndarray) -> None:
 def set_threads(threads: int) -> None:
     """Let TVM's pool in this process run so many threads."""
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+def module_of(text: str) -> tvm.IRModule:
+    """A module that this very version of TVM wrote as JSON, moments ago.
+
+    ``tvm.ir.load_json`` goes through the text first for what older versions wrote, which takes 3.5
+    of its 4 ms for a scheduled kernel.
+    """
+    return from_json_graph_str(text)
 
 
 def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:

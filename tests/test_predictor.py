@@ -319,6 +319,19 @@ def test_a_guide_has_register_tiles_take_turns() -> None:
     assert held_back[0] == (other if ahead < 0.08 else best[0])
 
 
+def test_a_guide_rates_a_point_once() -> None:
+    space = recorded.space()
+    guide = Guide.of(space, Prior(space), Predictor(learnt(some_points(600))), is_cold=False)
+    assert guide is not None
+    points = some_points(60, seed=3)
+    rated = dict.fromkeys(points[:20], 0.5)
+    ordered = guide.ordered(points, rated=rated)
+    assert set(rated) == set(points)
+    # What was said of a point before is what counts.
+    assert set(ordered[:20]) == set(points[:20])
+    assert [rated[p] for p in points[20:]] == pytest.approx(list(guide.expected(points[20:])))
+
+
 def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
     knowledge = Knowledge(predictor=Predictor(learnt(some_points(600))))
     options = TuneOptions(batch_size=8)

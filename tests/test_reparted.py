@@ -72,10 +72,12 @@ def test_tasks_are_asked_whose_fastest_parts_what_neighbours_do_not() -> None:
         "light": [of(1.0, 1, 2)],
         "any": [of(1.0, 1, 2)],
         "default": [trial("default", 1.0)],
+        "default across": [trial("default", 1.0), of(1.1, 1, 2), of(1.2, 2, 1)],
+        "default along": [trial("default", 1.0), of(1.1, 2, 1), of(1.2, 1, 2)],
     }
     times_s = {**dict.fromkeys(ranked, 1.0), "light": 0.001}
     usual = {**dict.fromkeys(ranked, 0), "any": None}
-    assert to_be_reparted(ranked, times_s, usual) == {"across": 0}
+    assert to_be_reparted(ranked, times_s, usual) == {"across": 0, "default across": 0}
 
 
 def test_the_fastest_are_offered_cut_anew() -> None:

@@ -39,7 +39,8 @@ def _ones(elements: int, dtype: str = "float32") -> Any:
     return tvm.runtime.tensor(np.ones((2, elements // 2), dtype))
 
 
-def test_before_each_call_weights_are_flushed_and_activations_written_anew() -> None:
+@pytest.mark.parametrize("once_s", [0.0, 1.0])
+def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_s: float) -> None:
     module = default_schedule(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target()).mod
     built = build(module, tuned_tiny.target())
     device = tvm.cpu()
@@ -51,7 +52,7 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew() -> 
     state._flush = lambda *given: calls.append(("flush", list(given)))  # noqa: SLF001
     state._rewrite = lambda *given: calls.append(("rewrite", list(given)))  # noqa: SLF001
     data, weight, *_, result = arguments
-    times_s = state.evaluate(built, device, arguments, [weight], [data, result], 3)
+    times_s = state.evaluate(built, device, arguments, [weight], [data, result], 3, once_s)
     assert len(times_s) == 3
     assert min(times_s) > 0
     assert [name for name, _ in calls] == ["rewrite", "flush"] * 3

@@ -30,7 +30,7 @@ from fewtune.shared_cache import shared_cache
 from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.log import Trial, replay
 from fewtune.tuning.neighbours import charged, followers
-from fewtune.tvm_runtime import fill_repeating, relax, tvm
+from fewtune.tvm_runtime import fill_repeating, module_of, relax, tvm
 
 Shapes = list[tuple[int, ...]]
 
@@ -38,7 +38,7 @@ _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
 _WARM_UPS = 2
 # Samples a contender: as many as fit this time (of all of them), but no fewer and no more.
-_RUNS_S = 1.2
+_RUNS_S = 0.9
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
 _DRAWN = 2**16
 # Weights of so many numbers get memory that is there already, where any is: touching new memory
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
 
     def scheduled(self, target: tvm.target.Target) -> tvm.IRModule:
         """The module as the trial has it; without a trial, as it is scheduled by default."""
-        module = tvm.ir.load_json(self.module)
+        module = module_of(self.module)
         if self.key is not None:
             return replay(module, Trial(self.key, None, None), target).mod
         schedule = default_schedule(module, target)

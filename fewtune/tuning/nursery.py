@@ -85,6 +85,7 @@ def _serve(control: socket.socket) -> None:
     # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
     importlib.import_module("fewtune.tuning.worker")
     importlib.import_module("fewtune.peak")
+    importlib.import_module("fewtune.tuning.model_run")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
         if not message:

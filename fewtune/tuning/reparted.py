@@ -31,6 +31,8 @@ def to_be_reparted(
 ) -> dict[str, int]:
     """The tasks whose fastest parts another axis than neighbours do, with the axis these part.
 
+    Of a default schedule it is not known what it parts: the fastest of the others stands for it.
+
     Parameters
     ----------
     ranked : mapping of list of Trial
@@ -47,8 +49,14 @@ def to_be_reparted(
         for name, axis in axes.items()
         if axis is not None
         and times_s[name] >= _LEAST_PART * whole_s
-        and parted(ranked[name][0].key) not in (None, axis)
+        and _first_parted(ranked[name]) not in (None, axis)
     }
+
+
+def _first_parted(ranked: list[Trial]) -> int | None:
+    """The axis that the fastest parts of those whose decisions tell."""
+    axes = (parted(trial.key) for trial in ranked)
+    return next((axis for axis in axes if axis is not None), None)
 
 
 def reparted(point: Point, axis: int, threads: int) -> list[Point]:

@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from fewtune.tuning.journal import Journal
 from fewtune.tuning.nursery import Nursery
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import module_of, tvm
 
 _ERROR = "error.json"
 _PR_SET_PDEATHSIG = 1
@@ -118,7 +119,10 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
 
 
 def _run(file: Path) -> int:
-    child = subprocess.Popen([sys.executable, "-m", "fewtune.tuning.supervise", str(file)])
+    command = [sys.executable, "-m", "fewtune.tuning.supervise", str(file)]
+    # NumPy's matrices are small here, and its threads would wait for cores that workers compile
+    # on: 76 ms to solve for 180 unknowns, which takes one.
+    child = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     try:
         return child.wait()
     except BaseException:
@@ -142,7 +146,7 @@ def _main(file: Path) -> int:
     nursery = Nursery()
     described = json.loads(file.read_text())
     tasks = [
-        Task(TaskInfo.model_validate(info), tvm.ir.load_json(text))
+        Task(TaskInfo.model_validate(info), module_of(text))
         for info, text in described["tasks"]
     ]
     module, function = described["work"].split(":")

@@ -129,12 +129,12 @@ class Timer:
             return Attempt(first, dropped=True)
         estimate = first[0]
         calls = _calls(race.short_s, estimate, most=1000)
-        short = self._evaluate(kernel, calls, race.short_repeats)
+        short = self._evaluate(kernel, calls, race.short_repeats, estimate)
         estimate = sorted(short)[len(short) // 2]
         if best is not None and estimate > best * race.drop_short_ratio:
             return Attempt(short, dropped=False)
         calls = _calls(race.full_s, estimate, most=10000)
-        full = self._evaluate(kernel, calls, race.full_repeats)
+        full = self._evaluate(kernel, calls, race.full_repeats, estimate)
         return Attempt(full, dropped=False)
 
     def duel(
@@ -153,13 +153,13 @@ class Timer:
 
     def _duelled(self, kernels: list[_Kernel], rounds: int, round_s: float) -> list[list[float]]:
         samples: list[list[float]] = [[] for _ in kernels]
-        calls = []
+        once_s, calls = [], []
         for kernel in kernels:
-            (once,) = self._evaluate(kernel, 1, 1)
-            calls.append(_calls(round_s, once, most=10000))
+            once_s += self._evaluate(kernel, 1, 1)
+            calls.append(_calls(round_s, once_s[-1], most=10000))
         for _ in range(rounds):
             for place, kernel in enumerate(kernels):
-                samples[place].extend(self._evaluate(kernel, calls[place], 1))
+                samples[place].extend(self._evaluate(kernel, calls[place], 1, once_s[place]))
         return samples
 
     def forget(self) -> None:
@@ -197,7 +197,9 @@ class Timer:
             [sliced(each, built.parted_axis) for each in rewritten],
         )
 
-    def _evaluate(self, kernel: _Kernel, number: int, repeat: int) -> list[float]:
+    def _evaluate(
+        self, kernel: _Kernel, number: int, repeat: int, once_s: float = 0.0
+    ) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
         if kernel.flushed or kernel.activations:
             assert self._caches is not None
@@ -208,6 +210,7 @@ class Timer:
                 kernel.flushed,
                 kernel.activations,
                 min(number, _MOST_SINGLE_CALLS) * repeat,
+                once_s,
             )
             return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
         evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)

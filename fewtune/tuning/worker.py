@@ -26,7 +26,7 @@ from fewtune.tuning.cold import weight_places
 from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
 from fewtune.tuning.rewrite import parted_axis
 from fewtune.tuning.timer import BuiltKernel, Race, Timer
-from fewtune.tvm_runtime import build, tvm
+from fewtune.tvm_runtime import build, module_of
 
 if TYPE_CHECKING:
     from fewtune.tuning.model_run import Runs
@@ -48,7 +48,7 @@ class Worker:
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
         started = time.perf_counter()
-        module = as_in_model(tvm.ir.load_json(module_json), self._target)
+        module = as_in_model(module_of(module_json), self._target)
         with without_checks():
             built = build(module, self._target)
         # Looking the function up makes the linker finish now, not inside the measurement.

@@ -31,9 +31,10 @@ _RETILED = 0.2
 _UNTRIED = 0.25
 # Fastest measured points that have children.
 _PARENTS = 8
-# So many points are drawn, and as many changed, for the predictor to choose from, which looks at
-# decisions alone; half as many descend from those it likes.
-_LOOKED_AT = 128
+# So many points for each candidate of a batch are drawn, and as many changed, for the predictor to
+# choose from, which looks at decisions alone; half as many descend from those it likes. Batches of
+# four would otherwise take as long to find as those of sixteen.
+_LOOKED_AT_FOR_EACH, _LEAST_LOOKED_AT = 8, 64
 # The first batch of a task is chosen from so many times its size, if the model knows other tasks.
 _FIRST_CHOICE = 3
 
@@ -69,15 +70,17 @@ class EvolutionarySearch(Explorer):
     def _guided(self, guide: Guide, count: int) -> list[Proposal]:
         """Generations of points; schedules are made of the most promising only."""
         parents = self.fastest(_PARENTS)
-        pool = [self.draw() for _ in range(_LOOKED_AT)]
+        looked_at = max(_LEAST_LOOKED_AT, _LOOKED_AT_FOR_EACH * count)
+        rated: dict[Point, float] = {}
+        pool = [self.draw() for _ in range(looked_at)]
         if parents:
             child = self.child_of(parents)
-            pool += [child() for _ in range(_LOOKED_AT)]
+            pool += [child() for _ in range(looked_at)]
         for _ in range(self.options.generations - 1):
-            elders = guide.ordered(pool)[:_PARENTS] + parents[:2]
+            elders = guide.ordered(pool, rated=rated)[:_PARENTS] + parents[:2]
             child = self.child_of(elders)
-            pool += [child() for _ in range(_LOOKED_AT // 2)]
-        ranked = iter(guide.ordered(self.unknown(pool), self.times_s))
+            pool += [child() for _ in range(looked_at // 2)]
+        ranked = iter(guide.ordered(self.unknown(pool), self.times_s, rated))
         taken: set[Point] = set()
         if self.made_for_each > 1:
             made = self.gather(

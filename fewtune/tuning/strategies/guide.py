@@ -73,7 +73,12 @@ class Guide:
         if points:
             self._predictor.learn(self._task, self._features.of(points), times_s)
 
-    def ordered(self, points: Iterable[Point], known: Iterable[Point] = ()) -> list[Point]:
+    def ordered(
+        self,
+        points: Iterable[Point],
+        known: Iterable[Point] = (),
+        rated: dict[Point, float] | None = None,
+    ) -> list[Point]:
         """Distinct points, the most promising first, register tiles taking turns.
 
         Parameters
@@ -81,11 +86,18 @@ class Guide:
         points : iterable of Point
         known : iterable of Point
             Measured before: what has a register tile of theirs is held back.
+        rated : dict of float, optional
+            Expected paces of some points, to which those of the others are added; good until
+            something is learnt.
         """
         distinct = list(dict.fromkeys(points))
         if not distinct:
             return []
-        paces = self.expected(distinct)
+        rated = {} if rated is None else rated
+        unrated = [point for point in distinct if point not in rated]
+        if unrated:
+            rated.update(zip(unrated, self.expected(unrated).tolist(), strict=True))
+        paces = np.array([rated[point] for point in distinct])
         seen: Counter[TileKey] = Counter(self._prior.tile_of(point) for point in known)
         held_back = np.empty(len(distinct))
         for place in np.argsort(-paces, kind="stable"):
