@@ -8,17 +8,20 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fewtune.errors import MachineError
 from fewtune.schedule.default import default_schedule
+from fewtune.tuning import measure
 from fewtune.tuning import pool as pool_module
 from fewtune.tuning.feed import Feed, building
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
+from fewtune.tuning.worker import Worker
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 
@@ -68,6 +71,49 @@ def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Spec
     assert (len(measured.run_s), measured.repeats) == (1, 0)
     samples = handle.call("duel", [first.number, second.number], specs, 3, 1e-4, timeout_s=10)
     assert [len(one) for one in samples] == [3, 3]
+
+
+def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
+    worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
+    worker.get_ready()
+    kernel = worker._timer._fixed_kernel  # noqa: SLF001
+    assert worker._timer._caches is not None  # noqa: SLF001
+    worker.get_ready()
+    assert worker._timer._fixed_kernel is kernel  # noqa: SLF001
+    # It was compiled, and not run.
+    assert worker._timer._calibration is None  # noqa: SLF001
+
+
+def test_large_memory_is_taken_by_all_workers_at_once(
+    good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "_LARGE_BYTES", 1)
+    asked: list[tuple[int, str]] = []
+    real_send = WorkerHandle.send
+
+    def send(handle: WorkerHandle, *request: Any) -> None:
+        asked.append((handle.pid, request[0]))
+        real_send(handle, *request)
+
+    monkeypatch.setattr(WorkerHandle, "send", send)
+    with WorkerPool(tuned_tiny.fingerprint().target, 1, 2) as workers:
+        module = tvm.ir.load_json(good)
+        outcomes = Measurer(workers).measure([module] * 4, [specs] * 4, [None] * 4)
+        assert all(outcome.run_s for outcome in outcomes)
+        taking = [place for place, (_, verb) in enumerate(asked) if verb == "take_memory"]
+        racing = [place for place, (_, verb) in enumerate(asked) if verb == "measure"]
+        assert {asked[place][0] for place in taking} == {h.pid for h in workers.handles}
+        assert max(taking) < min(racing)
+        # A worker that dies of it costs what it had built, and the batch goes on.
+        asked.clear()
+        (first, *_) = built = workers.build([good] * 4)
+        assert isinstance(first, Built)
+        kill(workers.handles[first.worker])
+        Measurer(workers)._take_memory(built, [specs] * 4)  # noqa: SLF001
+        others = [each for each in built if isinstance(each, Built) and each.worker != first.worker]
+        for each in others:
+            handle = workers.handles[each.worker]
+            assert handle.call("measure", each.number, specs, Race(None), timeout_s=10).run_s
 
 
 def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:

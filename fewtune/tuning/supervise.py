@@ -146,8 +146,7 @@ def _main(file: Path) -> int:
     nursery = Nursery()
     described = json.loads(file.read_text())
     tasks = [
-        Task(TaskInfo.model_validate(info), module_of(text))
-        for info, text in described["tasks"]
+        Task(TaskInfo.model_validate(info), module_of(text)) for info, text in described["tasks"]
     ]
     module, function = described["work"].split(":")
     progress = Progress(Path(described["progress"]) if described["progress"] else None)

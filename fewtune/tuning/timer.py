@@ -92,10 +92,23 @@ class Timer:
         self._threads = threads
         self._on_host = not has_own_device(target)
         self._calibration: Calibration | None = None
+        self._fixed_kernel: Any = None
         self._caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
         self._buffers = Buffers(self._device, filler(on_host=self._on_host))
+
+    def get_ready(self) -> None:
+        """Compile what all measurements need, a third of a second, and run none of it."""
+        if self._on_host and self._caches is None:
+            from fewtune.peak import MultiplyAdd
+
+            self._fixed_kernel = MultiplyAdd(self._target, self._threads)
+            self._caches = CacheState(self._target, self._threads)
+
+    def take_memory(self, built: BuiltKernel, specs: list[tuple[list[int], str]]) -> None:
+        """Take the memory of a candidate's arguments, and fill it."""
+        self._buffers.arguments(specs, built.shapes, built.weight_places)
 
     def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race a candidate; on a CPU, again while the machine is slow."""
@@ -114,10 +127,9 @@ class Timer:
             self._calibration = self._calibrated()
 
     def _calibrated(self) -> Calibration:
-        """Build the calibration kernel: once a worker, when it first measures."""
-        from fewtune.peak import MultiplyAdd
-
-        kernel = MultiplyAdd(self._target, self._threads)
+        """Time the calibration kernel: once a worker, when it first measures."""
+        self.get_ready()
+        kernel = self._fixed_kernel
         return Calibration(
             lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
         )
@@ -182,9 +194,8 @@ class Timer:
         arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host:
             return _Kernel(built.code, arguments, [], [])
-        if self._caches is None:
-            # Now, not within the time of a measurement.
-            self._caches = CacheState(self._target, self._threads)
+        # Now, not within the time of a measurement.
+        self.get_ready()
         weights = [arguments[place] for place in built.weight_places]
         activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
         evicted = to_be_evicted(activations, self._own_caches_bytes, self._cache_bytes)

@@ -12,6 +12,7 @@ the worker ends when the socket closes, so it never outlives its parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -45,6 +46,12 @@ class Worker:
         self._built: dict[int, BuiltKernel] = {}
         self._model: Any = None
 
+    def get_ready(self) -> None:
+        """Do before the first request what else the first measurement would wait for."""
+        # What does not compile is told of when it is needed.
+        with contextlib.suppress(Exception):
+            self._timer.get_ready()
+
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
         started = time.perf_counter()
@@ -61,6 +68,10 @@ class Worker:
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         return self._timer.race(self._built[number], specs, race)
+
+    def take_memory(self, number: int, specs: list[tuple[list[int], str]]) -> None:
+        """Take the memory that measuring candidate ``number`` needs; see `Timer.take_memory`."""
+        self._timer.take_memory(self._built[number], specs)
 
     def duel(
         self,
@@ -117,6 +128,7 @@ def serve(connection: Connection) -> None:
     """Answer requests until the parent closes the socket."""
     _, *settings = connection.recv()
     worker = Worker(*settings)
+    worker.get_ready()
     connection.send(("ready", os.getpid()))
     while True:
         try:
