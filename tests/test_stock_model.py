@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tvm.s_tir import Schedule
 
 from benchmarks import stock_model
 from fewtune.artifacts import Comparison
@@ -14,6 +15,7 @@ from fewtune.compile import LIBRARY, verify
 from fewtune.errors import InputError, MachineError
 from fewtune.task.extract import kernels
 from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
+from fewtune.tuning.outcome import Outcome
 from tests import made_results, tuned_tiny
 from tests.test_relax_import import imported
 from tests.test_winograd import convolution_model
@@ -46,11 +48,12 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> N
     found = tuned_tiny.convolutions()
     record = best_trials(read_database(tuned_tiny.tuned()), found["b"].mod, 1)[0]
     trial = Trial.from_record(record)
+    # Stock gives 1e10 s to a candidate that could not be built or run.
+    failed = Trial.of(Schedule(found["a"].mod), Outcome([1e10], None))
     write_database(
         tmp_path,
         {letter: found[letter].mod for letter in "ab"},
-        # Stock gives 1e10 s to a candidate that could not be built or run.
-        {"b": [trial], "a": [Trial(trial.key, [1e10], None)]},
+        {"b": [trial], "a": [failed]},
         tuned_tiny.target(),
     )
     assert len((tmp_path / RECORDS).read_text().splitlines()) == 2

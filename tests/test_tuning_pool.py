@@ -105,12 +105,12 @@ def test_large_memory_is_taken_by_all_workers_at_once(
         assert {asked[place][0] for place in taking} == {h.pid for h in workers.handles}
         assert max(taking) < min(racing)
         # A worker that dies of it costs what it had built, and the batch goes on.
-        asked.clear()
         (first, *_) = built = workers.build([good] * 4)
         assert isinstance(first, Built)
         kill(workers.handles[first.worker])
         Measurer(workers)._take_memory(built, [specs] * 4)  # noqa: SLF001
         others = [each for each in built if isinstance(each, Built) and each.worker != first.worker]
+        assert others
         for each in others:
             handle = workers.handles[each.worker]
             assert handle.call("measure", each.number, specs, Race(None), timeout_s=10).run_s

@@ -135,23 +135,24 @@ class Measurer:
         What is touched for the first time, the system, and the host of a virtual machine, have to
         find: a second for the 411 MB of VGG 19's classifier, in each worker, one after the other.
         """
-        largest: dict[int, tuple[int, int]] = {}
-        for place, each in enumerate(built):
-            if isinstance(each, Built) and not self.pool.handles[each.worker].lost_since(each):
-                whole_bytes = sum(buffer_bytes(*spec) for spec in specs[place])
-                if whole_bytes >= _LARGE_BYTES:
-                    found = largest.get(each.worker, (0, place))
-                    largest[each.worker] = max(found, (whole_bytes, place))
+        sizes = [sum(buffer_bytes(*spec) for spec in each) for each in specs]
+        # By worker, its largest: that comes last.
+        largest: dict[int, tuple[Built, Specs]] = {}
+        for place in sorted(range(len(built)), key=sizes.__getitem__):
+            candidate = built[place]
+            if sizes[place] >= _LARGE_BYTES and isinstance(candidate, Built):
+                largest[candidate.worker] = candidate, specs[place]
         if len(largest) < 2:  # noqa: PLR2004 (one alone does it as it measures)
             return
         asked: list[WorkerHandle] = []
         with self.phases.timed("run_s"):
             # Whoever cannot will fail when it is to measure.
-            for worker, (_, place) in largest.items():
-                handle, candidate = self.pool.handles[worker], built[place]
-                assert isinstance(candidate, Built)
+            for worker, (candidate, each) in largest.items():
+                handle = self.pool.handles[worker]
+                if handle.lost_since(candidate):
+                    continue
                 with contextlib.suppress(WorkerLostError):
-                    handle.send("take_memory", candidate.number, specs[place])
+                    handle.send("take_memory", candidate.number, each)
                     asked.append(handle)
             for handle in asked:
                 with contextlib.suppress(WorkerLostError, RequestFailedError):

@@ -128,7 +128,6 @@ class Timer:
 
     def _calibrated(self) -> Calibration:
         """Time the calibration kernel: once a worker, when it first measures."""
-        self.get_ready()
         kernel = self._fixed_kernel
         return Calibration(
             lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
