@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Point, factorisations
@@ -161,8 +162,35 @@ def test_a_single_row_is_read_in_a_few_vectors() -> None:
 
 
 def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
+    traits = cpu("znver4")
+
     def narrow_is_better(reduction: int) -> bool:
-        return tile_pace(7, 16, 16, 28, reduction, 4) > tile_pace(7, 32, 16, 28, reduction, 4)
+        return tile_pace(7, 16, 16, reduction, traits) > tile_pace(7, 32, 16, reduction, traits)
 
     assert [narrow_is_better(reduction) for reduction in (64, 128, 512)] == [True, False, False]
-    assert tile_pace(7, 16, 16, 28, 512, 4) < tile_pace(7, 32, 16, 28, 512, 4)
+    assert tile_pace(7, 16, 16, 512, traits) < tile_pace(7, 32, 16, 512, traits)
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "fits"),
+    [
+        # With the operand that stays and the one that passes: 15 of sixteen registers, all, all.
+        ("haswell", {(13, 1): True, (14, 1): True, (4, 3): True, (3, 4): True, (6, 2): True}),
+        ("znver3", {(7, 2): False, (2, 7): False, (5, 3): False, (15, 1): False}),
+        ("znver4", {(7, 4): True, (14, 2): True, (28, 1): True, (5, 5): True, (15, 2): False}),
+    ],
+)
+def test_a_tile_leaves_registers_to_its_operands(
+    mcpu: str, fits: dict[tuple[int, int], bool]
+) -> None:
+    traits = cpu(mcpu)
+    lanes = traits.lanes("float32")
+    found = {
+        (rows, vectors): tile_pace(rows, vectors * lanes, lanes, 256, traits) > 0
+        for rows, vectors in fits
+    }
+    assert found == fits
+
+
+def cpu(mcpu: str) -> CpuTraits:
+    return CpuTraits.of(tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2}))

@@ -109,7 +109,7 @@ def test_few_accumulators_are_enough_where_vectors_are_halved() -> None:
         for mcpu in ("znver4", "sapphirerapids")
     )
     assert (zen.vector_bytes, other.vector_bytes) == (64, 64)
-    paces = [tile_pace(6, 16, 16, 28, 128, traits.in_flight) for traits in (zen, other)]
+    paces = [tile_pace(6, 16, 16, 128, traits) for traits in (zen, other)]
     assert paces[0] > paces[1]
 
 

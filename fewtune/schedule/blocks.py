@@ -30,6 +30,9 @@ class CpuTraits:
         Width of a vector register.
     registers : int
         Vector registers that accumulators may fill; some are left for operands.
+    operands : int
+        Beside so many accumulators, how many registers are left for the operands that stay while
+        others pass: of a register tile its rows or its vectors, whichever are fewer.
     threads : int
         Cores that share a parallel loop.
     in_flight : int
@@ -39,6 +42,7 @@ class CpuTraits:
 
     vector_bytes: int
     registers: int
+    operands: int
     threads: int
     in_flight: int
 
@@ -49,8 +53,10 @@ class CpuTraits:
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
         # Zen 4 takes two cycles for the two halves of a wide vector.
         in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
-        vector_bytes, registers = (64, 28) if wide else (32, 12)
-        return CpuTraits(vector_bytes, registers, threads, in_flight)
+        # Of AVX2's sixteen, one is for what passes: no operand is spread over a vector on its way
+        # from memory, as AVX-512's are. 13 rows of a vector fit, 7 rows of two do not.
+        vector_bytes, registers, operands = (64, 28, 4) if wide else (32, 14, 1)
+        return CpuTraits(vector_bytes, registers, operands, threads, in_flight)
 
     def lanes(self, data_type: str) -> int:
         """Elements of ``data_type`` in one vector register."""

@@ -15,6 +15,7 @@ from math import gcd, log2
 
 import numpy as np
 
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.chances import Chances
 from fewtune.schedule.program import (
     AHEAD,
@@ -172,22 +173,19 @@ def streamed_pace(elements: int, lanes: int) -> float:
     return 1.0 if elements <= _STREAMED_VECTORS * lanes else _MANY_STREAMED
 
 
-def tile_pace(
-    rows: int, elements: int, lanes: int, registers: int, reduction: int, in_flight: int
-) -> float:
+def tile_pace(rows: int, elements: int, lanes: int, reduction: int, traits: CpuTraits) -> float:
     """The expected part of the best throughput; 0 for a tile that spills or splits vectors.
 
     Parameters
     ----------
     rows, elements : int
         Rows that share a vector, and elements along it.
-    lanes, registers : int
+    lanes : int
     reduction : int
         Terms of each sum.
-    in_flight : int
-        Multiply-adds that a core has to have under way.
+    traits : CpuTraits
     """
-    if tile_rate(rows, elements, lanes, registers) == 0.0:
+    if tile_rate(rows, elements, lanes, traits.registers, traits.operands) == 0.0:
         return 0.0
     piece = gcd(elements, lanes)
     vectors = elements // piece
@@ -198,6 +196,6 @@ def tile_pace(
         pace *= _WIDE_IN_SHORT_SUM
     elif reduction > _LONG_SUM and vectors == 1:
         pace *= _NARROW_IN_LONG_SUM
-    if accumulators < in_flight:
+    if accumulators < traits.in_flight:
         return pace * _FEW_ACCUMULATORS
     return pace * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)

@@ -110,7 +110,7 @@ def _register_tiled(
         rows, width = 1, vector_width(axes.run, lanes, 4)
     else:
         rows, width = register_tile(
-            block.extents[axes.reuse], axes.run, lanes, traits.registers, bound
+            block.extents[axes.reuse], axes.run, traits, block.data_type, bound
         )
     if width == 1 or not _reads_contiguous(block, axes.vector):
         # The loop is LLVM's to vectorise; where it is short, a few rows share what it loads.

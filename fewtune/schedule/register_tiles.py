@@ -78,7 +78,7 @@ def register_tiles(
             break
         for rows in _row_tiles(rows_of, block.extents, traits.registers):
             count = prod(rows.values())
-            pace = tile_pace(count, elements, lanes, traits.registers, reduction, traits.in_flight)
+            pace = tile_pace(count, elements, lanes, reduction, traits)
             if not rows_of and pace > 0:
                 pace = streamed_pace(elements, lanes)
             if pace > 0:

@@ -39,7 +39,7 @@ def plain_width(extent: int) -> int:
 
 
 def register_tile(
-    pixels: int, width: int, lanes: int, registers: int, most_unrolled: int = 1 << 30
+    pixels: int, width: int, traits: CpuTraits, data_type: str, most_unrolled: int = 1 << 30
 ) -> tuple[int, int]:
     """The register tile of a contraction: rows that share a weight vector, and its elements.
 
@@ -47,8 +47,8 @@ def register_tile(
     ----------
     pixels, width : int
         Extents to be divided: of the axis along which weights are reused, of the vector axis.
-    lanes, registers : int
-        Elements in one register, registers for accumulators.
+    traits : CpuTraits
+    data_type : str
     most_unrolled : int
         Bound on the vector operations in one step.
 
@@ -57,28 +57,34 @@ def register_tile(
     rows, elements : int
     """
     best, choice = 0.0, (1, 1)
+    lanes, registers = traits.lanes(data_type), min(traits.registers, most_unrolled)
     for elements in divisors(width):
         for rows in divisors(pixels):
-            rate = tile_rate(rows, elements, lanes, min(registers, most_unrolled))
+            rate = tile_rate(rows, elements, lanes, registers, traits.operands)
             if rate > best:
                 best, choice = rate, (rows, elements)
     return choice
 
 
-def tile_rate(rows: int, elements: int, lanes: int, registers: int) -> float:
+def tile_rate(rows: int, elements: int, lanes: int, registers: int, operands: int) -> float:
     """Multiply-adds a cycle of a register tile, by rule; 0 for one that spills or splits vectors.
 
     Parameters
     ----------
     rows, elements : int
         Rows that share a vector of weights, and the vector's elements.
-    lanes, registers : int
+    lanes : int
+    registers, operands : int
+        As `CpuTraits` has them.
     """
     # Only vectors of a power of two stay in registers: LLVM splits others through memory.
     piece = gcd(elements, lanes)
     vectors = elements // piece
     accumulators = rows * vectors
-    if piece < max(2, lanes // 4) or vectors > 8 or accumulators > registers:
+    held = accumulators + min(rows, vectors)
+    if piece < max(2, lanes // 4) or vectors > 8:
+        return 0.0
+    if accumulators > registers or held > registers + operands:
         return 0.0
     # Half registers issue two a cycle.
     pace = 1.0 if piece == lanes else 0.5
