@@ -4,7 +4,8 @@ Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune`
 a kind that the predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for another
 model that was tuned in full: nothing of its shapes is learnt then, and a table says how much slower
 than the best of all its trials the best of those is that the predictor would have had measured,
-and what drawing lots among them comes to.
+and what drawing lots among them comes to. ``--keep FILE.npz`` keeps what was learnt from, a few
+hundred kilobytes, and ``--samples FILE.npz`` learns from such a file, too, or from nothing else.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import FewtuneError, InputError
 from fewtune.machine import target_from_json
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.table import Table, number
@@ -97,52 +100,89 @@ def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
 def main() -> None:
     """Train, write, and say how good it is."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="+")
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--keep", type=Path, metavar="FILE")
     parser.add_argument("--hold-out", action="append", default=[], metavar="MODEL")
     parser.add_argument(
         "--output", type=Path, required=True, help="path without ending, such as predictors/mine"
     )
     arguments = parser.parse_args()
     try:
-        run(arguments.models, arguments.hold_out, arguments.output)
+        run(
+            arguments.models,
+            arguments.hold_out,
+            arguments.output,
+            given=arguments.samples,
+            kept=arguments.keep,
+        )
     except FewtuneError as error:
         print(f"pretrain: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
-def run(models: list[str], left_out: list[str], output: Path) -> None:
-    """Train on models, write what they taught, and tell how good it is for those left out."""
+def run(
+    models: list[str],
+    left_out: list[str],
+    output: Path,
+    *,
+    given: Sequence[Path] = (),
+    kept: Path | None = None,
+) -> None:
+    """Train on models, write what they taught, and tell how good it is for those left out.
+
+    Parameters
+    ----------
+    models, left_out : list of str
+        Tuned in full here.
+    output : Path
+        Of the predictor, without an ending.
+    given : sequence of Path
+        Samples of earlier practice to learn from as well.
+    kept : Path, optional
+        Where to keep the samples that are learnt from.
+    """
     places = Places()
-    fingerprint = Fingerprint.read(places.fingerprint)
     held_out = {model: learnable_of(model, places) for model in left_out}
-    unseen = {each.shapes for tasks in held_out.values() for each in tasks}
-    learnt = [
-        each.samples
-        for model in models
-        for each in learnable_of(model, places)
-        if each.shapes not in unseen
-    ]
-    if not learnt:
-        raise InputError("nothing is left to learn from: name models that were tuned in full")
+    unseen = {str(each.shapes) for tasks in held_out.values() for each in tasks}
     for model, tasks in held_out.items():
         if not tasks:
             raise InputError(f"{model} has no task that a predictor could be held to")
-    conditions = {
-        "device": fingerprint.device,
-        "target": json.loads(fingerprint.target),
-        "tvm": fingerprint.versions.get("apache-tvm", ""),
-        "threads": fingerprint.threads,
-        "lanes": CpuTraits.of(target_from_json(fingerprint.target)).lanes("float32"),
-        "models": models,
-        "held_out": left_out,
-        "tasks": len(learnt),
-    }
-    pretrained = Pretrained.train(learnt, conditions)
+    stored = [(path, *read_samples(path)) for path in given]
+    conditions = {**(stored[0][2] if stored else {}), **(_conditions(places) if models else {})}
+    taught: list[str] = []
+    sampled: list[Sampled] = []
+    for path, earlier, told in stored:
+        require_alike(path, told, conditions)
+        taught += told["models"]
+        sampled += earlier
+    for model in models:
+        sampled += [Sampled(str(each.shapes), each.samples) for each in learnable_of(model, places)]
+    learnt = [each for each in sampled if each.shapes not in unseen]
+    if not learnt:
+        raise InputError("nothing is left to learn from: name models that were tuned in full")
+    conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
+    if kept is not None:
+        write_samples(kept, learnt, conditions)
+    pretrained = Pretrained.train([each.samples for each in learnt], conditions)
     pretrained.write(output)
     print(f"{output}: {pretrained.conditions['trials']} trials of {len(learnt)} tasks")
     for model, tasks in held_out.items():
         print(f"\n{model}, time beside the best of all trials:\n")
         print(regret(pretrained, tasks).markdown())
+
+
+def _conditions(places: Places) -> dict[str, Any]:
+    """What is measured here is measured under."""
+    fingerprint = Fingerprint.read(places.fingerprint)
+    target = target_from_json(fingerprint.target)
+    return {
+        "device": fingerprint.device,
+        "target": json.loads(fingerprint.target),
+        "tvm": fingerprint.versions.get("apache-tvm", ""),
+        "threads": fingerprint.threads,
+        "lanes": CpuTraits.of(target).lanes("float32"),
+    }
 
 
 if __name__ == "__main__":

@@ -10,23 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import onnx
 import yaml
-from google.protobuf.message import DecodeError
 from onnx import ModelProto, external_data_helper
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fewtune.errors import InputError, MachineError
 from fewtune.files import whole_directory, write_text
-from fewtune.model.external_data import external_files
-from fewtune.model.graph import detach_weights, graph_inputs, opset_of
+from fewtune.model.graph import opset_of
+from fewtune.model.onnx_file import checked_file, digest_of
 from fewtune.model.seeded import SeededOrigin, seeded_model, seeded_origin
-from fewtune.model.shapes import check_types, input_shapes
+from fewtune.model.shapes import input_shapes
 
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_PROTOBUF_LIMIT = 2**31
+_NAMES = frozenset({REGISTRATION, MODEL_FILE})
 
 
 class ModelSource(BaseModel):
@@ -205,7 +203,7 @@ def add_model(
         model = seeded_model(origin, seed, values=False)
         taken = {origin.kind: origin.name, "seed": seed}
     else:
-        model, locations = _checked_file(path)
+        model, locations = checked_file(path, _NAMES)
         taken = {"file": MODEL_FILE}
     input_shapes(model, shapes, dimensions)
     registration = ModelSource(**taken, shapes=shapes, dimensions=dimensions)
@@ -239,67 +237,11 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
         digest = hashlib.sha256(model.SerializeToString()).hexdigest()
     else:
         path = models_directory / name / str(source.file)
-        model, locations = _checked_file(path)
+        model, locations = checked_file(path, _NAMES)
         external_data_helper.load_external_data_for_model(model, str(path.parent))
-        digest = _digest(path, locations)
+        digest = digest_of(path, locations)
     input_shapes(model, source.shapes, source.dimensions)
     return LoadedModel(name, model, source, digest, opset_of(model))
-
-
-def _checked_file(path: Path) -> tuple[ModelProto, list[str]]:
-    """Parse a model file and check all of it but its shapes; external data stays on disk."""
-    model = _parsed(path)
-    if not model.graph.output:
-        raise InputError(f"{path}: the model has no outputs")
-    if not graph_inputs(model.graph):
-        raise InputError(f"{path}: the model has no inputs: there is nothing to run it on")
-    locations = external_files(model, path.parent)
-    taken = sorted({REGISTRATION, MODEL_FILE} & set(locations))
-    if taken:
-        raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
-    check_types(model)
-    try:
-        onnx.checker.check_model(_for_checker(path, model))
-    except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
-        raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
-    return model, locations
-
-
-def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
-    """What to give the checker: the path, as it cannot take a model above 2 GB from memory.
-
-    It refuses inputs and outputs of open rank, which the user may bind and inference may find.
-    """
-    values = [*graph_inputs(model.graph), *model.graph.output]
-    if all(value.type.tensor_type.HasField("shape") for value in values):
-        return str(path)
-    light_copy, _ = detach_weights(model)
-    for value in [*light_copy.graph.input, *light_copy.graph.output]:
-        value.type.tensor_type.shape.SetInParent()
-    return light_copy
-
-
-def _parsed(path: Path) -> ModelProto:
-    if not path.exists():
-        raise InputError(f"no such file: {path}")
-    if not path.is_file():
-        raise InputError(f"{path} is not a file: give the path of an .onnx file")
-    if path.stat().st_size >= _PROTOBUF_LIMIT:
-        raise InputError(
-            f"{path} is larger than the 2 GB that ONNX can read: save it with external data"
-        )
-    model = ModelProto()
-    try:
-        model.ParseFromString(path.read_bytes())
-    except DecodeError:
-        raise InputError(f"{path} is not an ONNX model, or it is truncated") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    # Protobuf takes an empty file, and some texts, for a message without fields.
-    if not model.ir_version or not model.HasField("graph"):
-        raise InputError(f"{path} is not an ONNX model, or it is truncated")
-    return model
 
 
 def _refuse_another(
@@ -311,7 +253,7 @@ def _refuse_another(
     try:
         same = ModelSource.read(folder.parent, folder.name) == registration
         if same and registration.file is not None:
-            same = _digest(path, locations) == _digest(folder / MODEL_FILE, locations)
+            same = digest_of(path, locations) == digest_of(folder / MODEL_FILE, locations)
     except (InputError, OSError):
         same = False
     if not same:
@@ -319,11 +261,3 @@ def _refuse_another(
             f"another model is registered as {folder.name!r}: give this one another --name, "
             f"or remove {folder} first"
         )
-
-
-def _digest(path: Path, locations: list[str]) -> str:
-    digest = hashlib.sha256()
-    for file in [path, *(path.parent / location for location in locations)]:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()

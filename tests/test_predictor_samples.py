@@ -1,0 +1,97 @@
+"""Samples of practice: kept in a file, and learnt from again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.errors import InputError
+from fewtune.predictor.features import NAMES
+from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
+
+CONDITIONS: dict[str, Any] = {
+    "device": "a CPU",
+    "target": {"kind": "llvm"},
+    "tvm": "0.27",
+    "threads": 2,
+    "lanes": 8,
+    "models": ["practice_1"],
+}
+
+
+def sampled() -> list[Sampled]:
+    random = np.random.default_rng(0)
+    return [
+        Sampled(
+            f"conv2d {count}",
+            TaskSamples(
+                random.random((count, len(NAMES)), dtype="float32"), 1e-3 + random.random(count)
+            ),
+        )
+        for count in (5, 1, 12)
+    ]
+
+
+def test_what_is_kept_teaches_the_same(tmp_path: Path) -> None:
+    given = sampled()
+    write_samples(tmp_path / "own.npz", given, CONDITIONS)
+    found, conditions = read_samples(tmp_path / "own.npz")
+    assert [each.shapes for each in found] == [each.shapes for each in given]
+    assert conditions == {**CONDITIONS, "features": list(NAMES)}
+    for read, was in zip(found, given, strict=True):
+        np.testing.assert_array_equal(read.samples.features, was.samples.features)
+        np.testing.assert_array_equal(read.samples.times_s, was.samples.times_s)
+    first, second = (
+        Pretrained.train([each.samples for each in some], CONDITIONS) for some in (given, found)
+    )
+    features = given[2].samples.features
+    np.testing.assert_array_equal(first.expected(features), second.expected(features))
+
+
+def test_equal_samples_make_equal_files(tmp_path: Path) -> None:
+    for name in ("one.npz", "other.npz"):
+        write_samples(tmp_path / name, sampled(), CONDITIONS)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    with pytest.raises(InputError, match=r"cannot read the samples .*own\.npz"):
+        read_samples(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(InputError, match="cannot read the samples"):
+        read_samples(path)
+    np.savez(path, conditions=np.array({"a": 1}, dtype=object))
+    with pytest.raises(InputError, match="cannot read the samples"):
+        read_samples(path)
+    content = {
+        "conditions": np.array('{"features": ["another"]}'),
+        "shapes": np.array(["conv2d"]),
+        "counts": np.array([2]),
+        "features": np.zeros((2, len(NAMES)), "float32"),
+        "times_s": np.ones(2),
+    }
+    np.savez(path, **content)
+    with pytest.raises(InputError, match="other features"):
+        read_samples(path)
+
+
+def test_counts_have_to_be_those_of_the_samples(tmp_path: Path) -> None:
+    path = tmp_path / "own.npz"
+    write_samples(path, sampled(), CONDITIONS)
+    with np.load(path, allow_pickle=False) as stored:
+        content = dict(stored)
+    np.savez(path, **{**content, "counts": content["counts"] + 1})
+    with pytest.raises(InputError, match="damaged"):
+        read_samples(path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("lanes", 16), ("threads", 4), ("device", "another")])
+def test_only_samples_of_one_machine_are_mixed(key: str, value: Any) -> None:
+    require_alike(Path("own.npz"), CONDITIONS, dict(CONDITIONS))
+    with pytest.raises(InputError, match=f"have {key} .*{CONDITIONS[key]}"):
+        require_alike(Path("own.npz"), CONDITIONS, {**CONDITIONS, key: value})
