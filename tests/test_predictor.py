@@ -16,6 +16,7 @@ from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_paces, read_conditions
 from fewtune.schedule.access import Walk
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import LOCATION, TILE, Point
 from fewtune.schedule.search_space import SearchSpace
@@ -198,7 +199,9 @@ def test_what_is_shipped_fits_these_features_and_says_its_conditions() -> None:
     assert len(shipped()) > 1
     for path in shipped():
         each = Pretrained.read(path)
-        assert (each.lanes, each.threads) == (16, 2)
+        target = tvm.target.Target(each.conditions["target"])
+        assert each.lanes == CpuTraits.of(target).lanes("float32")
+        assert each.threads == 2
         assert each.conditions["tasks"] > 50
         assert {"device", "models", "target", "trials"} <= set(each.conditions)
     # Who resumes a journal must have them all as they were.
@@ -216,6 +219,8 @@ def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(
 
     assert chosen_for("znver5") == "znver5"
     assert chosen_for("znver4") == "znver4"
+    # The only one for vectors of eight.
+    assert chosen_for("znver3") == chosen_for("haswell") == "znver3"
     # Not trained on any: its maker decides.
     assert chosen_for("sapphirerapids") == "rocketlake"
     others = [path for path in shipped() if read_conditions(path)["target"]["mcpu"] != "znver4"]
@@ -225,13 +230,14 @@ def test_the_predictor_of_the_nearest_kind_of_cpu_is_taken(
 
 def test_a_target_of_other_vectors_has_no_predictor() -> None:
     known = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2, "keys": ["cpu"]}
-    named = str(shipped()[0])
+    named = next(str(each) for each in shipped() if read_conditions(each)["lanes"] == 16)
     assert predictor_for("auto", tvm.target.Target(known)) is not None
     assert predictor_for("never", tvm.target.Target(known)) is None
     assert predictor_for("auto", tvm.target.Target({**known, "num-cores": 4})) is None
     assert predictor_for(named, tvm.target.Target({**known, "num-cores": 4})) is not None
     narrow = {**known, "mcpu": "x86-64-v3"}
-    assert predictor_for("auto", tvm.target.Target(narrow)) is None
+    assert predictor_for("auto", tvm.target.Target(narrow)) is not None
+    assert predictor_for("auto", tvm.target.Target({**known, "mcpu": "x86-64-v2"})) is None
     assert predictor_for("auto", tvm.target.Target("cuda")) is None
     with pytest.raises(InputError, match="vectors of 16 elements, and the target's have 8"):
         predictor_for(named, tvm.target.Target(narrow))

@@ -13,8 +13,10 @@ from fewtune.predictor import AUTO, NEVER, shipped
 from fewtune.predictor.pretrained import Pretrained, read_conditions
 from fewtune.predictor.residual import Residual
 from fewtune.schedule.blocks import CpuTraits
-from fewtune.tvm_runtime import tvm
+from fewtune.tvm_runtime import has_feature, tvm
 
+# What a CPU has to know for one of those that come with the library; AVX-512 includes it.
+_KNOWN_VECTORS = "avx2"
 # What LLVM's names of AMD's CPUs begin with, since Zen.
 _AMD = "znver"
 
@@ -93,6 +95,9 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
     traits = CpuTraits.of(target)
     lanes = traits.lanes("float32")
     if choice == AUTO:
+        # Other CPUs are given vectors of eight, too, which theirs are not.
+        if not has_feature(target, _KNOWN_VECTORS):
+            return None
         told = {path: read_conditions(path) for path in shipped()}
         wanted = (lanes, traits.threads)
         fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import gcd, prod
 from typing import Any
 
-from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError
-from fewtune.schedule.tails import tail_of
+from fewtune.schedule.blocks import Block, CpuTraits
+from fewtune.schedule.tails import attach_tail
 from fewtune.schedule.tiling import divisors, parallel_outer, split_off, vectorize_inner
 from fewtune.tvm_runtime import tvm
 
@@ -42,13 +42,7 @@ def across_lanes(
         own = list(sch.get_loops(partial))
         _place_lanes(sch, partial, own, width, lanes)
     if place is not None:
-        outer = sch.get_loops(block.handle)[0]
-        tail = tail_of(sch, block)
-        if tail is not None:
-            try:
-                sch.reverse_compute_at(tail.handle, outer, preserve_unit_loops=False)
-            except ScheduleError:
-                return True
+        attach_tail(sch, block, sch.get_loops(block.handle)[0], traits=None)
     return True
 
 

@@ -20,8 +20,18 @@ def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
     return tail
 
 
-def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits) -> None:
-    """Compute the block after a reduction under one of its loops, in vectors, where it can be."""
+def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
+    """Compute the block after a reduction under one of its loops, where it can be.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+        The reduction.
+    loop : LoopRV
+    traits : CpuTraits or None
+        For its vectors; None where each iteration of the loop has one result.
+    """
     tail = tail_of(sch, block)
     if tail is None:
         return
@@ -29,4 +39,5 @@ def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTra
         sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
     except ScheduleError:
         return
-    vectorize_last(sch, tail.handle, traits, tail.data_type)
+    if traits is not None:
+        vectorize_last(sch, tail.handle, traits, tail.data_type)

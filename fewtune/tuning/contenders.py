@@ -44,8 +44,7 @@ def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
     """
     if part < _LIGHT:
         return ranked[:1]
-    count = most if part >= _HEAVY else max(1, most // 2)
-    return _near(ranked, _NEAR)[:count]
+    return _near(ranked, _NEAR)[: max(1, _room(part, most))]
 
 
 def contenders_in_model(
@@ -77,7 +76,8 @@ def contenders_in_model(
     found = contenders_of(ranked, part, most)
     if usual is None or part < _SLIGHT or most < 2:  # noqa: PLR2004
         return found
-    room = most if part >= _HEAVY else max(2, most // 2)
+    # The fastest alone and one that parts the usual axis always have a place.
+    room = max(2, _room(part, most))
     same = [trial for trial in _near(ranked, _NEAR_OTHER) if parted(trial.key) == usual]
     if not same:
         return found
@@ -91,6 +91,11 @@ def contenders_in_model(
     found = [trial for trial in ranked if trial.key in chosen_keys]
     alike = next((t for t in _near(found, _AS_FAST) if parted(t.key) == usual), found[0])
     return [alike, *(trial for trial in found if trial is not alike)]
+
+
+def _room(part: float, most: int) -> int:
+    """How many contenders a task may send, by the part of the model's time that it takes."""
+    return most if part >= _HEAVY else most // 2
 
 
 def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
