@@ -154,13 +154,13 @@ def run(
     sampled: list[Sampled] = []
     for path, earlier, told in stored:
         require_alike(path, told, conditions)
-        taught += told["models"]
+        taught += told.get("models", [])
         sampled += earlier
     for model in models:
         sampled += [Sampled(str(each.shapes), each.samples) for each in learnable_of(model, places)]
     learnt = [each for each in sampled if each.shapes not in unseen]
     if not learnt:
-        raise InputError("nothing is left to learn from: name models that were tuned in full")
+        raise InputError("nothing is left to learn from: name models that were tuned in full, or --samples")
     conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
     if kept is not None:
         write_samples(kept, learnt, conditions)
