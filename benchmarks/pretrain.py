@@ -160,7 +160,9 @@ def run(
         sampled += [Sampled(str(each.shapes), each.samples) for each in learnable_of(model, places)]
     learnt = [each for each in sampled if each.shapes not in unseen]
     if not learnt:
-        raise InputError("nothing is left to learn from: name models that were tuned in full, or --samples")
+        raise InputError(
+            "nothing is left to learn from: name models tuned in full, or give --samples"
+        )
     conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
     if kept is not None:
         write_samples(kept, learnt, conditions)
