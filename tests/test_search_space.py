@@ -13,6 +13,7 @@ from fewtune.schedule.paces import streamed_pace, tile_pace
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Point, factorisations
 from fewtune.schedule.search_space import SearchSpace
+from fewtune.schedule.tiling import register_tile
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 
@@ -190,6 +191,13 @@ def test_a_tile_leaves_registers_to_its_operands(
         for rows, vectors in fits
     }
     assert found == fits
+
+
+def test_a_bound_on_what_is_unrolled_leaves_registers_to_operands() -> None:
+    # Two rows of two vectors, five of five: few steps are unrolled, registers enough are free.
+    assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=4) == (2, 16)
+    assert register_tile(5, 80, cpu("znver4"), "float32", most_unrolled=25) == (5, 80)
+    assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=3) != (2, 16)
 
 
 def cpu(mcpu: str) -> CpuTraits:

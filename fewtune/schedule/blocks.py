@@ -58,6 +58,12 @@ class CpuTraits:
         vector_bytes, registers, operands = (64, 28, 4) if wide else (32, 14, 1)
         return CpuTraits(vector_bytes, registers, operands, threads, in_flight)
 
+    def holds(self, rows: int, vectors: int) -> bool:
+        """Whether registers hold a tile: its accumulators, and the operands that stay."""
+        accumulators = rows * vectors
+        held = accumulators + min(rows, vectors)
+        return accumulators <= self.registers and held <= self.registers + self.operands
+
     def lanes(self, data_type: str) -> int:
         """Elements of ``data_type`` in one vector register."""
         return max(1, self.vector_bytes * 8 // max(8, tvm.DataType(data_type).bits))

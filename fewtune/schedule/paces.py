@@ -185,7 +185,7 @@ def tile_pace(rows: int, elements: int, lanes: int, reduction: int, traits: CpuT
         Terms of each sum.
     traits : CpuTraits
     """
-    if tile_rate(rows, elements, lanes, traits.registers, traits.operands) == 0.0:
+    if tile_rate(rows, elements, lanes, traits) == 0.0:
         return 0.0
     piece = gcd(elements, lanes)
     vectors = elements // piece

@@ -57,16 +57,16 @@ def register_tile(
     rows, elements : int
     """
     best, choice = 0.0, (1, 1)
-    lanes, registers = traits.lanes(data_type), min(traits.registers, most_unrolled)
+    lanes = traits.lanes(data_type)
     for elements in divisors(width):
         for rows in divisors(pixels):
-            rate = tile_rate(rows, elements, lanes, registers, traits.operands)
-            if rate > best:
+            rate = tile_rate(rows, elements, lanes, traits)
+            if rate > best and rows * (elements // gcd(elements, lanes)) <= most_unrolled:
                 best, choice = rate, (rows, elements)
     return choice
 
 
-def tile_rate(rows: int, elements: int, lanes: int, registers: int, operands: int) -> float:
+def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
     """Multiply-adds a cycle of a register tile, by rule; 0 for one that spills or splits vectors.
 
     Parameters
@@ -74,17 +74,13 @@ def tile_rate(rows: int, elements: int, lanes: int, registers: int, operands: in
     rows, elements : int
         Rows that share a vector of weights, and the vector's elements.
     lanes : int
-    registers, operands : int
-        As `CpuTraits` has them.
+    traits : CpuTraits
     """
     # Only vectors of a power of two stay in registers: LLVM splits others through memory.
     piece = gcd(elements, lanes)
     vectors = elements // piece
     accumulators = rows * vectors
-    held = accumulators + min(rows, vectors)
-    if piece < max(2, lanes // 4) or vectors > 8:
-        return 0.0
-    if accumulators > registers or held > registers + operands:
+    if piece < max(2, lanes // 4) or vectors > 8 or not traits.holds(rows, vectors):
         return 0.0
     # Half registers issue two a cycle.
     pace = 1.0 if piece == lanes else 0.5
