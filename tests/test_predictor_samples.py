@@ -65,17 +65,28 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no archive")
     with pytest.raises(InputError, match="cannot read the samples"):
         read_samples(path)
+    write_samples(path, sampled(), CONDITIONS)
+    whole = path.read_bytes()
+    changed = whole[:700] + b"\0" * 700 + whole[1400:]
+    for content in (b"", whole[: len(whole) // 2], changed):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="cannot read the samples"):
+            read_samples(path)
+    with path.open("wb") as stream:
+        np.save(stream, np.zeros(3))
+    with pytest.raises(InputError, match="cannot read the samples"):
+        read_samples(path)
     np.savez(path, conditions=np.array({"a": 1}, dtype=object))
     with pytest.raises(InputError, match="cannot read the samples"):
         read_samples(path)
-    content = {
+    stored = {
         "conditions": np.array('{"features": ["another"]}'),
         "shapes": np.array(["conv2d"]),
         "counts": np.array([2]),
         "features": np.zeros((2, len(NAMES)), "float32"),
         "times_s": np.ones(2),
     }
-    np.savez(path, **content)
+    np.savez(path, **stored)
     with pytest.raises(InputError, match="other features"):
         read_samples(path)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,17 @@ from fewtune.files import write_bytes
 from fewtune.predictor.features import NAMES
 from fewtune.predictor.pretrained import TaskSamples
 
+# What numpy raises of a file that is empty, cut off, changed, or another array altogether.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 # What samples of two files have to share to be learnt from together.
 _ALIKE = ("device", "target", "lanes", "threads", "tvm")
 
@@ -76,9 +88,10 @@ def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
             conditions = json.loads(str(stored["conditions"]))
             shapes, counts = stored["shapes"].tolist(), stored["counts"].tolist()
             features, times_s = stored["features"], stored["times_s"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as fault:
+        known = conditions.get("features")
+    except _UNREADABLE as fault:
         raise InputError(f"cannot read the samples {path}: {fault}") from None
-    if conditions.get("features") != list(NAMES):
+    if known != list(NAMES):
         raise InputError(f"the samples {path} are of other features: practise again")
     if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
         raise InputError(f"the samples {path} are damaged")
