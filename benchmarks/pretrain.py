@@ -37,22 +37,19 @@ _TOP = (1, 2, 4, 8)
 _DRAWN = 50
 
 
-# What a task computes, whatever is fused to it: operator, data and weights.
-Shapes = tuple[str, str]
-
-
 class Learnable(NamedTuple):
     """A task that was tuned in full.
 
     Attributes
     ----------
-    shapes : Shapes
+    shapes : str
+        What it computes, whatever is fused to it: operator, data and weights.
     weight : int
         How often it occurs in the model.
     samples : TaskSamples
     """
 
-    shapes: Shapes
+    shapes: str
     weight: int
     samples: TaskSamples
 
@@ -72,7 +69,7 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
         space = SearchSpace(task.mod, target)
         samples = task_samples(space, trials[task.info.name], is_cold=is_cold)
         if samples is not None:
-            shapes = (task.info.operator, str(task.info.shapes[:2]))
+            shapes = str((task.info.operator, str(task.info.shapes[:2])))
             found.append(Learnable(shapes, task.info.weight, samples))
     return found
 
@@ -144,7 +141,7 @@ def run(
     """
     places = Places()
     held_out = {model: learnable_of(model, places) for model in left_out}
-    unseen = {str(each.shapes) for tasks in held_out.values() for each in tasks}
+    unseen = {each.shapes for tasks in held_out.values() for each in tasks}
     for model, tasks in held_out.items():
         if not tasks:
             raise InputError(f"{model} has no task that a predictor could be held to")
@@ -157,7 +154,7 @@ def run(
         taught += told.get("models", [])
         sampled += earlier
     for model in models:
-        sampled += [Sampled(str(each.shapes), each.samples) for each in learnable_of(model, places)]
+        sampled += [Sampled(each.shapes, each.samples) for each in learnable_of(model, places)]
     learnt = [each for each in sampled if each.shapes not in unseen]
     if not learnt:
         raise InputError(

@@ -17,7 +17,6 @@ import numpy as np
 from fewtune.model.winograd import PRODUCTS, TILES
 from fewtune.schedule.access import Walk
 from fewtune.schedule.paces import LONGEST_WINDOW
-from fewtune.schedule.prior import Contraction
 from fewtune.schedule.program import (
     AHEAD,
     CATEGORICAL,
@@ -30,6 +29,7 @@ from fewtune.schedule.program import (
     Point,
     Program,
 )
+from fewtune.schedule.ruled import RuledBlock
 from fewtune.task.analysis import FLOAT32_BYTES
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
@@ -111,7 +111,7 @@ class DecisionFeatures:
     ----------
     programs : sequence of Program
         The task's design spaces.
-    contraction : Contraction
+    contraction : RuledBlock
     is_cold : bool
         Whether weights are not in the caches when the task begins.
     """
@@ -119,7 +119,7 @@ class DecisionFeatures:
     def __init__(
         self,
         programs: Sequence[Program],
-        contraction: Contraction,
+        contraction: RuledBlock,
         *,
         is_cold: bool,
     ) -> None:
@@ -157,7 +157,7 @@ class DecisionFeatures:
 
     @staticmethod
     def if_usable(
-        programs: Sequence[Program], contraction: Contraction | None, *, is_cold: bool
+        programs: Sequence[Program], contraction: RuledBlock | None, *, is_cold: bool
     ) -> DecisionFeatures | None:
         """Those of a task; None where nothing can be told from its decisions."""
         if contraction is None:

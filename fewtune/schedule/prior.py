@@ -10,11 +10,9 @@ contiguous axis. Every decision is drawn, the likelier the faster it is expected
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from fewtune.schedule.blocks import Block, CpuTraits
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.chances import Chances
 from fewtune.schedule.paces import (
     padding_location,
@@ -22,7 +20,7 @@ from fewtune.schedule.paces import (
     unroll_depth,
     written_pace,
 )
-from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Choice, Decision, Point
+from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Choice, Decision, Point, Program
 from fewtune.schedule.register_tiles import RegisterTile
 from fewtune.schedule.ruled import Iterations, RuledBlock
 from fewtune.schedule.search_space import SearchSpace, random_decision
@@ -32,27 +30,6 @@ _WORTH_TRYING = 0.85
 
 # The register tile of each block that there is a rule for, by its name.
 TileKey = tuple[tuple[str, Iterations], ...]
-
-
-class Contraction(NamedTuple):
-    """A block that there is a rule for.
-
-    Attributes
-    ----------
-    name : str
-    block : Block
-    vector : int
-        The axis that its results are contiguous along.
-    streamed : frozenset of int
-        Axes along which its weights stand still, where these are large and serve few rows.
-    lanes : int
-    """
-
-    name: str
-    block: Block
-    vector: int
-    streamed: frozenset[int]
-    lanes: int
 
 
 class Prior:
@@ -88,12 +65,9 @@ class Prior:
         return bool(self._ruled)
 
     @property
-    def contraction(self) -> Contraction | None:
+    def contraction(self) -> RuledBlock | None:
         """The contraction that most of the work is; None where there is no rule for one."""
-        if not self._ruled:
-            return None
-        most = max(self._ruled.values(), key=lambda each: (each.points, each.name))
-        return Contraction(most.name, most.block, most.vector, most.streamed, most.lanes)
+        return max(self._ruled.values(), key=lambda each: (each.points, each.name), default=None)
 
     def draw(self, random: np.random.Generator) -> Point:
         """One point, of any of the programs."""
@@ -104,9 +78,7 @@ class Prior:
         decisions = [
             self._decide(choice, tiles, rows_outside, random) for choice in program.choices
         ]
-        for ruled in self._ruled.values():
-            ruled.shared_out(program, decisions, self._threads, random)
-        return Point(program.number, tuple(decisions))
+        return self._shared_out(program, decisions, random)
 
     def retiled(self, point: Point, random: np.random.Generator) -> Point:
         """A neighbour with another register tile: a step that no change of one decision takes."""
@@ -116,9 +88,7 @@ class Prior:
             if not ruled.retiled(program, decisions, ruled.chances.draw(random)):
                 # Half of a tile and half of another may spill.
                 return point
-        for ruled in self._ruled.values():
-            ruled.shared_out(program, decisions, self._threads, random)
-        return Point(point.program, tuple(decisions))
+        return self._shared_out(program, decisions, random)
 
     def tile_of(self, point: Point) -> TileKey:
         """The register tile of a point: points of one tile differ in what matters less."""
@@ -133,6 +103,14 @@ class Prior:
             pace = ruled.paces.get(iterations, 0.0)
             promised *= pace if pace >= _WORTH_TRYING * ruled.tiles[0].pace else 0.0
         return promised
+
+    def _shared_out(
+        self, program: Program, decisions: list[Decision | None], random: np.random.Generator
+    ) -> Point:
+        """The point of these decisions, with iterations enough for all threads."""
+        for ruled in self._ruled.values():
+            ruled.shared_out(program, decisions, self._threads, random)
+        return Point(program.number, tuple(decisions))
 
     def _decide(
         self,
