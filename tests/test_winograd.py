@@ -17,6 +17,7 @@ from fewtune.model.relax_import import ImportOptions, lower, read_lowered
 from fewtune.model.winograd_choice import best_tile
 from fewtune.schedule.blocks import CpuTraits, blocks_of
 from fewtune.schedule.default import apply_default_schedules, default_schedule
+from fewtune.schedule.tiling import filled_rows
 from fewtune.schedule.winograd import schedule_winograd
 from fewtune.task.extract import extract_tasks
 from fewtune.tvm_runtime import tvm
@@ -25,6 +26,7 @@ from tests.test_relax_import import imported
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 2e-5
+AVX2, AVX512 = CpuTraits(32, 14, 1, 2, 8), CpuTraits(64, 28, 4, 2, 4)
 
 
 def convolution_model(
@@ -106,6 +108,47 @@ def test_channels_that_fill_no_vector_agree(channels: int, filters: int) -> None
     for task in tasks:
         assert default_schedule(task.mod, tuned_tiny.target()) is not None
     assert error_of(model, scheduled(module)) < BOUND
+
+
+@pytest.mark.parametrize("is_scheduled", [True, False])
+def test_rows_added_to_fill_registers_change_nothing(
+    is_scheduled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = convolution_model((28, 27))
+    monkeypatch.setattr(CpuTraits, "of", staticmethod(lambda _: AVX2))
+    module = lowered_with(model, 4)
+    tasks = extract_tasks(module, tuned_tiny.target())
+    (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
+    # 49 tiles.
+    assert product.info.shapes == [[36, 50, 16], [36, 16, 32], [36, 50, 32]]
+    assert product.info.flops == 2 * 36 * 50 * 16 * 32
+    assert error_of(model, scheduled(module) if is_scheduled else module) < BOUND
+
+
+def test_rows_are_added_behind_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "filled_rows", lambda rows, *_: rows + 3)
+    model = convolution_model((6, 9), batch=3)
+    module = lowered_with(model, 4)
+    tasks = extract_tasks(module, tuned_tiny.target())
+    (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
+    assert product.info.shapes[0] == [36, 3 * 2 * 3 + 3, 16]
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+@pytest.mark.parametrize(
+    ("traits", "rows", "filled"),
+    [
+        (AVX2, 49, 50),  # five rows of two vectors
+        (AVX2, 98, 98),  # fourteen of one
+        (AVX2, 169, 169),  # thirteen of one
+        (AVX512, 49, 49),  # seven of four
+        (AVX512, 841, 847),  # 29 rows leave no register for what they are multiplied by
+    ],
+)
+def test_rows_are_added_where_registers_hold_no_good_tile(
+    traits: CpuTraits, rows: int, filled: int
+) -> None:
+    assert filled_rows(rows, 128, traits, "float32") == filled
 
 
 def test_a_residual_is_fused_into_the_output_transform() -> None:

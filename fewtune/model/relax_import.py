@@ -113,13 +113,15 @@ def lower(
     """
     from tvm.relax.frontend.onnx import from_onnx
 
+    is_cpu = str(target.kind.name) == "llvm"
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
     convolution = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
     if padding is not None:
         convolution = padding.legalizer(convolution)
     if tile_of is not None:
-        convolution = legalize(tile_of, convolution)
+        traits = CpuTraits.of(target) if is_cpu else None
+        convolution = legalize(tile_of, convolution, traits)
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -137,7 +139,7 @@ def lower(
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(module)
     # Only MetaSchedule's rules for CPUs move weights.
-    return layout_free.mark(lowered) if str(target.kind.name) == "llvm" else lowered
+    return layout_free.mark(lowered) if is_cpu else lowered
 
 
 def import_model(

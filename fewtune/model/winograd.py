@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.schedule.tiling import filled_rows
 from fewtune.tvm_runtime import te, tvm
 
 INPUT_ROWS, INPUT = "winograd_input_rows", "winograd_input"
@@ -68,11 +70,14 @@ class Convolution:
     filters : int
     padding : tuple of int
         Top, left, bottom, right.
+    traits : CpuTraits, optional
+        Of the CPU whose registers the products' rows are to fill; without, none are added to them.
     """
 
     shape: tuple[int, int, int, int]
     filters: int
     padding: tuple[int, int, int, int]
+    traits: CpuTraits | None = None
 
     @property
     def height(self) -> int:
@@ -108,9 +113,16 @@ class Convolution:
         return 2 * self.tile_points(m) * self.shape[3] * self.padded_filters
 
     def tile_points(self, m: int) -> int:
-        """Places of all tiles: rows of the products."""
+        """Rows of all products."""
+        return (m + KERNEL - 1) ** 2 * self.product_rows(m)
+
+    def product_rows(self, m: int) -> int:
+        """Tiles of all images, and what is added to them so that registers are filled."""
         rows, columns = self.tiles(m)
-        return (m + KERNEL - 1) ** 2 * self.shape[0] * rows * columns
+        count = self.shape[0] * rows * columns
+        if self.traits is None:
+            return count
+        return filled_rows(count, self.padded_filters, self.traits, TYPE)
 
 
 def filled(filters: int, lanes: int) -> int:
@@ -141,9 +153,10 @@ def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
 
 
 def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
-    """The input's tiles, transformed: shape ((m + 2) ** 2, tiles, channels).
+    """The input's tiles, transformed: shape ((m + 2) ** 2, rows of a product, channels).
 
-    In two blocks: down the columns of every row of tiles, then along the rows.
+    In two blocks: down the columns of every row of tiles, then along the rows. Rows of the products
+    beyond the tiles are the last tile again, which nothing reads.
     """
     batch, height, width, channels = convolution.shape
     top, left = convolution.padding[:2]
@@ -167,15 +180,18 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
         (batch, rows, places, columns * m + KERNEL - 1, channels), column, name=INPUT_ROWS
     )
 
-    def tile(place: Any, p: Any, c: Any) -> Any:
+    count, product_rows = batch * rows * columns, convolution.product_rows(m)
+
+    def tile(place: Any, row: Any, c: Any) -> Any:
+        p = row if product_rows == count else tvm.tirx.min(row, count - 1)
         b, t, s = p // (rows * columns), p // columns % rows, p % columns
         return _chosen(place % places, matrix, lambda j: along[b, t, place // places, s * m + j, c])
 
-    return te.compute((places**2, batch * rows * columns, channels), tile, name=INPUT)
+    return te.compute((places**2, product_rows, channels), tile, name=INPUT)
 
 
 def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    """One matrix product for each place of the tile: shape (places, tiles, padded filters)."""
+    """One matrix product for each place of the tile: shape (places, rows, padded filters)."""
     places, count, channels = tiles.shape
     k = te.reduce_axis((0, channels), name="k")
     return te.compute(

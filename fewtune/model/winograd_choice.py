@@ -17,6 +17,7 @@ from fewtune.model.winograd import (
     transformed_output,
     transformed_weights,
 )
+from fewtune.schedule.blocks import CpuTraits
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_runtime import relax
 
@@ -98,7 +99,9 @@ class Chooser:
         return sum(c.flops - c.product_flops(m) for c, m in self.chosen)
 
 
-def legalize(choose: Callable[[Convolution], int], otherwise: Legalizer) -> Legalizer:
+def legalize(
+    choose: Callable[[Convolution], int], otherwise: Legalizer, traits: CpuTraits | None = None
+) -> Legalizer:
     """A legaliser for ``relax.nn.conv2d`` that turns some convolutions into transformed ones.
 
     Parameters
@@ -107,10 +110,12 @@ def legalize(choose: Callable[[Convolution], int], otherwise: Legalizer) -> Lega
         The tile ``m`` for a convolution that could be transformed, 0 to leave it as it is.
     otherwise : callable
         Legalises what is left as it is.
+    traits : CpuTraits, optional
+        Of the CPU whose registers the products are to fill.
     """
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        convolution = eligible(call)
+        convolution = eligible(call, traits)
         m = choose(convolution) if convolution is not None else 0
         if not m:
             return otherwise(builder, call)
@@ -138,11 +143,11 @@ def legalize(choose: Callable[[Convolution], int], otherwise: Legalizer) -> Lega
     return legalized
 
 
-def eligible(call: relax.Call) -> Convolution | None:
+def eligible(call: relax.Call, traits: CpuTraits | None = None) -> Convolution | None:
     """The convolution of a call, where it is one that could be transformed."""
     shape = known_weights(call)
     steps = (*call.attrs.strides, *call.attrs.dilation)
     if shape is None or shape[:2] != [KERNEL, KERNEL] or any(int(step) != 1 for step in steps):
         return None
     given = tuple(int(extent) for extent in call.args[0].ty.shape)
-    return Convolution(given, shape[3], tuple(int(p) for p in call.attrs.padding))
+    return Convolution(given, shape[3], tuple(int(p) for p in call.attrs.padding), traits)
