@@ -14,6 +14,7 @@ from fewtune import report as tables
 from fewtune.errors import InputError, MachineError
 from pipelines.arguments import check_port, parse_dimensions, parse_shapes
 from pipelines.project import find_root
+from pipelines.show import show_results, shown
 from stages.places import Places
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _register(
         ]
         lines = change_parameters(places.params, models=names)
     for name in names:
-        print(f"registered {name}: {_shown(places.registration(name))}")
+        print(f"registered {name}: {shown(places.registration(name))}")
     for line in lines:
         print(line)
     print(f"tune with: fewtune run {' '.join(names)}")
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         models = models or known_models
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
-    _show_results(root, models)
+    show_results(root, models)
     for failure in outcome.failures:
         say(f"fewtune: {failure.line()}")
     if outcome.skipped:
@@ -185,33 +186,6 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
     return outcome_of(state)
 
 
-def _show_results(root: Path, models: Sequence[str] | None) -> None:
-    """The results table, its conditions and its files."""
-    from pipelines.results import read_results
-
-    found = read_results(root, models)
-    if not found:
-        return
-    print()
-    tables.results_table(found).print()
-    print()
-    comparisons = tables.distinct_comparisons(found)
-    if len(comparisons) > 1:
-        tables.comparison_table(comparisons).print()
-        print()
-    for line in [*tables.results_conditions(found), *tables.machine_lines(comparisons)]:
-        print(line)
-    places = Places(root)
-    print("\nFiles:")
-    for result in found:
-        of = (result.model, result.strategy)
-        print(f"  {_shown(places.benchmarked(*of) / 'report.md')}")
-        print(f"  {_shown(places.compiled(*of) / 'model.so')}")
-        if result.comparison:
-            print(f"  {_shown(places.compared(result.model) / 'report.md')}")
-    print("Recorded results in MLflow:  fewtune ui", flush=True)
-
-
 def report(options: argparse.Namespace) -> int:
     """Show what is on disk."""
     from pipelines.results import read_results
@@ -231,7 +205,7 @@ def report(options: argparse.Namespace) -> int:
             for result in found:
                 print(f"\n{kernel_report.benchmark_markdown(result.benchmark)}", end="")
         return 0
-    _show_results(root, options.models or None)
+    show_results(root, options.models or None)
     if options.kernels:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
@@ -307,11 +281,3 @@ def ui(options: argparse.Namespace) -> int:
         os.execv(sys.executable, command)
     print(f"results are recorded on a server, which has its own page: {uri}")
     return 0
-
-
-def _shown(path: Path) -> str:
-    """A path as the user would type it from here."""
-    try:
-        return os.path.relpath(path)
-    except ValueError:
-        return str(path)

@@ -12,10 +12,11 @@ import pytest
 from fewtune.errors import InputError
 from fewtune.model import winograd
 from fewtune.predictor import chosen_digest, residual, shipped
-from fewtune.predictor.features import NAMES, DecisionFeatures, _touched
+from fewtune.predictor.features import DecisionFeatures
+from fewtune.predictor.names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_paces, read_conditions
-from fewtune.schedule.access import Walk
+from fewtune.schedule.access import Walk, touched_elements
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.program import LOCATION, TILE, Point
@@ -96,15 +97,15 @@ def test_tiles_are_what_was_parted_before_winograds_products(
 def test_a_window_touches_what_its_rows_share_once() -> None:
     # Three rows of a window of three along one axis of stride one: five elements, not nine.
     walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
-    assert _touched(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
+    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
     # Two images, ten apart, of three rows and a window of three: rows share, images do not.
     walk = [Walk(10, 2), Walk(1, 8), Walk(1, 3)]
-    assert _touched(walk, [np.array([2]), np.array([3]), np.array([3])]) == 10
+    assert touched_elements(walk, [np.array([2]), np.array([3]), np.array([3])]) == 10
     # A window of three of every fourth row: a step that leaves a gap spans it.
     walk = [Walk(4, 3), Walk(4, 3), Walk(1, 2)]
-    assert _touched(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
+    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
     # Rows eight apart share nothing.
-    assert _touched([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
+    assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
 
 
 def test_every_point_of_a_convolution_has_features() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.predictor.features import NAMES
+from fewtune.predictor.names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import pretrain
 from fewtune.artifacts import TaskTable
-from fewtune.predictor.features import NAMES
+from fewtune.predictor.names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.task.extract import write_modules
 from stages.places import Places

@@ -15,7 +15,8 @@ from math import gcd, prod
 import numpy as np
 
 from fewtune.model.winograd import PRODUCTS, TILES
-from fewtune.schedule.access import Walk
+from fewtune.predictor.names import NAMES
+from fewtune.schedule.access import Walk, touched_elements
 from fewtune.schedule.paces import LONGEST_WINDOW
 from fewtune.schedule.program import (
     AHEAD,
@@ -39,69 +40,6 @@ _OUTER, _INNER = range(REDUCTION_LEVELS)
 _REGISTER = (_ROWS, _VECTOR)
 # What stands for no location to choose, and for one that is open.
 _NOWHERE, _ANYWHERE = -3, 7
-
-NAMES = (
-    # Of the task.
-    "reduction",
-    "window",
-    "rows",
-    "groups",
-    "width",
-    "weights_bytes",
-    "data_bytes",
-    "results_bytes",
-    "is_cold",
-    "is_streamed",
-    "shares_vectors",
-    # Of its decisions: the register tile.
-    "elements",
-    "innermost_elements",
-    "is_odd_vector",
-    "piece",
-    "vectors",
-    "tile_rows",
-    "innermost_rows",
-    "accumulators",
-    "held",
-    "too_few",
-    "many",
-    "loads",
-    "row_axes",
-    "last_row_axis",
-    "tile_groups",
-    # The inner reduction, and the body that it unrolls to.
-    "inner_reduction",
-    "inner_window",
-    "body",
-    "unroll",
-    "is_unrolled",
-    # What is left for threads and the cache.
-    "thread_width",
-    "cache_width",
-    "thread_rows",
-    "cache_rows",
-    "thread_groups",
-    "cache_groups",
-    "threads",
-    "odd_threads",
-    # What the threads part: what the kernel before parted, or the vectors.
-    "parted_alike",
-    "parts_vectors",
-    "written",
-    # Where what pads the data is computed: within, ahead of everything, or at a loop.
-    "is_inlined",
-    "is_ahead",
-    "is_outside",
-    "location",
-    # What pieces read and write.
-    "register_weights",
-    "register_data",
-    "tile_weights",
-    "tile_data",
-    "cache_weights",
-    "cache_data",
-    "cache_results",
-)
 
 
 class DecisionFeatures:
@@ -191,7 +129,9 @@ class DecisionFeatures:
     def _of_task(self, streamed: frozenset[int], is_cold: bool) -> list[float]:
         extents = [np.array([extent]) for extent in self._extents]
         sizes = [
-            float(_log2(FLOAT32_BYTES * _touched(walk, extents))[0]) if walk is not None else 0.0
+            float(_log2(FLOAT32_BYTES * touched_elements(walk, extents))[0])
+            if walk is not None
+            else 0.0
             for walk in (self._weights, self._data, self._results)
         ]
         counts = [
@@ -217,7 +157,7 @@ class DecisionFeatures:
                 count([axis], *(reduced if axis in self._reduced else spatial))
                 for axis in range(len(self._extents))
             ]
-            return _log2(FLOAT32_BYTES * _touched(walk, iterations))
+            return _log2(FLOAT32_BYTES * touched_elements(walk, iterations))
 
         vector, rows, groups, lanes = [self._vector], self._rows, self._groups, self._lanes
         elements = count(vector, *_REGISTER)
@@ -309,19 +249,6 @@ class DecisionFeatures:
                     [_ANYWHERE if each is None else int(each) for each in decisions], dtype=float
                 )
         return tiles, unroll, location
-
-
-def _touched(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
-    """Elements that so many iterations of each axis touch in a tensor, windows overlapping."""
-    touched = span = np.ones_like(iterations[0], dtype=float)
-    order = sorted(range(len(walk)), key=lambda axis: abs(walk[axis].stride))
-    for axis in order:
-        stride, steps = abs(walk[axis].stride), iterations[axis] - 1
-        if stride:
-            touched = touched * (1 + steps * np.minimum(1.0, stride / span))
-            # A step that leaves a gap spans it.
-            span = np.maximum(span, stride) + stride * steps
-    return touched
 
 
 def _log2(values: np.ndarray) -> np.ndarray:

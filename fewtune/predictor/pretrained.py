@@ -19,7 +19,7 @@ import numpy as np
 from fewtune.errors import InputError
 from fewtune.files import canonical_json, write_bytes, write_text
 from fewtune.predictor import digest, files_of
-from fewtune.predictor.features import NAMES
+from fewtune.predictor.names import NAMES
 from fewtune.trees import xgboost_alone
 
 # What is slower than this part of the best is slow; by how much does not matter.

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from fewtune.predictor.features import NAMES
+from fewtune.predictor.names import NAMES
 
 # Features of decisions: of one task, those before are all the same.
 _DECISIONS = slice(NAMES.index("elements"), None)

@@ -20,7 +20,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.files import write_bytes
-from fewtune.predictor.features import NAMES
+from fewtune.predictor.names import NAMES
 from fewtune.predictor.pretrained import TaskSamples
 
 # What numpy raises of a file that is empty, cut off, changed, or another array altogether.

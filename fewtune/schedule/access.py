@@ -8,6 +8,7 @@ along one axis at a time, the other axes at zero, and its steps are looked at.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,3 +123,16 @@ def _walk(addresses: np.ndarray, extent: int) -> Walk:
     steps = np.diff(addresses)
     breaks = np.flatnonzero(steps != steps[0])
     return Walk(int(steps[0]), int(breaks[0]) + 1 if len(breaks) else extent)
+
+
+def touched_elements(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
+    """Elements that so many iterations of each axis touch in a tensor, windows overlapping."""
+    touched = span = np.ones_like(iterations[0], dtype=float)
+    order = sorted(range(len(walk)), key=lambda axis: abs(walk[axis].stride))
+    for axis in order:
+        stride, steps = abs(walk[axis].stride), iterations[axis] - 1
+        if stride:
+            touched = touched * (1 + steps * np.minimum(1.0, stride / span))
+            # A step that leaves a gap spans it.
+            span = np.maximum(span, stride) + stride * steps
+    return touched

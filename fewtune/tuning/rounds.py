@@ -111,7 +111,7 @@ class Rounds:
             session.announce(turn.state)
             with session.measurer.phases.timed("model_update_s"):
                 times_s = [outcome.median_s for outcome in outcomes]
-                session.search_of(turn.state).learn(turn.proposals, times_s)
+                session.searches.of(turn.state).learn(turn.proposals, times_s)
             session.show(turn.state, phase=_PHASES[name])
 
     def _note_round(

@@ -14,7 +14,6 @@ from typing import Any
 
 from fewtune.machine import has_own_device
 from fewtune.predictor.predictor import predictor_for
-from fewtune.schedule.search_space import SearchSpace
 from fewtune.stolen import stolen_s
 from fewtune.task.extract import Task
 from fewtune.tuning.allocate import best_rates, gradients, in_order
@@ -22,7 +21,6 @@ from fewtune.tuning.contenders import MOST_IN_DUEL
 from fewtune.tuning.defaults import measured_defaults
 from fewtune.tuning.duels import Duel, measure_duels
 from fewtune.tuning.journal import Journal
-from fewtune.tuning.known import known_points
 from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.options import TuneOptions
@@ -30,8 +28,9 @@ from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.patience import Patience
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.progress import Progress
+from fewtune.tuning.searches import Searches
 from fewtune.tuning.state import RunState
-from fewtune.tuning.strategies import Explorer, Knowledge, Proposal, make_strategy
+from fewtune.tuning.strategies import Explorer, Knowledge, Proposal
 from fewtune.tuning.task_state import Earlier, TaskState
 from fewtune.tuning.together import Turn, measure_together, parted
 from fewtune.tvm_runtime import tvm
@@ -97,12 +96,10 @@ class Session:
         self.journal = journal
         self.progress = progress
         self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
-        self.knowledge = Knowledge(
+        knowledge = Knowledge(
             predictor=predictor_for(options.predictor, target), is_cold=cold_weights
         )
-        self._searches: dict[str, Explorer] = {}
-        self._spaces: dict[str, SearchSpace] = {}
-        self._seeds = seeds or {}
+        self.searches = Searches(target, options, knowledge, seeds or {})
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
         self._unstolen_s = stolen_s() - self.state.stolen_s
@@ -204,7 +201,7 @@ class Session:
                     break
                 self.announce(state)
                 with self.measurer.phases.timed("search_s"):
-                    search = self.search_of(state)
+                    search = self.searches.of(state)
                     self.prompt(state, search)
                     proposed.append(search.next_batch(min(room, self.options.batch_size)))
                     turns.append(Turn.of(state, proposed[-1]))
@@ -218,7 +215,7 @@ class Session:
             self.announce(state)
             with self.measurer.phases.timed("model_update_s"):
                 known = [state.known[p.key] for p in proposals]
-                self.search_of(state).learn(proposals, [each.outcome.median_s for each in known])
+                self.searches.of(state).learn(proposals, [each.outcome.median_s for each in known])
             if not turn.proposals:
                 self._end(state, "design space exhausted")
             why = self.patience.ends(state)
@@ -240,32 +237,6 @@ class Session:
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Say what a search is to measure first in its next batch; here nothing."""
-
-    def space_of(self, state: TaskState) -> SearchSpace:
-        """The task's search space, generated once."""
-        name = state.task.info.name
-        if name not in self._spaces:
-            self._spaces[name] = SearchSpace(state.task.mod, self.target)
-        return self._spaces[name]
-
-    def search_of(self, state: TaskState) -> Explorer:
-        """The task's search; after a resumption it knows what was measured."""
-        name = state.task.info.name
-        if name not in self._searches:
-            space = self.space_of(state)
-            search = make_strategy(
-                space,
-                self.knowledge,
-                self.options,
-                # Another seed after a resumption, or it would draw its first batch again.
-                seed=1 + self.options.seed + 7919 * len(state.known),
-            )
-            search.recall(*known_points(space, state.earlier))
-            search.remember(*known_points(space, state.trials))
-            if not state.known:
-                search.begin_from(known_points(space, self._seeds.get(name, []))[0])
-            self._searches[name] = search
-        return self._searches[name]
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again: where nobody is close to a race's winner, there is no doubt."""

@@ -156,7 +156,10 @@ class Sharing(Session):
         rest = [state.task.info.name for state in self._takers() if state.taken is None]
         if rest:
             with self.measurer.phases.timed("model_update_s"):
-                self._teach(self.knowledge, lambda name: self.space_of(self.state.tasks[name]))
+                self._teach(
+                    self.searches.knowledge,
+                    lambda name: self.searches.space_of(self.state.tasks[name]),
+                )
         self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
@@ -209,7 +212,7 @@ class Sharing(Session):
 
         def offers_of(state: TaskState) -> Offers:
             return offers_for(
-                self.search_of(state),
+                self.searches.of(state),
                 [(donor, self._given(donor)) for donor in donors[state.task.info.name]],
                 self.sharing,
                 state.task.info,
@@ -232,7 +235,7 @@ class Sharing(Session):
         self._rounds.open(
             BEFORE_FINALS,
             list(axes),
-            lambda state: reparted_offers(self.search_of(state), axes[state.task.info.name]),
+            lambda state: reparted_offers(self.searches.of(state), axes[state.task.info.name]),
         )
 
     def _takers(self) -> list[TaskState]:
@@ -262,7 +265,7 @@ class Sharing(Session):
                 continue
             self.announce(state)
             with self.measurer.phases.timed("search_s"):
-                (made,) = move(self.donations[known.donor][:1], self.space_of(state))
+                (made,) = move(self.donations[known.donor][:1], self.searches.space_of(state))
             if made.schedule is None:
                 # Against all expectation: it is searched like any other task.
                 continue
