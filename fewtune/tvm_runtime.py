@@ -7,7 +7,8 @@ imports only the submodules asked for. Import TVM through this module, everywher
 
     from fewtune.tvm_runtime import ms, tvm
 
-Environment variables that TVM reads once, when it loads, are set here as well.
+Environment variables that TVM reads once, when it loads, are set here as well, and exponentials and
+the like get vectors (`fewtune.elementary`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ _stand_in_for_intrinsics()
 
 from tvm import relax, te  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
+
+from fewtune import elementary  # noqa: E402
+
+elementary.register()
 
 
 def register_intrinsics(target: tvm.target.Target) -> None:

@@ -212,9 +212,9 @@ def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
         except NotAffineError:
             continue
     operations = prod(block.extents)
-    # 10 GB/s and 8 operations a nanosecond are what one core does on unremarkable code; function
-    # calls are scalar.
-    call_ns = 3.0 if _calls(statement) else 0.0
+    # 10 GB/s and 8 operations a nanosecond are what one core does on unremarkable code; functions
+    # are polynomials of tens of operations (`fewtune.elementary`).
+    call_ns = 0.4 if _calls(statement) else 0.0
     return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
 
 

@@ -1,0 +1,88 @@
+"""Exponentials and their kin in vectors: as exact as float32 allows, and no call of the library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.tvm_runtime import build, te, tvm
+from tests import tuned_tiny
+
+LANES = 16
+ELEMENTS = 2**12
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-20, -1e-20, 3e38, -3e38]
+FUNCTIONS = {
+    "exp": (tvm.tirx.exp, np.exp, (-87, 88)),
+    "tanh": (tvm.tirx.tanh, np.tanh, (-12, 12)),
+    "erf": (tvm.tirx.erf, np.vectorize(math.erf, otypes=[float]), (-5, 5)),
+    "log": (tvm.tirx.log, np.log, (1e-30, 100)),
+    "sigmoid": (tvm.tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x)), (-30, 30)),
+    "cube": (lambda x: tvm.tirx.power(x, tvm.tirx.const(3.0, "float32")), lambda x: x**3, (-9, 9)),
+}
+
+
+def vectorised(function: Callable[[Any], Any], dtype: str = "float32") -> tvm.s_tir.Schedule:
+    given = te.placeholder((ELEMENTS,), dtype=dtype)
+    result = te.compute((ELEMENTS,), lambda i: function(given[i]))
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([given, result])}))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    (loop,) = schedule.get_loops(block)
+    _, inner = schedule.split(loop, [None, LANES])
+    schedule.vectorize(inner)
+    return schedule
+
+
+def results(function: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
+    library = build(vectorised(function, str(values.dtype)).mod, tuned_tiny.target())
+    result = tvm.runtime.tensor(np.zeros_like(values))
+    library["main"](tvm.runtime.tensor(values), result)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_errors_are_a_few_units_in_the_last_place(name: str) -> None:
+    function, exact, bounds = FUNCTIONS[name]
+    values = np.random.default_rng(0).uniform(*bounds, ELEMENTS).astype("float32")
+    expected = exact(values.astype("float64"))
+    error = np.abs(results(function, values) - expected) / np.abs(expected)
+    assert error.max() < 4e-7
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_no_number_or_infinite_is_as_it_should_be(name: str) -> None:
+    function, exact, _ = FUNCTIONS[name]
+    values = np.ones(ELEMENTS, "float32")
+    values[: len(SPECIAL)] = SPECIAL
+    with np.errstate(all="ignore"):
+        expected = exact(values.astype("float64")).astype("float32")
+    assert np.allclose(results(function, values), expected, rtol=4e-7, atol=0, equal_nan=True)
+
+
+def test_numbers_too_small_to_be_normal_are_reached() -> None:
+    values = np.linspace(-103, -88, ELEMENTS).astype("float32")
+    expected = np.exp(values.astype("float64"))
+    assert np.abs(results(tvm.tirx.exp, values) - expected).max() < 2e-43
+    small = np.linspace(1e-44, 1e-38, ELEMENTS).astype("float32")
+    assert np.allclose(results(tvm.tirx.log, small), np.log(small.astype("float64")), rtol=4e-7)
+
+
+def test_any_other_power_is_the_librarys() -> None:
+    values = np.random.default_rng(0).uniform(0.1, 9, ELEMENTS).astype("float32")
+    found = results(lambda x: tvm.tirx.power(x, tvm.tirx.const(1.7, "float32")), values)
+    assert np.allclose(found, values.astype("float64") ** 1.7, rtol=4e-7)
+
+
+def test_double_precision_keeps_its_own() -> None:
+    values = np.random.default_rng(0).uniform(-9, 9, ELEMENTS)
+    assert np.allclose(results(tvm.tirx.exp, values), np.exp(values), rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "erf", "log", "sigmoid"])
+def test_nothing_is_called_once_an_element(name: str) -> None:
+    library = tvm.driver.build(vectorised(FUNCTIONS[name][0]).mod, tuned_tiny.target())
+    assembly = library.inspect_source("asm")
+    assert not [name for name in ("expf", "tanhf", "erff", "logf") if name in assembly]
