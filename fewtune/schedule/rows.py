@@ -40,10 +40,15 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
         outer = parallel_outer(sch, rows, traits)
     else:
         return False
-    for handle in reversed(handles[:-1]):
+    partial = {place: _in_lanes(sch, handle, traits) for place, handle in enumerate(handles)}
+    steps = [each for place, handle in enumerate(handles) for each in (*partial[place], handle)]
+    for handle in reversed(steps[:-1]):
         sch.compute_at(handle, outer, preserve_unit_loops=True)
-    for handle in handles:
-        _vectorize(sch, handle, outer, traits)
+    for place, handle in enumerate(handles):
+        for each in partial[place]:
+            _vectorize_lanes(sch, each, outer)
+        if not _reduces(sch, handle):
+            _vectorize(sch, handle, outer, traits)
     return True
 
 
@@ -58,34 +63,63 @@ def _shared_axes(blocks: list[Any]) -> int:
     return min(count, len(blocks[-1].extents) - 1)
 
 
-def _vectorize(sch: tvm.s_tir.Schedule, handle: Any, outer: Any, traits: CpuTraits) -> None:
+def _in_lanes(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits) -> list[Any]:
+    """Part a reduction along its last axis: by the lanes of a vector, these by a quarter of them.
+
+    That is possible only before the block has its place under the rows' loop.
+
+    Returns
+    -------
+    partial : list
+        The blocks that come before it now; none where it stays as it is.
+    """
     statement = sch.get(handle)
-    data_type = str(statement.writes[0].source.dtype)
-    lanes = traits.lanes(data_type)
-    reduces = any(axis.iter_type == tvm.tirx.IterVar.CommReduce for axis in statement.iter_vars)
+    if not _reduces(sch, handle) or len(statement.writes) > 1:
+        return []
+    lanes = traits.lanes(str(statement.writes[0].source.dtype))
+    partial = []
+    for most in (lanes, lanes // 4):
+        loop = sch.get_loops(handle)[-1]
+        extent = int(sch.get(loop).extent)
+        width = vector_width(extent, most, 1)
+        if not (max(2, most // 2) <= width < extent):
+            break
+        _, lane = sch.split(loop, [extent // width, width])
+        partial.append(sch.rfactor(lane, 0))
+    return partial
+
+
+def _reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+    axes = sch.get(handle).iter_vars
+    return any(axis.iter_type == tvm.tirx.IterVar.CommReduce for axis in axes)
+
+
+def _inside(sch: tvm.s_tir.Schedule, handle: Any, outer: Any) -> list[Any]:
+    """A block's loops within the one over the rows."""
     loops = list(sch.get_loops(handle))
-    inner = loops[[sch.get(loop).same_as(sch.get(outer)) for loop in loops].index(True) + 1 :]
+    return loops[[sch.get(loop).same_as(sch.get(outer)) for loop in loops].index(True) + 1 :]
+
+
+def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
+    """A vector of partial results, which stays in a register while all of them grow."""
+    lane, *_, step = _inside(sch, partial, outer)
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+    sch.decompose_reduction(partial, step)
+
+
+def _vectorize(sch: tvm.s_tir.Schedule, handle: Any, outer: Any, traits: CpuTraits) -> None:
+    inner = _inside(sch, handle, outer)
     if not inner:
         return
     extent = int(sch.get(inner[-1]).extent)
-    width = vector_width(extent, lanes, 1)
-    if width < 2:
+    width = vector_width(extent, traits.lanes(str(sch.get(handle).writes[0].source.dtype)), 1)
+    if width < 2:  # noqa: PLR2004
         return
+    loop = inner[-1]
+    if width < extent:
+        _, loop = sch.split(loop, [extent // width, width])
     try:
-        if not reduces:
-            loop = inner[-1]
-            if width < extent:
-                _, loop = sch.split(loop, [extent // width, width])
-            sch.vectorize(loop)
-        elif len(statement.writes) == 1 and lanes // 2 <= width < extent:
-            _, lane = sch.split(inner[-1], [extent // width, width])
-            partial = sch.rfactor(lane, 0)
-            sch.compute_at(partial, outer, preserve_unit_loops=True)
-            own = list(sch.get_loops(partial))[-2:]
-            if int(sch.get(own[0]).extent) == width:
-                sch.reorder(own[1], own[0])
-                own.reverse()
-            sch.vectorize(own[1])
-            sch.decompose_reduction(partial, own[0])
+        sch.vectorize(loop)
     except ScheduleError:
         return
