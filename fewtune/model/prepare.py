@@ -24,6 +24,7 @@ from fewtune.model.graph import (
     parameter_count,
     static_shape,
 )
+from fewtune.model.reshapes import reshapes_after_activations
 from fewtune.model.shapes import input_shapes
 from fewtune.model.weights import can_show_fault, constant_weights, explain_blindness
 
@@ -114,7 +115,8 @@ def simplify(model: ModelProto) -> ModelProto:
     -------
     model : ModelProto
         Same inputs, outputs and results; batch normalisations, dropouts, identities and constant
-        subgraphs folded (onnxslim), then the rewrites of `fewtune.model.rewrites`. Where a step
+        subgraphs folded (onnxslim), then the rewrites of `fewtune.model.rewrites` and
+        `fewtune.model.reshapes`. Where a step
         fails on a model its input is kept: simplifying is no reason to lose a model.
     """
     light_model, weights = detach_weights(model)
@@ -130,6 +132,7 @@ def simplify(model: ModelProto) -> ModelProto:
     rewrites.normalisations_as_scales(result)
     rewrites.chain_variadic(result)
     rewrites.positive_axes(result)
+    reshapes_after_activations(result)
     rewrites.constants_of_full_rank(result)
     light_model, weights = detach_weights(result)
     return attach_weights(_with_shapes(light_model), weights)

@@ -1,0 +1,150 @@
+"""Reshapes out of the way between a matrix product and the activation after it.
+
+A product over the last axis of a tensor of rank 3 or 4 is exported, or made by onnxslim, as one of
+matrices between two reshapes. What follows elementwise, a GELU above all, then stands behind the
+second, and TVM fuses nothing into a product across a reshape: the activation is a kernel of its
+own, which writes and reads everything once more. Elementwise operators give the same numbers in any
+shape, so they change places with the reshape before them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from fewtune.model.graph import static_shape
+
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_UNARY = frozenset(
+    {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish"}
+    | {"Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh"}
+)
+_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
+
+
+def reshapes_after_activations(model: ModelProto) -> None:
+    """Move reshapes of matrix products behind what follows elementwise, in place.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred, and stay so but for those of the values that have moved.
+    """
+    graph = model.graph
+    shapes = {value.name: static_shape(value) for value in [*graph.input, *graph.value_info]}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    outputs = {value.name for value in graph.output}
+    producers = {name: node for node in nodes for name in node.output}
+    added: list[TensorProto] = []
+    for reshape in [node for node in nodes if node.op_type == "Reshape"]:
+        before = producers.get(reshape.input[0])
+        if before is not None and before.op_type in _PRODUCTS:
+            added += _move(nodes, reshape, outputs, shapes, constants)
+    _drop_what_undo_each_other(nodes, outputs, shapes)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(added)
+    left = {name for node in nodes for name in node.output}
+    values = [v for v in graph.value_info if v.name in left]
+    del graph.value_info[:]
+    graph.value_info.extend(values)
+
+
+def _move(
+    nodes: list[NodeProto],
+    reshape: NodeProto,
+    outputs: set[str],
+    shapes: dict[str, list[int] | None],
+    constants: dict[str, TensorProto],
+) -> list[TensorProto]:
+    """Let what follows one reshape elementwise come before it, where anything does.
+
+    Returns
+    -------
+    added : list of TensorProto
+        Constants that are needed for it.
+    """
+    data, result = reshape.input[0], reshape.output[0]
+    if shapes.get(data) is None or shapes.get(result) is None:
+        return []
+    moved = _followers(nodes, result, shapes, constants)
+    places = {id(node) for node in moved}
+    read = outputs | {name for node in nodes if id(node) not in places for name in node.input}
+    leaving = [node for node in moved if node.output[0] in read]
+    # A second one that leaves would need a reshape more than there was.
+    if len(leaving) != 1 or result in read:
+        return []
+    (last,) = leaving
+    name = last.output[0]
+    renamed = {node.output[0]: f"{node.output[0]}_before_reshape" for node in moved}
+    renamed[result] = data
+    added: list[TensorProto] = []
+    for node in moved:
+        others = [name for name in node.input if name in constants]
+        scalars = {name: _scalar(constants, added, name) for name in others}
+        node.input[:] = [scalars.get(name) or renamed[name] for name in node.input]
+        node.output[0] = renamed[node.output[0]]
+        shapes[node.output[0]] = shapes[data]
+    reshape.input[0], reshape.output[0] = last.output[0], name
+    nodes.remove(reshape)
+    nodes.insert(next(i for i, node in enumerate(nodes) if node is last) + 1, reshape)
+    return added
+
+
+def _followers(
+    nodes: list[NodeProto],
+    result: str,
+    shapes: dict[str, list[int] | None],
+    constants: dict[str, TensorProto],
+) -> list[NodeProto]:
+    """What is computed of one value elementwise, and of nothing else but numbers."""
+    found: list[NodeProto] = []
+    values = {result}
+    for node in nodes:
+        is_unary = node.op_type in _UNARY and len(node.input) == 1
+        is_binary = node.op_type in _BINARY and len(node.input) == 2  # noqa: PLR2004
+        if node.domain not in ("", "ai.onnx") or not (is_unary or is_binary):
+            continue
+        others = [name for name in node.input if name not in values]
+        numbers = all(name in constants and prod(constants[name].dims) == 1 for name in others)
+        is_alike = shapes.get(node.output[0]) == shapes[result]
+        if numbers and is_alike and len(others) < len(node.input):
+            found.append(node)
+            values.add(node.output[0])
+    return found
+
+
+def _scalar(constants: dict[str, TensorProto], added: list[TensorProto], name: str) -> str:
+    """The name of a constant of one element that has no axis, and so adds none."""
+    if not constants[name].dims:
+        return name
+    scalar = f"{name}_scalar"
+    if scalar not in constants:
+        array = numpy_helper.to_array(constants[name]).reshape(())
+        constants[scalar] = numpy_helper.from_array(array, scalar)
+        added.append(constants[scalar])
+    return scalar
+
+
+def _drop_what_undo_each_other(
+    nodes: list[NodeProto], outputs: set[str], shapes: dict[str, list[int] | None]
+) -> None:
+    """Leave out pairs of reshapes that end in the shape they began with, and what nobody reads."""
+    reshapes = {node.output[0]: node for node in nodes if node.op_type == "Reshape"}
+    instead = {
+        name: reshapes[node.input[0]].input[0]
+        for name, node in reshapes.items()
+        if node.input[0] in reshapes and name not in outputs
+    }
+    undone = {
+        name: given
+        for name, given in instead.items()
+        if shapes.get(given) is not None and shapes[given] == shapes.get(name)
+    }
+    for node in nodes:
+        node.input[:] = [undone.get(name, name) for name in node.input]
+    for _ in range(2):
+        read = outputs | {name for node in nodes for name in node.input}
+        nodes[:] = [n for n in nodes if n.op_type != "Reshape" or n.output[0] in read]
