@@ -45,7 +45,7 @@ def build_executable(
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
-            *([] if rewrite is None else [_module_pass(rewrite)]),
+            *([] if rewrite is None else [module_pass(rewrite)]),
             *pipeline.finalize_passes(target),
         ]
     )
@@ -53,7 +53,9 @@ def build_executable(
         return relax.build(lowered, target=target, relax_pipeline=passes)
 
 
-def _module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
+def module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
+    """A function of a module as a pass that others may stand beside."""
+
     def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         return rewrite(module)
 

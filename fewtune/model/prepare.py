@@ -24,7 +24,7 @@ from fewtune.model.graph import (
     parameter_count,
     static_shape,
 )
-from fewtune.model.reshapes import reshapes_after_activations
+from fewtune.model.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.model.shapes import input_shapes
 from fewtune.model.weights import can_show_fault, constant_weights, explain_blindness
 
@@ -132,6 +132,7 @@ def simplify(model: ModelProto) -> ModelProto:
     rewrites.normalisations_as_scales(result)
     rewrites.chain_variadic(result)
     rewrites.positive_axes(result)
+    transposes_after_sums(result)
     reshapes_after_activations(result)
     rewrites.constants_of_full_rank(result)
     light_model, weights = detach_weights(result)

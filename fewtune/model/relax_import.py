@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
-from fewtune.executable import CompiledModel, build_executable
+from fewtune.executable import CompiledModel, build_executable, module_pass
 from fewtune.files import write_text
 from fewtune.model import layout_free, prepare, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
 from fewtune.model.padding import Filters, Padding
+from fewtune.model.permutes import without_idle_permutes
 from fewtune.model.source import load_registered
 from fewtune.model.winograd import Convolution
 from fewtune.model.winograd_choice import Chooser, legalize
@@ -128,6 +129,7 @@ def lower(
         relax.transform.CanonicalizeBindings(),
         *convert,
         relax.transform.Normalize(),
+        module_pass(without_idle_permutes),
         relax.transform.FoldConstant(),
         relax.transform.LegalizeOps({"relax.nn.conv2d": convolution}),
         relax.transform.AnnotateTIROpPattern(),

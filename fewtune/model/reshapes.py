@@ -1,17 +1,21 @@
-"""Reshapes out of the way between a matrix product and the activation after it.
+"""Reshapes and transposes out of the way of what works elementwise.
 
 A product over the last axis of a tensor of rank 3 or 4 is exported, or made by onnxslim, as one of
 matrices between two reshapes. What follows elementwise, a GELU above all, then stands behind the
 second, and TVM fuses nothing into a product across a reshape: the activation is a kernel of its
 own, which writes and reads everything once more. Elementwise operators give the same numbers in any
 shape, so they change places with the reshape before them.
+
+Where layer norms stand between convolutions, residuals are summed between transposes to and from
+channels last, which the layout conversion cannot follow: there, the sum goes first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from fewtune.model.graph import static_shape
 
@@ -50,6 +54,54 @@ def reshapes_after_activations(model: ModelProto) -> None:
     values = [v for v in graph.value_info if v.name in left]
     del graph.value_info[:]
     graph.value_info.extend(values)
+
+
+def transposes_after_sums(model: ModelProto) -> None:
+    """Turn a sum or product of two equal transposes into one transpose of it, in place.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred, and stay so.
+    """
+    values = {value.name: value for value in model.graph.value_info}
+    added: list[ValueInfoProto] = []
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
+    transposes = {node.output[0]: node for node in nodes if node.op_type == "Transpose"}
+    readers = Counter(value.name for value in model.graph.output)
+    readers.update(name for node in nodes for name in node.input)
+    result: list[NodeProto] = []
+    for node in nodes:
+        result.append(node)
+        both = [transposes.get(name) for name in node.input]
+        if node.op_type not in _BINARY or None in both:
+            continue
+        orders = [list(each.attribute[0].ints) if each.attribute else [] for each in both]
+        given = [values.get(each.input[0]) for each in both]
+        if orders[0] != orders[1] or None in given or given[0].type != given[1].type:
+            continue
+        # Where both are needed besides, it would be a third.
+        if all(readers[name] > 1 for name in node.input):
+            continue
+        transpose = NodeProto()
+        transpose.CopyFrom(both[0])
+        transpose.name, transpose.output[0] = f"{node.output[0]}_transposed", node.output[0]
+        node.input[:] = [each.input[0] for each in both]
+        node.output[0] = f"{node.output[0]}_before_transpose"
+        transpose.input[0] = node.output[0]
+        value = ValueInfoProto(name=node.output[0])
+        value.type.CopyFrom(given[0].type)
+        values[value.name] = value
+        added.append(value)
+        transposes[transpose.output[0]] = transpose
+        result.append(transpose)
+    read = {value.name for value in model.graph.output}
+    read |= {name for node in result for name in node.input}
+    del model.graph.node[:]
+    model.graph.node.extend(
+        node for node in result if node.op_type != "Transpose" or node.output[0] in read
+    )
+    model.graph.value_info.extend(added)
 
 
 def _move(
