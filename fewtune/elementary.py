@@ -145,14 +145,22 @@ def error_function(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any) -> Any | None:
-    """``x`` to a constant power that takes few multiplications, or a root; else None."""
-    value = _constant(exponent)
+    """``x`` to a constant power that takes few multiplications and roots; else None.
+
+    0.75 is what local response normalisation divides by (AlexNet, GoogLeNet).
+    """
+    value, root = _constant(exponent), tvm.tirx.sqrt
     one = _like(x, 1.0)
     known: dict[float, Callable[[], Any]] = {
         1.0: lambda: x,
         2.0: lambda: x * x,
         3.0: lambda: x * x * x,
         4.0: lambda: _let(x * x, lambda square: square * square),
+        0.25: lambda: root(root(x)),
+        0.5: lambda: root(x),
+        0.75: lambda: root(x * root(x)),
+        1.5: lambda: x * root(x),
+        -0.5: lambda: one / root(x),
         -1.0: lambda: one / x,
         -2.0: lambda: one / (x * x),
     }

@@ -23,6 +23,7 @@ FUNCTIONS = {
     "sigmoid": (tvm.tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x)), (-30, 30)),
     "cube": (lambda x: tvm.tirx.power(x, tvm.tirx.const(3.0, "float32")), lambda x: x**3, (-9, 9)),
 }
+POWERS = [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, -0.5, -1.0, -2.0]
 
 
 def vectorised(function: Callable[[Any], Any], dtype: str = "float32") -> tvm.s_tir.Schedule:
@@ -68,6 +69,19 @@ def test_numbers_too_small_to_be_normal_are_reached() -> None:
     assert np.abs(results(tvm.tirx.exp, values) - expected).max() < 2e-43
     small = np.linspace(1e-44, 1e-38, ELEMENTS).astype("float32")
     assert np.allclose(results(tvm.tirx.log, small), np.log(small.astype("float64")), rtol=4e-7)
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+def test_common_powers_are_products_and_roots(exponent: float) -> None:
+    values = np.random.default_rng(0).uniform(0.1, 9, ELEMENTS).astype("float32")
+
+    def raised(x: Any) -> Any:
+        return tvm.tirx.power(x, tvm.tirx.const(exponent, "float32"))
+
+    expected = values.astype("float64") ** exponent
+    assert np.allclose(results(raised, values), expected, rtol=4e-7)
+    library = tvm.driver.build(vectorised(raised).mod, tuned_tiny.target())
+    assert "powf" not in library.inspect_source("asm")
 
 
 def test_any_other_power_is_the_librarys() -> None:
