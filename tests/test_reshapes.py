@@ -131,3 +131,23 @@ def test_transposes_that_are_read_besides_stay() -> None:
     model = block_of_rows(extra=True)
     assert kinds(simplified(model)).count("Transpose") == kinds(model).count("Transpose")
     assert error_of(model, scheduled(lowered(model))) < BOUND
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_a_power_of_a_constant_is_no_argument(shape: tuple[int, ...]) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["positive"], name="relu"),
+        helper.make_node("Pow", ["positive", "exponent"], ["y"], name="power"),
+    ]
+    exponent = np.full(shape, 2.0, np.float32)
+    model = make_model(nodes, {"x": [1, 8, 8, 8]}, {"y": None}, {"exponent": exponent})
+    module = lowered(model)
+    (kernel,) = [f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert len(kernel.params) == 2
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+def test_a_number_whose_axes_matter_keeps_them() -> None:
+    nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="sum")]
+    model = make_model(nodes, {"x": [8]}, {"y": None}, {"one": np.ones((1, 1), np.float32)})
+    assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]

@@ -132,6 +132,7 @@ def simplify(model: ModelProto) -> ModelProto:
     rewrites.normalisations_as_scales(result)
     rewrites.chain_variadic(result)
     rewrites.positive_axes(result)
+    rewrites.numbers_without_axes(result)
     transposes_after_sums(result)
     reshapes_after_activations(result)
     rewrites.constants_of_full_rank(result)

@@ -13,9 +13,8 @@ channels last, which the layout conversion cannot follow: there, the sum goes fi
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
 
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from fewtune.model.graph import static_shape
 
@@ -37,19 +36,17 @@ def reshapes_after_activations(model: ModelProto) -> None:
     """
     graph = model.graph
     shapes = {value.name: static_shape(value) for value in [*graph.input, *graph.value_info]}
-    constants = {tensor.name: tensor for tensor in graph.initializer}
+    numbers = {tensor.name for tensor in graph.initializer if not tensor.dims}
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
     outputs = {value.name for value in graph.output}
     producers = {name: node for node in nodes for name in node.output}
-    added: list[TensorProto] = []
     for reshape in [node for node in nodes if node.op_type == "Reshape"]:
         before = producers.get(reshape.input[0])
         if before is not None and before.op_type in _PRODUCTS:
-            added += _move(nodes, reshape, outputs, shapes, constants)
+            _move(nodes, reshape, outputs, shapes, numbers)
     _drop_what_undo_each_other(nodes, outputs, shapes)
     del graph.node[:]
     graph.node.extend(nodes)
-    graph.initializer.extend(added)
     left = {name for node in nodes for name in node.output}
     values = [v for v in graph.value_info if v.name in left]
     del graph.value_info[:]
@@ -109,49 +106,39 @@ def _move(
     reshape: NodeProto,
     outputs: set[str],
     shapes: dict[str, list[int] | None],
-    constants: dict[str, TensorProto],
-) -> list[TensorProto]:
-    """Let what follows one reshape elementwise come before it, where anything does.
-
-    Returns
-    -------
-    added : list of TensorProto
-        Constants that are needed for it.
-    """
+    numbers: set[str],
+) -> None:
+    """Let what follows one reshape elementwise come before it, where anything does."""
     data, result = reshape.input[0], reshape.output[0]
     if shapes.get(data) is None or shapes.get(result) is None:
-        return []
-    moved = _followers(nodes, result, shapes, constants)
+        return
+    moved = _followers(nodes, result, shapes, numbers)
     places = {id(node) for node in moved}
     read = outputs | {name for node in nodes if id(node) not in places for name in node.input}
     leaving = [node for node in moved if node.output[0] in read]
     # A second one that leaves would need a reshape more than there was.
     if len(leaving) != 1 or result in read:
-        return []
+        return
     (last,) = leaving
     name = last.output[0]
     renamed = {node.output[0]: f"{node.output[0]}_before_reshape" for node in moved}
     renamed[result] = data
-    added: list[TensorProto] = []
     for node in moved:
-        others = [name for name in node.input if name in constants]
-        scalars = {name: _scalar(constants, added, name) for name in others}
-        node.input[:] = [scalars.get(name) or renamed[name] for name in node.input]
+        node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[0] = renamed[node.output[0]]
         shapes[node.output[0]] = shapes[data]
     reshape.input[0], reshape.output[0] = last.output[0], name
     nodes.remove(reshape)
     nodes.insert(next(i for i, node in enumerate(nodes) if node is last) + 1, reshape)
-    return added
 
 
 def _followers(
     nodes: list[NodeProto],
     result: str,
     shapes: dict[str, list[int] | None],
-    constants: dict[str, TensorProto],
+    numbers: set[str],
 ) -> list[NodeProto]:
-    """What is computed of one value elementwise, and of nothing else but numbers."""
+    """What is computed of one value elementwise, and of nothing else but numbers without axes."""
     found: list[NodeProto] = []
     values = {result}
     for node in nodes:
@@ -160,24 +147,11 @@ def _followers(
         if node.domain not in ("", "ai.onnx") or not (is_unary or is_binary):
             continue
         others = [name for name in node.input if name not in values]
-        numbers = all(name in constants and prod(constants[name].dims) == 1 for name in others)
         is_alike = shapes.get(node.output[0]) == shapes[result]
-        if numbers and is_alike and len(others) < len(node.input):
+        if numbers.issuperset(others) and is_alike and len(others) < len(node.input):
             found.append(node)
             values.add(node.output[0])
     return found
-
-
-def _scalar(constants: dict[str, TensorProto], added: list[TensorProto], name: str) -> str:
-    """The name of a constant of one element that has no axis, and so adds none."""
-    if not constants[name].dims:
-        return name
-    scalar = f"{name}_scalar"
-    if scalar not in constants:
-        array = numpy_helper.to_array(constants[name]).reshape(())
-        constants[scalar] = numpy_helper.from_array(array, scalar)
-        added.append(constants[scalar])
-    return scalar
 
 
 def _drop_what_undo_each_other(

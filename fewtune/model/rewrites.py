@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.graph import known_ranks, opset_of
+from fewtune.model.graph import element_count, known_ranks, opset_of
 
 _CHAINED = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
 _COMMUTATIVE = frozenset({"Add", "Mul"})
@@ -118,6 +118,33 @@ def positive_axes(model: ModelProto) -> None:
             kept = [a for a in node.attribute if a.name != "axes"]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute("axes", counted)])
+
+
+def numbers_without_axes(model: ModelProto) -> None:
+    """Take the axes from the constants of one element of elementwise operators, in place.
+
+    TVM writes a number that has none into the kernel, where a power of two is a product; any other
+    is an argument of it, which is read, and a power whose exponent nobody knows.
+    """
+    ranks = known_ranks(model)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type not in _BINARY | {"Pow"} or opset_of(model) < _BROADCASTING - 1:
+            continue
+        for position, other in ((0, node.input[1]), (1, node.input[0])):
+            constant = initializers.get(node.input[position])
+            if constant is None or other in initializers or element_count(constant) != 1:
+                continue
+            # With fewer axes than it has, the other would get more by it.
+            if not 1 <= len(constant.dims) <= ranks.get(other, 0):
+                continue
+            name = f"{constant.name}_number"
+            if name not in initializers:
+                array = numpy_helper.to_array(constant).reshape(())
+                model.graph.initializer.append(numpy_helper.from_array(array, name))
+                initializers[name] = model.graph.initializer[-1]
+            node.input[position] = name
+    _drop_unused_initializers(model)
 
 
 def constants_of_full_rank(model: ModelProto) -> None:
