@@ -85,7 +85,10 @@ def _in_lanes(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits) -> list[A
         if not (max(2, most // 2) <= width < extent):
             break
         _, lane = sch.split(loop, [extent // width, width])
-        partial.append(sch.rfactor(lane, 0))
+        try:
+            partial.append(sch.rfactor(lane, 0))
+        except ScheduleError:
+            break
     return partial
 
 
