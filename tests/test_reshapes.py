@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,7 @@ from onnx import ModelProto, helper
 from fewtune.model import prepare, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.relax_import import lower
+from fewtune.model.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 from tests.test_winograd import error_of, scheduled
@@ -151,3 +154,39 @@ def test_a_number_whose_axes_matter_keeps_them() -> None:
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="sum")]
     model = make_model(nodes, {"x": [8]}, {"y": None}, {"one": np.ones((1, 1), np.float32)})
     assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]
+
+
+@pytest.mark.parametrize("moved", [reshapes_after_activations, transposes_after_sums])
+def test_what_a_nested_graph_may_read_stays(moved: Callable[[ModelProto], None]) -> None:
+    order = {"perm": [1, 0]}
+    nodes = [
+        helper.make_node("MatMul", ["x", "square"], ["product"], name="matmul"),
+        helper.make_node("Reshape", ["product", "shape"], ["shaped"], name="reshape"),
+        helper.make_node("Neg", ["shaped"], ["less"], name="neg"),
+        helper.make_node("Relu", ["less"], ["positive"], name="relu"),
+        helper.make_node("Neg", ["x"], ["opposite"], name="neg_x"),
+        helper.make_node("Transpose", ["opposite"], ["left"], name="left", **order),
+        helper.make_node("Transpose", ["product"], ["right"], name="right", **order),
+        helper.make_node("Add", ["left", "right"], ["sum"], name="sum"),
+    ]
+    branches = {}
+    for branch, given in {"then_branch": "less", "else_branch": "right"}.items():
+        own = helper.make_tensor_value_info(f"{branch}_y", onnx.TensorProto.FLOAT, None)
+        step = helper.make_node("Identity", [given], [own.name], name=branch)
+        branches[branch] = helper.make_graph([step], branch, [], [own])
+    nodes.append(helper.make_node("If", ["which"], ["y"], name="if", **branches))
+    constants = {
+        "square": np.eye(8, dtype=np.float32),
+        "shape": np.array([8, 2, 4], np.int64),
+        "which": np.array(True),
+    }
+    outputs = {"positive": None, "sum": None, "y": None}
+    model = onnx.shape_inference.infer_shapes(make_model(nodes, {"x": [8, 8]}, outputs, constants))
+    before = model.SerializeToString(deterministic=True)
+    moved(model)
+    assert model.SerializeToString(deterministic=True) == before
+    # Without the nested graphs, it is not.
+    del model.graph.node[-1]
+    alone = model.SerializeToString(deterministic=True)
+    moved(model)
+    assert model.SerializeToString(deterministic=True) != alone

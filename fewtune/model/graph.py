@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
@@ -34,6 +34,18 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
                 yield from all_nodes(attribute.g)
             for nested in attribute.graphs:
                 yield from all_nodes(nested)
+
+
+def has_nested_graphs(model: ModelProto) -> bool:
+    """Whether a node has a graph of its own, which may read any value of the one around it."""
+    return any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
+
+
+def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
+    """Let these be a model's nodes; they may be some of its own."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -116,8 +116,8 @@ def simplify(model: ModelProto) -> ModelProto:
     model : ModelProto
         Same inputs, outputs and results; batch normalisations, dropouts, identities and constant
         subgraphs folded (onnxslim), then the rewrites of `fewtune.model.rewrites` and
-        `fewtune.model.reshapes`. Where a step
-        fails on a model its input is kept: simplifying is no reason to lose a model.
+        `fewtune.model.reshapes`. Where a step fails on a model its input is kept: simplifying is no
+        reason to lose a model.
     """
     light_model, weights = detach_weights(model)
     if light_model.functions:

@@ -16,7 +16,7 @@ from collections import Counter
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from fewtune.model.graph import static_shape
+from fewtune.model.graph import has_nested_graphs, set_nodes, static_shape
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 _UNARY = frozenset(
@@ -32,12 +32,15 @@ def reshapes_after_activations(model: ModelProto) -> None:
     Parameters
     ----------
     model : ModelProto
-        Its shapes are inferred, and stay so but for those of the values that have moved.
+        Its shapes are inferred, and stay so but for those of the values that have moved. One with
+        nested graphs, which may read these values, is left as it is.
     """
+    if has_nested_graphs(model):
+        return
     graph = model.graph
     shapes = {value.name: static_shape(value) for value in [*graph.input, *graph.value_info]}
     numbers = {tensor.name for tensor in graph.initializer if not tensor.dims}
-    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    nodes = list(graph.node)
     outputs = {value.name for value in graph.output}
     producers = {name: node for node in nodes for name in node.output}
     for reshape in [node for node in nodes if node.op_type == "Reshape"]:
@@ -45,9 +48,8 @@ def reshapes_after_activations(model: ModelProto) -> None:
         if before is not None and before.op_type in _PRODUCTS:
             _move(nodes, reshape, outputs, shapes, numbers)
     _drop_what_undo_each_other(nodes, outputs, shapes)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    left = {name for node in nodes for name in node.output}
+    set_nodes(model, nodes)
+    left = {name for node in graph.node for name in node.output}
     values = [v for v in graph.value_info if v.name in left]
     del graph.value_info[:]
     graph.value_info.extend(values)
@@ -59,11 +61,13 @@ def transposes_after_sums(model: ModelProto) -> None:
     Parameters
     ----------
     model : ModelProto
-        Its shapes are inferred, and stay so.
+        Its shapes are inferred, and stay so. One with nested graphs is left as it is.
     """
+    if has_nested_graphs(model):
+        return
     values = {value.name: value for value in model.graph.value_info}
     added: list[ValueInfoProto] = []
-    nodes = [NodeProto.FromString(node.SerializeToString()) for node in model.graph.node]
+    nodes = list(model.graph.node)
     transposes = {node.output[0]: node for node in nodes if node.op_type == "Transpose"}
     readers = Counter(value.name for value in model.graph.output)
     readers.update(name for node in nodes for name in node.input)
@@ -94,10 +98,7 @@ def transposes_after_sums(model: ModelProto) -> None:
         result.append(transpose)
     read = {value.name for value in model.graph.output}
     read |= {name for node in result for name in node.input}
-    del model.graph.node[:]
-    model.graph.node.extend(
-        node for node in result if node.op_type != "Transpose" or node.output[0] in read
-    )
+    set_nodes(model, (n for n in result if n.op_type != "Transpose" or n.output[0] in read))
     model.graph.value_info.extend(added)
 
 
@@ -120,14 +121,14 @@ def _move(
     if len(leaving) != 1 or result in read:
         return
     (last,) = leaving
-    name = last.output[0]
+    end = last.output[0]
     renamed = {node.output[0]: f"{node.output[0]}_before_reshape" for node in moved}
     renamed[result] = data
     for node in moved:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[0] = renamed[node.output[0]]
         shapes[node.output[0]] = shapes[data]
-    reshape.input[0], reshape.output[0] = last.output[0], name
+    reshape.input[0], reshape.output[0] = last.output[0], end
     nodes.remove(reshape)
     nodes.insert(next(i for i, node in enumerate(nodes) if node is last) + 1, reshape)
 
@@ -159,18 +160,17 @@ def _drop_what_undo_each_other(
 ) -> None:
     """Leave out pairs of reshapes that end in the shape they began with, and what nobody reads."""
     reshapes = {node.output[0]: node for node in nodes if node.op_type == "Reshape"}
-    instead = {
-        name: reshapes[node.input[0]].input[0]
-        for name, node in reshapes.items()
-        if node.input[0] in reshapes and name not in outputs
-    }
-    undone = {
-        name: given
-        for name, given in instead.items()
-        if shapes.get(given) is not None and shapes[given] == shapes.get(name)
-    }
+    undone = {}
+    for name, node in reshapes.items():
+        first = reshapes.get(node.input[0])
+        if first is None or name in outputs:
+            continue
+        given = first.input[0]
+        if shapes.get(given) is not None and shapes[given] == shapes.get(name):
+            undone[name] = given
     for node in nodes:
         node.input[:] = [undone.get(name, name) for name in node.input]
+    # The second of a pair first: until then it reads the other.
     for _ in range(2):
         read = outputs | {name for node in nodes for name in node.input}
         nodes[:] = [n for n in nodes if n.op_type != "Reshape" or n.output[0] in read]

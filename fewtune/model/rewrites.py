@@ -8,7 +8,13 @@ from __future__ import annotations
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.graph import element_count, known_ranks, opset_of
+from fewtune.model.graph import (
+    element_count,
+    has_nested_graphs,
+    known_ranks,
+    opset_of,
+    set_nodes,
+)
 
 _CHAINED = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
 _COMMUTATIVE = frozenset({"Add", "Mul"})
@@ -40,7 +46,7 @@ def chain_variadic(model: ModelProto) -> None:
             nodes.append(node)
         else:
             nodes.extend(_chain(model, node, types.get(node.input[0], TensorProto.FLOAT)))
-    _set_nodes(model, nodes)
+    set_nodes(model, nodes)
 
 
 def _chain(model: ModelProto, node: NodeProto, element_type: int) -> list[NodeProto]:
@@ -85,7 +91,7 @@ def explicit_broadcasts(model: ModelProto) -> None:
                 nodes.append(step)
                 operands = [first, aligned]
         nodes.append(_node(node.op_type, operands, node.output, node.name))
-    _set_nodes(model, nodes)
+    set_nodes(model, nodes)
 
 
 def positive_axes(model: ModelProto) -> None:
@@ -206,7 +212,7 @@ def normalisations_as_scales(model: ModelProto) -> None:
         nodes.append(_node("Mul", [data, factor], [scaled], scaled))
         nodes.append(_node("Add", [scaled, offset], [result], node.name or result))
     if len(nodes) > len(model.graph.node):
-        _set_nodes(model, nodes)
+        set_nodes(model, nodes)
         _drop_unused_initializers(model)
 
 
@@ -248,7 +254,7 @@ def constant_nodes_to_initializers(model: ModelProto) -> None:
         tensor.CopyFrom(value.t)
         tensor.name = node.output[0]
     if len(nodes) < len(model.graph.node):
-        _set_nodes(model, nodes)
+        set_nodes(model, nodes)
 
 
 def _element_types(model: ModelProto) -> dict[str, int]:
@@ -271,21 +277,11 @@ def _node(operator: str, inputs: list[str], outputs: list[str], name: str) -> No
     return helper.make_node(operator, list(inputs), list(outputs), name=name)
 
 
-def _set_nodes(model: ModelProto, nodes: list[NodeProto]) -> None:
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
-
-
 def _drop_unused_initializers(model: ModelProto) -> None:
     used = {name for node in model.graph.node for name in node.input}
     used |= {value.name for value in model.graph.output}
-    if any(_has_graph(node) for node in model.graph.node):
-        return  # a nested graph may read any of them
+    if has_nested_graphs(model):
+        return  # one may read any of them
     for index in range(len(model.graph.initializer) - 1, -1, -1):
         if model.graph.initializer[index].name not in used:
             del model.graph.initializer[index]
-
-
-def _has_graph(node: NodeProto) -> bool:
-    return any(a.HasField("g") or a.graphs for a in node.attribute)

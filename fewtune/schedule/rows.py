@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from fewtune.schedule.blocks import (
+    Block,
     CpuTraits,
     ScheduleError,
     blocks_of,
@@ -40,19 +41,23 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
         outer = parallel_outer(sch, rows, traits)
     else:
         return False
-    partial = {place: _in_lanes(sch, handle, traits) for place, handle in enumerate(handles)}
-    steps = [each for place, handle in enumerate(handles) for each in (*partial[place], handle)]
+    partial = [_in_lanes(sch, block, traits) if block.is_reduction else [] for block in blocks]
+    steps = [
+        each
+        for block, before in zip(blocks, partial, strict=True)
+        for each in (*before, block.handle)
+    ]
     for handle in reversed(steps[:-1]):
         sch.compute_at(handle, outer, preserve_unit_loops=True)
-    for place, handle in enumerate(handles):
-        for each in partial[place]:
+    for block, before in zip(blocks, partial, strict=True):
+        for each in before:
             _vectorize_lanes(sch, each, outer)
-        if not _reduces(sch, handle):
-            _vectorize(sch, handle, outer, traits)
+        if not block.is_reduction:
+            _vectorize(sch, block, outer, traits)
     return True
 
 
-def _shared_axes(blocks: list[Any]) -> int:
+def _shared_axes(blocks: list[Block]) -> int:
     """How many leading axes are spatial and of one extent in all blocks."""
     count = 0
     while all(len(block.extents) > count and block.kinds[count] == "S" for block in blocks):
@@ -63,7 +68,7 @@ def _shared_axes(blocks: list[Any]) -> int:
     return min(count, len(blocks[-1].extents) - 1)
 
 
-def _in_lanes(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits) -> list[Any]:
+def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[Any]:
     """Part a reduction along its last axis: by the lanes of a vector, these by a quarter of them.
 
     That is possible only before the block has its place under the rows' loop.
@@ -73,13 +78,12 @@ def _in_lanes(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits) -> list[A
     partial : list
         The blocks that come before it now; none where it stays as it is.
     """
-    statement = sch.get(handle)
-    if not _reduces(sch, handle) or len(statement.writes) > 1:
+    if len(block.writes) > 1:
         return []
-    lanes = traits.lanes(str(statement.writes[0].source.dtype))
+    lanes = traits.lanes(block.data_type)
     partial = []
     for most in (lanes, lanes // 4):
-        loop = sch.get_loops(handle)[-1]
+        loop = sch.get_loops(block.handle)[-1]
         extent = int(sch.get(loop).extent)
         width = vector_width(extent, most, 1)
         if not (max(2, most // 2) <= width < extent):
@@ -90,11 +94,6 @@ def _in_lanes(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits) -> list[A
         except ScheduleError:
             break
     return partial
-
-
-def _reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
-    axes = sch.get(handle).iter_vars
-    return any(axis.iter_type == tvm.tirx.IterVar.CommReduce for axis in axes)
 
 
 def _inside(sch: tvm.s_tir.Schedule, handle: Any, outer: Any) -> list[Any]:
@@ -111,12 +110,12 @@ def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
     sch.decompose_reduction(partial, step)
 
 
-def _vectorize(sch: tvm.s_tir.Schedule, handle: Any, outer: Any, traits: CpuTraits) -> None:
-    inner = _inside(sch, handle, outer)
+def _vectorize(sch: tvm.s_tir.Schedule, block: Block, outer: Any, traits: CpuTraits) -> None:
+    inner = _inside(sch, block.handle, outer)
     if not inner:
         return
     extent = int(sch.get(inner[-1]).extent)
-    width = vector_width(extent, traits.lanes(str(sch.get(handle).writes[0].source.dtype)), 1)
+    width = vector_width(extent, traits.lanes(block.data_type), 1)
     if width < 2:  # noqa: PLR2004
         return
     loop = inner[-1]

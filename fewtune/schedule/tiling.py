@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -68,6 +69,7 @@ def register_tile(
     return choice
 
 
+@lru_cache(maxsize=1024)
 def filled_rows(rows: int, width: int, traits: CpuTraits, data_type: str) -> int:
     """As many rows of a matrix product as make up whole register tiles, or the rows given.
 
