@@ -20,7 +20,12 @@ from typing import Any, NamedTuple
 from fewtune.artifacts import Skeleton
 from fewtune.task.extract import Task
 from fewtune.tuning.contenders import contested, usual_axes
-from fewtune.tuning.handle import RequestFailedError, WorkerHandle, WorkerLostError
+from fewtune.tuning.handle import (
+    RequestFailedError,
+    WorkerHandle,
+    WorkerLostError,
+    together,
+)
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
 from fewtune.tuning.model_run import Candidate, Contender, Runs
@@ -279,7 +284,9 @@ def _ready(
 
 
 def _together(handles: Sequence[WorkerHandle], requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The answers of some workers, each to its own request."""
-    for handle, request in zip(handles, requests, strict=True):
-        handle.send(*request)
-    return [handle.receive(_LIMIT_S, "build_timeout") for handle in handles]
+    """The answers of some workers, each to its own request; what fails is raised."""
+    replies = together(handles, requests, _LIMIT_S, "build_timeout")
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -174,6 +175,34 @@ class WorkerHandle:
             how = signal.Signals(-code).name
         self.kill()
         return WorkerLostError("worker_crash", f"a worker died: {how}")
+
+
+def together(
+    handles: Sequence[WorkerHandle],
+    requests: Sequence[tuple[Any, ...]],
+    timeout_s: float,
+    timeout_cause: str,
+) -> list[Any]:
+    """Send each of some workers its own request, then wait for all replies.
+
+    Returns
+    -------
+    replies : list
+        In the order of ``handles``; where there is none, the fault, which is not raised.
+    """
+    replies: list[Any] = []
+    for handle, request in zip(handles, requests, strict=True):
+        try:
+            replies.append(handle.send(*request))
+        except WorkerLostError as lost:
+            replies.append(lost)
+    for place, handle in enumerate(handles):
+        if replies[place] is None:
+            try:
+                replies[place] = handle.receive(timeout_s, timeout_cause)
+            except (WorkerLostError, RequestFailedError) as fault:
+                replies[place] = fault
+    return replies
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -16,8 +15,8 @@ from fewtune.tuning.handle import (
     Built,
     Failure,
     RequestFailedError,
-    WorkerHandle,
     WorkerLostError,
+    together,
 )
 from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
@@ -144,19 +143,12 @@ class Measurer:
                 largest[candidate.worker] = candidate, specs[place]
         if len(largest) < 2:  # noqa: PLR2004 (one alone does it as it measures)
             return
-        asked: list[WorkerHandle] = []
+        # Whoever cannot will fail when it is to measure.
+        able = [w for w, (each, _) in largest.items() if not self.pool.handles[w].lost_since(each)]
+        requests = [("take_memory", largest[w][0].number, largest[w][1]) for w in able]
+        limit_s = self.pool.options.run_timeout_s
         with self.phases.timed("run_s"):
-            # Whoever cannot will fail when it is to measure.
-            for worker, (candidate, each) in largest.items():
-                handle = self.pool.handles[worker]
-                if handle.lost_since(candidate):
-                    continue
-                with contextlib.suppress(WorkerLostError):
-                    handle.send("take_memory", candidate.number, each)
-                    asked.append(handle)
-            for handle in asked:
-                with contextlib.suppress(WorkerLostError, RequestFailedError):
-                    handle.receive(self.pool.options.run_timeout_s, "run_timeout")
+            together([self.pool.handles[w] for w in able], requests, limit_s, "run_timeout")
 
     def building(self) -> AbstractContextManager[Building[Built | Failure]]:
         """A batch that is compiled while it is being put together, to be measured by `measure`."""

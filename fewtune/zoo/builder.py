@@ -196,15 +196,18 @@ class GraphBuilder:
 
     def activation(self, operator: str, value: str, name: str, **attributes: float) -> str:
         """Add Relu, LeakyRelu or another operator that sets about half of its input to zero."""
-        self._rectified.add(name)
-        return self.node(operator, [value], name, **attributes)
+        return self.rectified(self.node(operator, [value], name, **attributes))
+
+    def rectified(self, value: str) -> str:
+        """Say of a value that about half of it is about zero; weights after it are larger."""
+        self._rectified.add(value)
+        return value
 
     def relu6(self, value: str, name: str) -> str:
         """Cut a value off below 0 and above 6."""
         low = self.constant(f"{name}_low", 0.0)
         high = self.constant(f"{name}_high", 6.0)
-        self._rectified.add(name)
-        return self.node("Clip", [value, low, high], name)
+        return self.rectified(self.node("Clip", [value, low, high], name))
 
     def gelu(self, value: str, name: str) -> str:
         """Add x / 2 * (1 + erf(x / sqrt 2)): ONNX has one operator for it only from opset 20 on."""
@@ -214,8 +217,7 @@ class GraphBuilder:
         error = self.node("Erf", [self.node("Div", [value, root], f"{name}_ratio")], f"{name}_erf")
         share = self.node("Add", [error, one], f"{name}_share")
         product = self.node("Mul", [value, share], f"{name}_product")
-        self._rectified.add(name)
-        return self.node("Mul", [product, half], name)
+        return self.rectified(self.node("Mul", [product, half], name))
 
     def pool(
         self, operator: str, value: str, name: str, kernel: int, stride: int, padding: int = 0

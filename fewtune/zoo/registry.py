@@ -24,8 +24,10 @@ from fewtune.zoo.builder import GraphBuilder
 from fewtune.zoo.convnext import convnext_tiny
 from fewtune.zoo.count import multiply_adds
 from fewtune.zoo.practice import practice
+from fewtune.zoo.squeeze_excite import efficientnet_b0, mobilenet_v3
 from fewtune.zoo.ssd import ssd512_resnet50
 from fewtune.zoo.transformer import bert_mini
+from fewtune.zoo.vision_transformer import vit_tiny
 from fewtune.zoo.yolo import yolov3_mobilenet
 
 # Publications round, and disagree about what else than products they count.
@@ -143,6 +145,14 @@ ZOO = {
         partial(classifiers.densenet, depth=169), 14_307_880, 3.36e9, "MXNet model zoo; torchvision"
     ),
     "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
+    # What is between the convolutions of mobile networks, and a transformer of odd extents.
+    "efficientnet_b0": ZooModel(
+        efficientnet_b0, 5_330_564, 0.386e9, "torchvision: 5,288,548 and 42,016 statistics"
+    ),
+    "mobilenet_v3": ZooModel(
+        mobilenet_v3, 5_507_432, 0.217e9, "torchvision: 5,483,032 and 24,400 statistics"
+    ),
+    "vit_tiny": ZooModel(vit_tiny, 5_717_416, 1.258e9, "timm; Touvron et al. 2020, table 5"),
     **{
         f"practice_{seed}": ZooModel(
             partial(practice, seed=seed, usual=seed % 2 == 0),
