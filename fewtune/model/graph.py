@@ -48,6 +48,17 @@ def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
     model.graph.node.extend(copies)
 
 
+def drop_unused_initializers(model: ModelProto) -> None:
+    """Take out the initialisers that nothing reads, in place; none where a nested graph may."""
+    if has_nested_graphs(model):
+        return
+    used = {name for node in model.graph.node for name in node.input}
+    used |= {value.name for value in model.graph.output}
+    for index in range(len(model.graph.initializer) - 1, -1, -1):
+        if model.graph.initializer[index].name not in used:
+            del model.graph.initializer[index]
+
+
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Tensors of the model: initialisers and attributes, of nested graphs and functions too."""
     yield from _graph_tensors(model.graph)

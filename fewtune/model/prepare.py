@@ -14,6 +14,7 @@ from onnx import ModelProto, helper, inliner, shape_inference, version_converter
 from fewtune.errors import InputError
 from fewtune.model import rewrites
 from fewtune.model.external_data import load, save
+from fewtune.model.gathers import slices_for_gathers
 from fewtune.model.graph import (
     attach_weights,
     copy_model,
@@ -115,9 +116,9 @@ def simplify(model: ModelProto) -> ModelProto:
     -------
     model : ModelProto
         Same inputs, outputs and results; batch normalisations, dropouts, identities and constant
-        subgraphs folded (onnxslim), then the rewrites of `fewtune.model.rewrites` and
-        `fewtune.model.reshapes`. Where a step fails on a model its input is kept: simplifying is no
-        reason to lose a model.
+        subgraphs folded (onnxslim), then the rewrites of `fewtune.model.rewrites`,
+        `fewtune.model.reshapes` and `fewtune.model.gathers`. Where a step fails on a model its
+        input is kept: simplifying is no reason to lose a model.
     """
     light_model, weights = detach_weights(model)
     if light_model.functions:
@@ -135,6 +136,7 @@ def simplify(model: ModelProto) -> ModelProto:
     rewrites.numbers_without_axes(result)
     transposes_after_sums(result)
     reshapes_after_activations(result)
+    slices_for_gathers(result)
     rewrites.constants_of_full_rank(result)
     light_model, weights = detach_weights(result)
     return attach_weights(_with_shapes(light_model), weights)

@@ -20,6 +20,7 @@ from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
 from fewtune.model.padding import Filters, Padding
 from fewtune.model.permutes import without_idle_permutes
+from fewtune.model.softmax import padded_softmax
 from fewtune.model.source import load_registered
 from fewtune.model.winograd import Convolution
 from fewtune.model.winograd_choice import Chooser, legalize
@@ -123,6 +124,7 @@ def lower(
     if tile_of is not None:
         traits = CpuTraits.of(target) if is_cpu else None
         convolution = legalize(tile_of, convolution, traits)
+    others = padded_softmax(CpuTraits.of(target).lanes("float32")) if is_cpu else {}
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -131,7 +133,7 @@ def lower(
         relax.transform.Normalize(),
         module_pass(without_idle_permutes),
         relax.transform.FoldConstant(),
-        relax.transform.LegalizeOps({"relax.nn.conv2d": convolution}),
+        relax.transform.LegalizeOps({"relax.nn.conv2d": convolution, **others}),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),

@@ -9,8 +9,8 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.model.graph import (
+    drop_unused_initializers,
     element_count,
-    has_nested_graphs,
     known_ranks,
     opset_of,
     set_nodes,
@@ -150,7 +150,7 @@ def numbers_without_axes(model: ModelProto) -> None:
                 model.graph.initializer.append(numpy_helper.from_array(array, name))
                 initializers[name] = model.graph.initializer[-1]
             node.input[position] = name
-    _drop_unused_initializers(model)
+    drop_unused_initializers(model)
 
 
 def constants_of_full_rank(model: ModelProto) -> None:
@@ -178,7 +178,7 @@ def constants_of_full_rank(model: ModelProto) -> None:
                 model.graph.initializer.append(numpy_helper.from_array(array, name))
                 initializers[name] = model.graph.initializer[-1]
             node.input[position] = name
-    _drop_unused_initializers(model)
+    drop_unused_initializers(model)
 
 
 def normalisations_as_scales(model: ModelProto) -> None:
@@ -213,7 +213,7 @@ def normalisations_as_scales(model: ModelProto) -> None:
         nodes.append(_node("Add", [scaled, offset], [result], node.name or result))
     if len(nodes) > len(model.graph.node):
         set_nodes(model, nodes)
-        _drop_unused_initializers(model)
+        drop_unused_initializers(model)
 
 
 def _is_normalisation(node: NodeProto) -> bool:
@@ -275,13 +275,3 @@ def _small_integers(model: ModelProto) -> dict[str, list[int]]:
 
 def _node(operator: str, inputs: list[str], outputs: list[str], name: str) -> NodeProto:
     return helper.make_node(operator, list(inputs), list(outputs), name=name)
-
-
-def _drop_unused_initializers(model: ModelProto) -> None:
-    used = {name for node in model.graph.node for name in node.input}
-    used |= {value.name for value in model.graph.output}
-    if has_nested_graphs(model):
-        return  # one may read any of them
-    for index in range(len(model.graph.initializer) - 1, -1, -1):
-        if model.graph.initializer[index].name not in used:
-            del model.graph.initializer[index]
