@@ -9,8 +9,9 @@ it, which adds bias and activation too. That costs writing the result and readin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -24,10 +25,10 @@ UNPADDED = "unpadded"
 _PART_VECTOR, _NO_VECTOR = 0.6, 0.3
 _SHORTEST_PART = 4
 # What padding has to bring the estimate down to: the estimate is rough.
-_LEAST_GAIN = 0.9
+LEAST_GAIN = 0.9
 # TVM's kind of operator (OpPatternKind) that is fused with what follows, not into a convolution:
 # there, vectors would end within the results of one pixel.
-_INJECTIVE = 2
+INJECTIVE = 2
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -73,7 +74,7 @@ class Filters:
     @property
     def gains(self) -> bool:
         """Whether padding is expected to pay."""
-        return self.padded > self.filters and self._padded_cost() < _LEAST_GAIN * self._cost()
+        return self.padded > self.filters and self._padded_cost() < LEAST_GAIN * self._cost()
 
     def _cost(self) -> float:
         """Roughly the time it takes as it is, in the bytes that memory moves in it."""
@@ -91,8 +92,16 @@ class Filters:
         return self.given + self.depth * self.filters / 2 + self.points * self.filters
 
 
+class Padded(Protocol):
+    """What was padded: `Filters`, or a `fewtune.model.product_padding.Product`."""
+
+    @property
+    def added_flops(self) -> int:
+        """Operations of what was added."""
+
+
 class Padding:
-    """Legalises convolutions with padded filters where that pays, and remembers them.
+    """Legalises convolutions with padded filters where that pays, and remembers what was padded.
 
     Parameters
     ----------
@@ -101,17 +110,17 @@ class Padding:
 
     Attributes
     ----------
-    chosen : list of Filters
+    chosen : list of Padded
     """
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
-        self.chosen: list[Filters] = []
+        self.chosen: list[Padded] = []
 
     @property
     def added_flops(self) -> int:
-        """Operations of all filters that were added."""
-        return sum(filters.added_flops for filters in self.chosen)
+        """Operations of all that was added."""
+        return sum(each.added_flops for each in self.chosen)
 
     def legalizer(self, otherwise: Legalizer) -> Legalizer:
         """A legaliser for ``relax.nn.conv2d`` that hands on what it does not pad.
@@ -135,10 +144,11 @@ class Padding:
             )
             result = builder.emit(otherwise(builder, padded))
             return builder.call_te(
-                lambda given: unpadded(given, filters.filters),
+                unpadded,
                 result,
+                [int(extent) for extent in call.ty.shape],
                 primfunc_name_hint=UNPADDED,
-                primfunc_attrs={"op_pattern": _INJECTIVE},
+                primfunc_attrs={"op_pattern": INJECTIVE},
             )
 
         return legalized
@@ -155,9 +165,8 @@ class Padding:
         return Filters(filters, math.prod(kernel), points, math.prod(given), self.lanes)
 
 
-def unpadded(given: te.Tensor, filters: int) -> te.Tensor:
-    """The first filters of a result in NHWC: of its shape, but for the last extent."""
-    shape = (*given.shape[:-1], filters)
+def unpadded(given: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+    """What was given of a result, by its shape: the first places of every axis."""
     return te.compute(shape, lambda *place: given(*place), name=UNPADDED)
 
 

@@ -15,10 +15,10 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.executable import CompiledModel, build_executable, module_pass
 from fewtune.files import write_text
-from fewtune.model import layout_free, prepare, reference
+from fewtune.model import layout_free, prepare, product_padding, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.converters import layout_friendly
-from fewtune.model.padding import Filters, Padding
+from fewtune.model.padding import Padded, Padding
 from fewtune.model.permutes import without_idle_permutes
 from fewtune.model.softmax import padded_softmax
 from fewtune.model.source import load_registered
@@ -71,7 +71,7 @@ class _Plan(NamedTuple):
         return self.chooser.chosen if self.chooser is not None else []
 
     @property
-    def padded(self) -> list[Filters]:
+    def padded(self) -> list[Padded]:
         return self.padding.chosen if self.padding is not None else []
 
     @property
@@ -82,7 +82,7 @@ class _Plan(NamedTuple):
     @property
     def text(self) -> str:
         extras = ["Winograd's transforms"] if self.transforms else []
-        extras += ["padded filters"] if self.padded else []
+        extras += ["padded extents"] if self.padded else []
         return f"{self.layout} with {' and '.join(extras)}" if extras else self.layout
 
 
@@ -116,15 +116,17 @@ def lower(
     from tvm.relax.frontend.onnx import from_onnx
 
     is_cpu = str(target.kind.name) == "llvm"
+    traits = CpuTraits.of(target) if is_cpu else None
+    others = padded_softmax(traits.lanes("float32")) if traits is not None else {}
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
     convolution = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
     if padding is not None:
         convolution = padding.legalizer(convolution)
+        if traits is not None:
+            others |= product_padding.legalizer(padding, traits)
     if tile_of is not None:
-        traits = CpuTraits.of(target) if is_cpu else None
         convolution = legalize(tile_of, convolution, traits)
-    others = padded_softmax(CpuTraits.of(target).lanes("float32")) if is_cpu else {}
     convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
     passes = [
         relax.transform.DecomposeOpsForInference(),

@@ -40,7 +40,7 @@ def padded_softmax(lanes: int) -> dict[str, Legalizer]:
         is_last = int(call.attrs.axis) % len(shape) == len(shape) - 1
         if str(call.ty.dtype) != TYPE or not is_last or not _is_awkward(shape[-1], lanes):
             return usual(builder, call)
-        return builder.call_te(lambda data: _softmax(data, lanes), call.args[0])
+        return builder.call_te(_softmax, call.args[0], lanes, primfunc_name_hint="softmax")
 
     return {_SOFTMAX: legalized}
 

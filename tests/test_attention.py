@@ -1,0 +1,166 @@
+"""Attention as it is exported: slices instead of gathers, and softmax over rows of any length."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from fewtune.model.gathers import slices_for_gathers
+from fewtune.model.relax_import import lower
+from fewtune.schedule.blocks import CpuTraits, blocks_of
+from fewtune.tvm_runtime import tvm
+from tests import tuned_tiny
+from tests.test_reshapes import kinds, lowered, simplified
+from tests.test_winograd import error_of, scheduled
+from tests.tiny_models import make_model, random_weight
+
+BOUND = 1e-5
+TOKENS, HEADS, SIZE = 13, 2, 8
+WIDTH = HEADS * SIZE
+# As PyTorch exports it: queries, keys and values first, then heads, tokens and places.
+ORDER = (2, 0, 3, 1, 4)
+
+
+def gathers(
+    indices: dict[str, np.ndarray],
+    axis: int = 0,
+    opset: int = 13,
+    element_type: int = TensorProto.FLOAT,
+    keeps_all: bool = False,
+) -> ModelProto:
+    """What gathers take of a transposed product; ``keeps_all``: the whole is an output as well."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["joint"], name="joint"),
+        helper.make_node("Reshape", ["joint", "shape"], ["split"], name="split"),
+        helper.make_node("Transpose", ["split"], ["heads"], name="heads", perm=ORDER),
+        *(
+            helper.make_node("Gather", ["heads", f"{name}_at"], [name], name=name, axis=axis)
+            for name in indices
+        ),
+    ]
+    constants = {
+        "weight": random_weight(np.random.default_rng(0), WIDTH, 3 * WIDTH),
+        "shape": np.array([1, TOKENS, 3, HEADS, SIZE], np.int64),
+        **{f"{name}_at": index for name, index in indices.items()},
+    }
+    outputs: dict = {**dict.fromkeys(indices), **({"heads": None} if keeps_all else {})}
+    model = make_model(nodes, {"x": [1, TOKENS, WIDTH]}, outputs, constants, opset)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def rewritten(model: ModelProto) -> ModelProto:
+    result = ModelProto.FromString(model.SerializeToString())
+    slices_for_gathers(result)
+    onnx.checker.check_model(result)
+    return result
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+def test_gathers_of_one_place_are_slices_ahead_of_the_transpose(opset: int) -> None:
+    model = gathers({"q": np.int64(0), "k": np.int64(1), "v": np.int64(-1)}, opset=opset)
+    result = simplified(model)
+    assert "Gather" not in kinds(result)
+    assert kinds(result).count("Slice") == kinds(result).count("Transpose") == 3
+    first = next(n for n in result.graph.node if n.op_type == "Slice")
+    assert first.input[0] in {n.output[0] for n in result.graph.node if n.op_type == "Reshape"}
+    assert error_of(model, scheduled(lowered(model))) < BOUND
+
+
+@pytest.mark.parametrize("axis", [0, 2, 3, -1])
+@pytest.mark.parametrize("stays", [False, True])
+def test_any_axis_and_an_axis_that_stays(axis: int, stays: bool) -> None:
+    index = np.array([1] if stays else 1, np.int64)
+    model = gathers({"part": index}, axis)
+    assert "Gather" not in kinds(simplified(model))
+    assert error_of(model, lowered(model)) < BOUND
+
+
+def test_a_transpose_that_is_read_besides_stays_before_its_slices() -> None:
+    model = gathers({"q": np.int64(0), "k": np.int64(2)}, keeps_all=True)
+    result = rewritten(model)
+    assert kinds(result).count("Transpose") == 1
+    assert all(n.input[0] == "heads" for n in result.graph.node if n.op_type == "Slice")
+    assert error_of(model, lowered(model)) < BOUND
+
+
+@pytest.mark.parametrize(
+    "index",
+    [np.array([0, 2], np.int64), np.array([[1]], np.int64), np.int64(3)],
+    ids=["two places", "a matrix", "out of bounds"],
+)
+def test_other_gathers_stay(index: np.ndarray) -> None:
+    model = gathers({"part": index})
+    before = model.SerializeToString(deterministic=True)
+    slices_for_gathers(model)
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_an_index_that_is_no_constant_stays() -> None:
+    nodes = [helper.make_node("Gather", ["table", "at"], ["row"], name="row", axis=0)]
+    table = {"table": random_weight(np.random.default_rng(0), 5, 4)}
+    model = make_model(nodes, {"at": []}, {"row": None}, table, input_type=TensorProto.INT64)
+    assert kinds(rewritten(onnx.shape_inference.infer_shapes(model))) == ["Gather"]
+
+
+def test_what_a_nested_graph_may_read_stays() -> None:
+    model = gathers({"q": np.int64(0)})
+    own = helper.make_tensor_value_info("own", TensorProto.FLOAT, None)
+    step = helper.make_node("Identity", ["heads"], ["own"], name="identity")
+    branch = helper.make_graph([step], "branch", [], [own])
+    choice = helper.make_node(
+        "If", ["which"], ["y"], name="if", then_branch=branch, else_branch=branch
+    )
+    model.graph.node.append(choice)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "which"))
+    before = model.SerializeToString(deterministic=True)
+    slices_for_gathers(model)
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def softmax_model(shape: tuple[int, ...], axis: int = -1) -> ModelProto:
+    """A softmax over numbers of many sizes."""
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["scaled"], name="scaled"),
+        helper.make_node("Softmax", ["scaled"], ["y"], name="softmax", axis=axis),
+    ]
+    factor = {"factor": 20 * random_weight(np.random.default_rng(0), *shape)}
+    return make_model(nodes, {"x": list(shape)}, {"y": None}, factor, opset=13)
+
+
+def rows_of(module: tvm.IRModule) -> set[int]:
+    """Lengths of the last axes of what the softmax of a module writes."""
+    (function,) = (f for v, f in module.functions_items() if v.name_hint == "softmax")
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+    written = [schedule.get(handle).writes[0].buffer for handle in blocks_of(schedule)]
+    return {int(buffer.shape[-1]) for buffer in written}
+
+
+@pytest.mark.parametrize("length", [17, 50, 197])
+def test_rows_that_fill_no_vectors_are_padded(length: int) -> None:
+    model = softmax_model((2, 3, length))
+    module = lower(simplified(model), tuned_tiny.target(), "NHWC")
+    lanes = CpuTraits.of(tuned_tiny.target()).lanes("float32")
+    assert -(-length // lanes) * lanes in rows_of(module)
+    assert error_of(model, module) < BOUND
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+def test_rows_whose_numbers_are_all_very_negative_come_out_right() -> None:
+    model = softmax_model((1, 4, 19))
+    nodes = [*model.graph.node]
+    nodes[0].op_type = "Add"
+    weight = model.graph.initializer[0]
+    numbers = np.full((1, 4, 19), -1e30, np.float32)
+    weight.CopyFrom(onnx.numpy_helper.from_array(numbers, weight.name))
+    module = lower(simplified(model), tuned_tiny.target(), "NHWC")
+    assert error_of(model, scheduled(module)) < BOUND
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2, 64), -1), ((2, 7), -1), ((1, 19, 32), 1)])
+def test_other_softmaxes_are_as_tvm_has_them(shape: tuple[int, ...], axis: int) -> None:
+    model = softmax_model(shape, axis)
+    module = lower(simplified(model), tuned_tiny.target(), "NHWC")
+    assert rows_of(module) <= {*shape}
+    assert error_of(model, scheduled(module)) < BOUND
