@@ -13,7 +13,7 @@ import pytest
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.model.skeleton import make_skeleton
 from fewtune.task.extract import write_modules
-from fewtune.tuning import contenders, finals, in_model, model_run
+from fewtune.tuning import contenders, finals, in_model, linking, model_run
 from fewtune.tuning.contenders import contenders_of
 from fewtune.tuning.finals import Final
 from fewtune.tuning.log import best_trials, read_database, trace_key
@@ -215,17 +215,19 @@ def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
 ) -> None:
     def answered(_: Any, requests: Any) -> list[Any]:
         return [
-            {name: [(1,)] for name in rest[-1]} if verb == "link" else {}
+            {name: linking.Contender(rest[0], name, [(1,)]) for name in rest[-1]}
+            if verb == "link"
+            else {}
             for verb, *rest in requests
         ]
 
     monkeypatch.setattr(finals, "_together", answered)
     pool: Any = SimpleNamespace(handles=[None], kept_build=lambda *_: None)
-    unsearched: dict[str, model_run.Contender] = {}
+    unsearched: dict[str, linking.Contender] = {}
     first, then = tmp_path / "first", tmp_path / "then"
-    candidates = {name: [model_run.Candidate("", None)] for name in ("conv", "pool")}
+    candidates = {name: [linking.Candidate("", None)] for name in ("conv", "pool")}
     before = finals._ready(pool, candidates, first, unsearched)
-    candidates["conv"] = [model_run.Candidate("", "searched")]
+    candidates["conv"] = [linking.Candidate("", "searched")]
     now = finals._ready(pool, candidates, then, unsearched)
     assert now["pool"] == before["pool"]
     assert now["conv"][0].library == str(then / "0.so")

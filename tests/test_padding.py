@@ -92,7 +92,7 @@ def test_the_sums_of_transforms_that_are_too_far_off_keep_their_padding(tmp_path
         report = imported(model, tmp_path)
     assert (report.layout, report.winograd, report.padded) == ("NHWC", 0, 1)
     assert report.layout_note.startswith(
-        "NHWC with Winograd's transforms and padded filters failed: "
+        "NHWC with Winograd's transforms and padded extents failed: "
     )
 
 

@@ -34,11 +34,13 @@ class ImportReport(Artifact):
     layout: Literal["NHWC", "NCHW"]
     layout_note: str
     winograd: int = Field(default=0, description="convolutions by Winograd's transforms")
-    padded: int = Field(default=0, description="convolutions with filters of zeros added")
+    padded: int = Field(
+        default=0, description="convolutions with filters of zeros added, products with rows or so"
+    )
     saved_flops: float = Field(
         default=0,
         description="operations that those products need less than the plain sums, without what "
-        "added filters take",
+        "added filters and rows take",
     )
     transposes: int = Field(description="layout transposes left in the lowered module")
     max_relative_error: float = Field(description="untuned TVM against onnxruntime")

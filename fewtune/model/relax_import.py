@@ -53,8 +53,9 @@ class ImportOptions(BaseModel):
     )
     pad_filters: Literal["auto", "never"] = Field(
         default="auto",
-        description="auto: filters of zeros beside those that fill no vector, where that is "
-        "expected to gain, on CPUs in NHWC; never: filters as given",
+        description="auto: filters of zeros beside those that fill no vector, rows and columns "
+        "beside those of products that fill no tile, where that is expected to gain, on CPUs in "
+        "NHWC; never: extents as given",
     )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
 
@@ -106,7 +107,7 @@ def lower(
         The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
         (`fewtune.model.winograd_choice.legalize`).
     padding : Padding, optional
-        Pads the filters of convolutions in NHWC, and notes which.
+        Pads the filters of convolutions in NHWC and the extents of products, and notes which.
 
     Returns
     -------

@@ -26,9 +26,10 @@ from fewtune.tuning.handle import (
     WorkerLostError,
     together,
 )
+from fewtune.tuning.linking import Candidate, Contender
 from fewtune.tuning.log import Trial
 from fewtune.tuning.measure import Measurer
-from fewtune.tuning.model_run import Candidate, Contender, Runs
+from fewtune.tuning.model_run import Runs
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm
@@ -274,8 +275,8 @@ def _ready(
     ]
     paths = [str(directory / f"{place}.so") for place in range(len(parts))]
     requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
-    for path, shapes in zip(paths, _together(pool.handles, requests), strict=True):
-        found.update((name, Contender(path, name, each)) for name, each in shapes.items())
+    for made in _together(pool.handles, requests):
+        found.update(made)
     unsearched.update((n, found[n]) for n, each in rest.items() if each.key is None)
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]

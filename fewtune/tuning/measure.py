@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fewtune.tuning.buffers import Specs
 from fewtune.tuning.caches import buffer_bytes
-from fewtune.tuning.feed import Building, Feed, building
+from fewtune.tuning.feed import Building, building
 from fewtune.tuning.handle import (
     Built,
     Failure,
@@ -21,7 +21,7 @@ from fewtune.tuning.handle import (
 from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.timer import Race
+from fewtune.tuning.timer import FULL_REPEATS, Race
 from fewtune.tvm_runtime import ms, tvm
 
 # Of a duel; and how many of them one worker has before the next one's turn.
@@ -55,6 +55,8 @@ class Measurer:
 
     Attributes
     ----------
+    full_repeats : int
+        Samples of one that may win its race.
     repeats : int
         Measurements made again, since the machine ran slow around them.
     most_flops_s : float
@@ -66,6 +68,7 @@ class Measurer:
     cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
+    full_repeats: int = FULL_REPEATS
     repeats: int = 0
     most_flops_s: float = float("inf")
 
@@ -153,7 +156,7 @@ class Measurer:
     def building(self) -> AbstractContextManager[Building[Built | Failure]]:
         """A batch that is compiled while it is being put together, to be measured by `measure`."""
         # Where building and measuring overlap, a batch begins when it is known as a whole.
-        return building(_nothing if self.overlap else self.pool.build)
+        return building((lambda _: []) if self.overlap else self.pool.build)
 
     def _overlapped(
         self,
@@ -168,7 +171,7 @@ class Measurer:
 
         def request(place: int) -> tuple:
             bar = _lower(bars.get(races[place]), best_s[place])
-            return specs[place], Race(bar, cold_weights=self.cold_weights)
+            return specs[place], self._race_against(bar)
 
         def done(place: int, told: Failure | list[float]) -> None:
             if isinstance(told, Failure):
@@ -256,6 +259,9 @@ class Measurer:
             for outcome, sample in zip(outcomes, samples, strict=True)
         ]
 
+    def _race_against(self, bar: float | None) -> Race:
+        return Race(bar, full_repeats=self.full_repeats, cold_weights=self.cold_weights)
+
     def _race(
         self, result: Built | Failure, payload: str, specs: Specs, bar: float | None
     ) -> Outcome:
@@ -276,7 +282,7 @@ class Measurer:
                 "measure",
                 result.number,
                 specs,
-                Race(bar, cold_weights=self.cold_weights),
+                self._race_against(bar),
                 timeout_s=self.pool.options.run_timeout_s,
             )
             self.repeats += measured.repeats
@@ -286,10 +292,6 @@ class Measurer:
             return Outcome.failed(Failure.of(fault, running=True))
         finally:
             self.phases.run_s += time.perf_counter() - started
-
-
-def _nothing(_: Feed) -> list[Built | Failure]:
-    return []
 
 
 def _lower(first: float | None, second: float | None) -> float | None:

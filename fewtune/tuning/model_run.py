@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import math
 import random
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +22,10 @@ from fewtune.machine import device_of
 from fewtune.model.reference import random_inputs
 from fewtune.model.skeleton import build_skeleton, site_function
 from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.default import default_schedule
 from fewtune.shared_cache import shared_cache
-from fewtune.tuning.compiling import argument_shapes, as_in_model, without_checks
-from fewtune.tuning.log import Trial, replay
+from fewtune.tuning.linking import Contender
 from fewtune.tuning.neighbours import charged, followers
-from fewtune.tvm_runtime import fill_repeating, module_of, relax, tvm
-
-Shapes = list[tuple[int, ...]]
+from fewtune.tvm_runtime import fill_repeating, relax, tvm
 
 _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
@@ -44,21 +37,6 @@ _DRAWN = 2**16
 # Weights of so many numbers get memory that is there already, where any is: touching new memory
 # for the first time takes several times as long as filling it.
 _LARGE = 2**22
-
-
-class Candidate(NamedTuple):
-    """A kernel to be compiled: its unscheduled module as TVM JSON, and a trial's key, or None."""
-
-    module: str
-    key: str | None
-
-    def scheduled(self, target: tvm.target.Target) -> tvm.IRModule:
-        """The module as the trial has it; without a trial, as it is scheduled by default."""
-        module = module_of(self.module)
-        if self.key is not None:
-            return replay(module, Trial(self.key, None, None), target).mod
-        schedule = default_schedule(module, target)
-        return module if schedule is None else schedule.mod
 
 
 class Runs(NamedTuple):
@@ -75,69 +53,6 @@ class Runs(NamedTuple):
 
     samples: dict[str, list[list[float]]]
     shared_cache_gb_s: list[float]
-
-
-class Contender(NamedTuple):
-    """A compiled kernel that may stand in some places of the model.
-
-    Attributes
-    ----------
-    library, symbol : str
-        Where its code is.
-    shapes : list of tuple of int
-        Of its buffers, weights laid out as it reads them.
-    """
-
-    library: str
-    symbol: str
-    shapes: Shapes
-
-
-def link(
-    path: Path, candidates: dict[str, Candidate], target: tvm.target.Target
-) -> dict[str, Shapes]:
-    """Compile kernels into one library.
-
-    Parameters
-    ----------
-    path : Path
-        The library.
-    candidates : dict of Candidate
-        By the symbol that each is to have.
-    target : Target
-
-    Returns
-    -------
-    shapes : dict of list of tuple of int
-        Shapes of each kernel's buffers; without candidates there is no library either.
-    """
-    functions, shapes = {}, {}
-    if not candidates:
-        return shapes
-    for symbol, candidate in candidates.items():
-        function = as_in_model(candidate.scheduled(target), target)["main"]
-        functions[symbol] = function.with_attr("global_symbol", symbol)
-        shapes[symbol] = argument_shapes(function)
-    with without_checks():
-        tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
-    return shapes
-
-
-def export(built: Any, path: Path) -> None:
-    """Write the code of a kernel that was built to be measured, as a library of its own.
-
-    LLVM has optimised it: what is left takes a fifth of its compilation, 25 ms. The linker is
-    called without the compiler around it, which adds as much again; a kernel needs no libraries
-    but those that its process has.
-    """
-    linker = shutil.which("ld")
-
-    def linked(output: str, objects: list[str], **_: Any) -> None:
-        command = [str(linker), "-shared", "-o", output, *objects]
-        subprocess.run(command, check=True, capture_output=True)
-
-    linked.output_format = "so"  # type: ignore[attr-defined]  # TVM asks for it
-    built.export_library(str(path), fcompile=linked if linker else None)
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:

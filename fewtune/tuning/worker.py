@@ -86,14 +86,14 @@ class Worker:
         return self._timer.duel(candidates, specs, rounds, round_s, cold_weights)
 
     def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
-        """Compile kernels into one library; see `fewtune.tuning.model_run.link`."""
-        from fewtune.tuning.model_run import link
+        """Compile kernels into a library; see `fewtune.tuning.linking.link`."""
+        from fewtune.tuning.linking import link
 
         return link(Path(path), candidates, self._target)
 
     def export(self, paths: dict[int, str]) -> dict[str, list[tuple[int, ...]]]:
         """Write built candidates as libraries; return by path the shapes of each one's buffers."""
-        from fewtune.tuning.model_run import export
+        from fewtune.tuning.linking import export
 
         for number, path in paths.items():
             export(self._built[number].code, Path(path))

@@ -1,0 +1,103 @@
+"""Products whose extents fill no register tile: the same result, from full tiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.model.calls import call_counts
+from fewtune.model.product_padding import Product
+from fewtune.model.relax_import import ImportOptions, read_lowered
+from fewtune.schedule.blocks import CpuTraits
+from fewtune.task.extract import extract_tasks
+from tests import tuned_tiny
+from tests.test_relax_import import imported
+from tests.test_winograd import error_of, scheduled
+from tests.tiny_models import make_model, random_weight
+
+BOUND = 1e-5
+WIDE, NARROW = CpuTraits(64, 28, 4, 2, 4), CpuTraits(32, 14, 1, 2, 8)
+
+
+def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
+    """Scores, their softmax, and the mixture of the values."""
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["turned"], name="turned", perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "turned"], ["scores"], name="scores"),
+        helper.make_node("Softmax", ["scores"], ["weights"], name="weights", axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"], name="y"),
+    ]
+    inputs = {name: [1, heads, tokens, size] for name in "qkv"}
+    # A model without weights is not registered, for no check of it could show a fault.
+    nodes.append(helper.make_node("Add", ["y", "bias"], ["z"], name="z"))
+    bias = {"bias": random_weight(np.random.default_rng(0), size)}
+    return make_model(nodes, inputs, {"z": None}, bias, opset=13)
+
+
+@pytest.mark.parametrize("traits", [WIDE, NARROW], ids=["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("count", "rows", "depth", "columns", "gains"),
+    [
+        (3, 197, 64, 197, True),  # ViT-Tiny's scores
+        (3, 197, 197, 64, True),  # and what they mix
+        (16, 257, 64, 257, True),  # CLIP's, patches of 14
+        (4, 128, 64, 128, False),  # full tiles as they are
+        (12, 1, 64, 197, False),  # one token more: a product with a vector
+        (1, 7, 7, 7, False),  # not worth three more kernels
+    ],
+)
+def test_products_are_padded_where_full_tiles_save_more_than_copies_take(
+    traits: CpuTraits, count: int, rows: int, depth: int, columns: int, gains: bool
+) -> None:
+    assert Product(count, rows, depth, columns, traits).gains is gains
+
+
+def test_padding_is_counted() -> None:
+    product = Product(3, 197, 64, 197, WIDE)
+    assert (product.padded_rows, product.padded_columns) == (198, 208)
+    assert product.added_flops == 2 * 3 * 64 * (198 * 208 - 197 * 197)
+
+
+@pytest.mark.parametrize("tokens", [197, 211])
+def test_padded_attention_gives_what_it_gave(tokens: int, tmp_path: Path) -> None:
+    model = attention(tokens)
+    report = imported(model, tmp_path)
+    assert report.padded == 2
+    assert report.saved_flops < 0
+    assert report.max_relative_error < BOUND
+    lowered = read_lowered(tmp_path / "import")
+    target = tuned_tiny.target()
+    lanes = CpuTraits.of(target).lanes("float32")
+    tasks = [task.info for task in extract_tasks(lowered, target)]
+    products = {task.shapes[-1][-1]: task.shapes for task in tasks if task.operator == "dense"}
+    assert set(products) == {-(-tokens // lanes) * lanes, 64}
+    assert all(shapes[0][-2] > tokens for shapes in products.values())
+    # The transpose of the keys fills them up, the bias waits for what is left.
+    kernels = list(call_counts(lowered))
+    assert any("transpose" in name and "padded" in name for name in kernels)
+    assert any("unpadded" in name and "add" in name for name in kernels)
+    assert error_of(model, scheduled(lowered)) < BOUND
+
+
+def test_products_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:
+    report = imported(attention(197), tmp_path, ImportOptions(pad_filters="never"))
+    assert report.padded == 0
+    kernels = list(call_counts(read_lowered(tmp_path / "import")))
+    assert not [name for name in kernels if "padded" in name and "softmax" not in name]
+
+
+def test_a_constant_or_shared_operand_is_left_alone(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["constant"], name="constant"),
+        helper.make_node("MatMul", ["constant", "other"], ["y"], name="y"),
+    ]
+    inputs = {"x": [3, 197, 64], "other": [197, 197]}
+    weight = {"weight": random_weight(generator, 64, 197)}
+    model = make_model(nodes, inputs, {"y": None}, weight, opset=13)
+    report = imported(model, tmp_path)
+    assert report.padded == 0
+    assert report.max_relative_error < BOUND
