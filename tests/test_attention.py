@@ -133,8 +133,8 @@ def rows_of(module: tvm.IRModule) -> set[int]:
     """Lengths of the last axes of what the softmax of a module writes."""
     (function,) = (f for v, f in module.functions_items() if v.name_hint == "softmax")
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
-    written = [schedule.get(handle).writes[0].buffer for handle in blocks_of(schedule)]
-    return {int(buffer.shape[-1]) for buffer in written}
+    written = [schedule.get(handle).writes[0].source for handle in blocks_of(schedule)]
+    return {int(source.shape[-1]) for source in written}
 
 
 @pytest.mark.parametrize("length", [17, 50, 197])

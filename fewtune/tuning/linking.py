@@ -49,7 +49,7 @@ class Contender(NamedTuple):
 def link(
     path: Path, candidates: dict[str, Candidate], target: tvm.target.Target
 ) -> dict[str, Contender]:
-    """Compile kernels into a library, and those that are not searched into one beside it.
+    """Compile kernels into one library.
 
     Parameters
     ----------
@@ -62,23 +62,8 @@ def link(
     Returns
     -------
     contenders : dict of Contender
-        By symbol.
+        By symbol; without candidates there is no library either.
     """
-    searched = {symbol: each for symbol, each in candidates.items() if each.key is not None}
-    beside = {symbol: each for symbol, each in candidates.items() if each.key is None}
-    return {
-        **_linked(path, searched, target, target),
-        **_linked(path.with_stem(f"{path.stem}_beside"), beside, target, _quickly(target)),
-    }
-
-
-def _linked(
-    path: Path,
-    candidates: dict[str, Candidate],
-    target: tvm.target.Target,
-    compiled_for: tvm.target.Target,
-) -> dict[str, Contender]:
-    """Compile kernels, scheduled for one target, for another; without any there is no library."""
     if not candidates:
         return {}
     functions, contenders = {}, {}
@@ -87,18 +72,8 @@ def _linked(
         functions[symbol] = function.with_attr("global_symbol", symbol)
         contenders[symbol] = Contender(str(path), symbol, argument_shapes(function))
     with without_checks():
-        built = tvm.driver.build(tvm.IRModule(functions), target=compiled_for)
-        built.export_library(str(path))
+        tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
     return contenders
-
-
-def _quickly(target: tvm.target.Target) -> tvm.target.Target:
-    """A target for neighbours, with two levels of LLVM's optimisation instead of three.
-
-    Of 53 small kernels of DenseNet each took 14 instead of 24 ms, of eight of Winograd's transforms
-    140 instead of 216 (an EPYC). Who stands around them is judged; they are not.
-    """
-    return tvm.target.Target({**dict(target.export()), "opt-level": 2})
 
 
 def export(built: Any, path: Path) -> None:

@@ -21,7 +21,7 @@ from fewtune.tuning.handle import (
 from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.timer import FULL_REPEATS, Race
+from fewtune.tuning.timer import Race
 from fewtune.tvm_runtime import ms, tvm
 
 # Of a duel; and how many of them one worker has before the next one's turn.
@@ -55,8 +55,6 @@ class Measurer:
 
     Attributes
     ----------
-    full_repeats : int
-        Samples of one that may win its race.
     repeats : int
         Measurements made again, since the machine ran slow around them.
     most_flops_s : float
@@ -68,7 +66,6 @@ class Measurer:
     cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
-    full_repeats: int = FULL_REPEATS
     repeats: int = 0
     most_flops_s: float = float("inf")
 
@@ -171,7 +168,7 @@ class Measurer:
 
         def request(place: int) -> tuple:
             bar = _lower(bars.get(races[place]), best_s[place])
-            return specs[place], self._race_against(bar)
+            return specs[place], Race(bar, cold_weights=self.cold_weights)
 
         def done(place: int, told: Failure | list[float]) -> None:
             if isinstance(told, Failure):
@@ -259,9 +256,6 @@ class Measurer:
             for outcome, sample in zip(outcomes, samples, strict=True)
         ]
 
-    def _race_against(self, bar: float | None) -> Race:
-        return Race(bar, full_repeats=self.full_repeats, cold_weights=self.cold_weights)
-
     def _race(
         self, result: Built | Failure, payload: str, specs: Specs, bar: float | None
     ) -> Outcome:
@@ -282,7 +276,7 @@ class Measurer:
                 "measure",
                 result.number,
                 specs,
-                self._race_against(bar),
+                Race(bar, cold_weights=self.cold_weights),
                 timeout_s=self.pool.options.run_timeout_s,
             )
             self.repeats += measured.repeats

@@ -50,9 +50,6 @@ _FROM_EACH = 2
 DOUBTFUL = 0.9
 # From this many times a task's throughput on, it tries what a task of its kind found.
 BETTER = 1.05
-# Where finals decide, races only say who is likely to win them: three samples instead of five take
-# a quarter of the measuring less.
-_REPEATS_BEFORE_FINALS = 3
 # Few candidates of a task at a time, so that what is left goes where the model gains most; several
 # tasks together, so that they are built as fast as in a large batch.
 _REFINING_BATCH, _TASKS_A_BATCH = 4, 4
@@ -140,8 +137,6 @@ class Sharing(Session):
         self._teach = teach
         self.sharing = sharing
         self._in_model = InModel(finals, self)
-        if self._in_model.can_be_asked:
-            self.measurer.full_repeats = _REPEATS_BEFORE_FINALS
         self._rounds = Rounds(self)
         self._asked: dict[str, list[str]] | None = None
         self._made: dict[tuple[str, str], Donation] = {}

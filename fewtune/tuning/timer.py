@@ -26,7 +26,6 @@ from fewtune.tuning.calibration import Attempt, Calibration, Measured
 from fewtune.tuning.rewrite import sliced
 from fewtune.tvm_runtime import tvm
 
-FULL_REPEATS = 5
 # Single calls that make up one sample where the caches are prepared before each.
 _MOST_SINGLE_CALLS = 8
 # The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
@@ -47,7 +46,7 @@ class Race(NamedTuple):
     short_s: float = 0.003
     short_repeats: int = 3
     full_s: float = 0.006
-    full_repeats: int = FULL_REPEATS
+    full_repeats: int = 5
     cold_weights: bool = False
 
 
