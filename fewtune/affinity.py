@@ -13,26 +13,12 @@ def cores_off_the_pool() -> set[int]:
     The pool is there once a kernel has run on it.
     """
     allowed = os.sched_getaffinity(0)
-    return allowed - _bound() or allowed
-
-
-def cores_of_the_pool(threads: int) -> list[int]:
-    """One core for each of some threads but the caller's: those that TVM's pool is bound to.
-
-    None where the pool does not run as many, or has not begun.
-    """
-    bound = sorted(_bound() & os.sched_getaffinity(0))
-    return bound if len(bound) == threads - 1 else []
-
-
-def _bound() -> set[int]:
-    """Cores that threads of this process are bound to, each to one."""
     bound: set[int] = set()
     for thread in os.scandir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):
             cores = os.sched_getaffinity(int(thread.name))
             bound |= cores if len(cores) == 1 else set()
-    return bound
+    return allowed - bound or allowed
 
 
 @contextlib.contextmanager

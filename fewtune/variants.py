@@ -11,7 +11,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune import interleave
-from fewtune.affinity import apart_from_the_pool, cores_of_the_pool, cores_off_the_pool
+from fewtune.affinity import apart_from_the_pool, cores_off_the_pool
 from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.executable import CompiledModel, build_executable
 from fewtune.kernel_turns import KernelSamples, kernels_in_turns
@@ -82,12 +82,6 @@ class Variants:
         imported = ImportReport.read(import_directory)
         inputs = imported.inputs
         self.options = _with_room(options, imported.parameters, len(libraries) + 1)
-        self._shared_cache = shared_cache(target, fingerprint.threads)
-        self.shared_cache_gb_s: list[float] = []
-        if self._shared_cache is not None:
-            # There is a pool to keep off once a kernel has run.
-            self._shared_cache.run()
-        cores = cores_of_the_pool(fingerprint.threads)
         feeds = reference.random_inputs(inputs, options.seed)
         ordered = [feeds[spec.name] for spec in inputs]
         model, copies = import_directory / REFERENCE, range(self.options.copies)
@@ -106,14 +100,14 @@ class Variants:
                     loaded.set_inputs(ordered)
                     self._compiled[name].append(loaded)
                 else:
-                    session = reference.OnnxruntimeSession(model, fingerprint.threads, cores=cores)
-                    sessions.append(session)
+                    sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
         self.runs: dict[str, list[interleave.Run]] = {
             name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
         }
         self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
-        self._apart = {*self._compiled, *(["onnxruntime"] if cores else [])}
         self._expected = sessions[0].run(feeds)
+        self._shared_cache = shared_cache(target, fingerprint.threads)
+        self.shared_cache_gb_s: list[float] = []
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
@@ -123,8 +117,7 @@ class Variants:
         While a library runs, this thread keeps off the cores of TVM's other threads, which are
         bound to theirs: where it does not, every other process of a comparison had both on one core
         for a while, and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime binds none
-        of its own by itself, and in most processes the system keeps them apart; in some it did not,
-        and MobileNet V2 took 14.6 instead of 4.3 ms. Here its threads are bound to the same cores.
+        of its own, and the system keeps them apart.
         """
         untuned = frozenset({"untuned"})
         tuned = frozenset(self._compiled) - untuned
@@ -132,7 +125,7 @@ class Variants:
         self._compiled[min(tuned)][0].run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
         placed = {
-            name: [partial(_on, apart if name in self._apart else roaming, run) for run in runs]
+            name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }
         cache = self._shared_cache

@@ -77,8 +77,6 @@ class OnnxruntimeSession:
         Threads within an operator; operators run one after the other.
     spinning : bool
         Whether idle threads wait busily, as is onnxruntime's default.
-    cores : sequence of int
-        One for each thread but the caller's, which are bound to them; without, none is bound.
 
     Raises
     ------
@@ -86,13 +84,7 @@ class OnnxruntimeSession:
         If onnxruntime refuses the model.
     """
 
-    def __init__(
-        self,
-        model: Path | ModelProto,
-        threads: int,
-        spinning: bool = True,
-        cores: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, model: Path | ModelProto, threads: int, spinning: bool = True) -> None:
         onnxruntime.disable_telemetry_events()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -101,10 +93,6 @@ class OnnxruntimeSession:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3  # errors only
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        if cores:
-            # It counts processors from one.
-            numbers = ";".join(str(1 + core) for core in cores)
-            options.add_session_config_entry("session.intra_op_thread_affinities", numbers)
         if isinstance(model, ModelProto):
             self._session = _session_of_proto(model, options)
         else:
