@@ -27,7 +27,6 @@ def gathers(
     indices: dict[str, np.ndarray],
     axis: int = 0,
     opset: int = 13,
-    element_type: int = TensorProto.FLOAT,
     keeps_all: bool = False,
 ) -> ModelProto:
     """What gathers take of a transposed product; ``keeps_all``: the whole is an output as well."""
@@ -147,12 +146,13 @@ def test_rows_that_fill_no_vectors_are_padded(length: int) -> None:
     assert error_of(model, scheduled(module)) < BOUND
 
 
-def test_rows_whose_numbers_are_all_very_negative_come_out_right() -> None:
+@pytest.mark.parametrize("lowest", [-1e30, np.finfo(np.float32).min], ids=["low", "lowest"])
+def test_rows_whose_numbers_are_all_very_negative_come_out_right(lowest: float) -> None:
     model = softmax_model((1, 4, 19))
     nodes = [*model.graph.node]
     nodes[0].op_type = "Add"
     weight = model.graph.initializer[0]
-    numbers = np.full((1, 4, 19), -1e30, np.float32)
+    numbers = np.full((1, 4, 19), lowest, np.float32)
     weight.CopyFrom(onnx.numpy_helper.from_array(numbers, weight.name))
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")
     assert error_of(model, scheduled(module)) < BOUND
