@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.model.graph import (
+    AXES_AS_INPUT,
     drop_unused_initializers,
     element_count,
     has_nested_graphs,
@@ -23,7 +24,6 @@ from fewtune.model.graph import (
     static_shape,
 )
 
-_AXES_AS_INPUT = 13
 _INDICES = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 
@@ -120,7 +120,7 @@ def _sliced(
 
 def _squeeze(model: ModelProto, value: str, axis: int, result: str) -> NodeProto:
     """Drop an axis of one."""
-    if opset_of(model) < _AXES_AS_INPUT:
+    if opset_of(model) < AXES_AS_INPUT:
         return _node("Squeeze", [value], result, axes=[axis])
     return _node("Squeeze", [value, _number(model, f"{result}_axis", axis)], result)
 

@@ -12,6 +12,9 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 # those passes serialise the whole model, which protobuf refuses above 2 GB.
 DETACHED_BYTES = 4096
 
+# The operator set from which on Squeeze and Unsqueeze have their axes as an input.
+AXES_AS_INPUT = 13
+
 
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """Inputs that the caller feeds; before IR version 4 initialisers were listed as inputs too."""

@@ -9,7 +9,7 @@ it, which adds bias and activation too. That costs writing the result and readin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ _SHORTEST_PART = 4
 LEAST_GAIN = 0.9
 # TVM's kind of operator (OpPatternKind) that is fused with what follows, not into a convolution:
 # there, vectors would end within the results of one pixel.
-INJECTIVE = 2
+_INJECTIVE = 2
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -142,14 +142,7 @@ class Padding:
             padded = builder.normalize(
                 relax.Call(call.op, [call.args[0], relax.const(wide)], call.attrs)
             )
-            result = builder.emit(otherwise(builder, padded))
-            return builder.call_te(
-                unpadded,
-                result,
-                [int(extent) for extent in call.ty.shape],
-                primfunc_name_hint=UNPADDED,
-                primfunc_attrs={"op_pattern": INJECTIVE},
-            )
+            return without_padding(builder, otherwise(builder, padded), call)
 
         return legalized
 
@@ -165,9 +158,27 @@ class Padding:
         return Filters(filters, math.prod(kernel), points, math.prod(given), self.lanes)
 
 
-def unpadded(given: te.Tensor, shape: Sequence[int]) -> te.Tensor:
-    """What was given of a result, by its shape: the first places of every axis."""
-    return te.compute(shape, lambda *place: given(*place), name=UNPADDED)
+def without_padding(
+    builder: relax.BlockBuilder, padded: relax.Expr, call: relax.Call
+) -> relax.Call:
+    """The first places of every axis of a padded result: what the call was to give."""
+    shape = [int(extent) for extent in call.ty.shape]
+
+    def unpadded(given: te.Tensor) -> te.Tensor:
+        return te.compute(shape, lambda *place: given(*place), name=UNPADDED)
+
+    return injective(builder, unpadded, builder.emit(padded), UNPADDED)
+
+
+def injective(
+    builder: relax.BlockBuilder,
+    compute: Callable[[te.Tensor], te.Tensor],
+    given: relax.Expr,
+    name: str,
+) -> relax.Call:
+    """A kernel that is fused with what is elementwise around it, and into no product."""
+    attributes = {"op_pattern": _INJECTIVE}
+    return builder.call_te(compute, given, primfunc_name_hint=name, primfunc_attrs=attributes)
 
 
 def known_weights(call: relax.Call) -> list[int] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from fewtune.model.padding import INJECTIVE, LEAST_GAIN, UNPADDED, Legalizer, Padding, unpadded
+from fewtune.model.padding import LEAST_GAIN, Legalizer, Padding, injective, without_padding
 from fewtune.model.winograd import TYPE, filled
 from fewtune.schedule.blocks import CpuTraits
 from fewtune.schedule.tiling import filled_rows, register_tile, tile_rate
@@ -72,18 +72,13 @@ class Product:
     def _cost(self, rows: int, columns: int) -> float:
         """Roughly the time of it with so many rows and columns, in the bytes memory moves in it."""
         flops = 2 * self.count * rows * self.depth * columns
-        copied, calls = 0, 1
-        for before, after, beside in (
-            (self.rows, rows, self.depth),
-            (self.columns, columns, self.depth),
-        ):
-            if after > before:
-                copied, calls = copied + after * beside, calls + 1
-        if (rows, columns) != (self.rows, self.columns):
-            copied, calls = copied + self.rows * self.columns, calls + 1
+        lengths = ((self.rows, rows), (self.columns, columns))
+        copies = [after * self.depth for before, after in lengths if after > before]
+        if copies:
+            copies.append(self.rows * self.columns)
         moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
-        elements = self.count * (moved + 2 * _IN_CACHE * copied)
-        return cost_bytes(flops / self._pace(rows, columns), FLOAT32_BYTES * elements, calls)
+        size = FLOAT32_BYTES * self.count * (moved + 2 * _IN_CACHE * sum(copies))
+        return cost_bytes(flops / self._pace(rows, columns), size, calls=1 + len(copies))
 
     def _pace(self, rows: int, columns: int) -> float:
         """Part of the peak, by rule."""
@@ -119,13 +114,7 @@ def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
             _padded(builder, call.args[1], -1, product.padded_columns),
         ]
         whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
-        return builder.call_te(
-            unpadded,
-            builder.emit(usual(builder, whole)),
-            [int(extent) for extent in call.ty.shape],
-            primfunc_name_hint=UNPADDED,
-            primfunc_attrs={"op_pattern": INJECTIVE},
-        )
+        return without_padding(builder, usual(builder, whole), call)
 
     return {PRODUCT: legalized}
 
@@ -157,11 +146,4 @@ def _padded(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent:
             name=_PADDED,
         )
 
-    return builder.emit(
-        builder.call_te(
-            filled_up,
-            operand,
-            primfunc_name_hint=_PADDED,
-            primfunc_attrs={"op_pattern": INJECTIVE},
-        )
-    )
+    return builder.emit(injective(builder, filled_up, operand, _PADDED))

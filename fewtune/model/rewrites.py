@@ -9,6 +9,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.model.graph import (
+    AXES_AS_INPUT,
     drop_unused_initializers,
     element_count,
     known_ranks,
@@ -20,7 +21,6 @@ _CHAINED = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _BINARY = _COMMUTATIVE | {"Sub", "Div"}
 _ONCE_BROADCAST = _BINARY | {"Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"}
-_AXES_AS_INPUT = 13
 _BROADCASTING = 8
 _PARAMETERS = 4
 _PARTS = ("scaled", "factor", "offset")
@@ -101,7 +101,7 @@ def positive_axes(model: ModelProto) -> None:
     """
     ranks = known_ranks(model)
     constants = _small_integers(model)
-    as_input = opset_of(model) >= _AXES_AS_INPUT
+    as_input = opset_of(model) >= AXES_AS_INPUT
     for node in model.graph.node:
         if node.op_type not in ("Squeeze", "Unsqueeze") or node.input[0] not in ranks:
             continue
