@@ -7,12 +7,15 @@ unrolled, so that their zeros and ones cost nothing.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from fewtune.model.winograd import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
 from fewtune.schedule.blocks import CpuTraits, blocks_of
 from fewtune.tvm_runtime import tvm
+
+# Vectors of fewer channels gain nothing over what LLVM makes of all of them.
+_LEAST_LANES = 4
 
 
 def schedule_winograd(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
@@ -36,14 +39,18 @@ def _extents(sch: tvm.s_tir.Schedule, handle: Any) -> list[int]:
 
 
 def _vector(channels: int, traits: CpuTraits) -> int:
-    """Channels to take at once: a vector, or all of them where no vector divides them."""
-    lanes = traits.lanes("float32")
-    return lanes if channels % lanes == 0 else channels
+    """Channels to take at once: a vector, or part of one, or all where none divides them.
+
+    What is unrolled around all 24 channels of a small output took LLVM half a second.
+    """
+    part = gcd(channels, traits.lanes("float32"))
+    return part if part >= _LEAST_LANES else channels
 
 
 def _vectorize(sch: tvm.s_tir.Schedule, loop: Any, traits: CpuTraits) -> None:
     # Any other length is LLVM's to vectorise, with a scalar rest.
-    if int(sch.get(loop).extent) == traits.lanes("float32"):
+    extent = int(sch.get(loop).extent)
+    if _LEAST_LANES <= extent <= traits.lanes("float32") and extent & (extent - 1) == 0:
         sch.vectorize(loop)
 
 
