@@ -15,7 +15,7 @@ from fewtune.schedule.blocks import CpuTraits, blocks_of
 from fewtune.tvm_runtime import tvm
 
 # Vectors of fewer channels gain nothing over what LLVM makes of all of them.
-_LEAST_LANES = 4
+_LEAST_LANES = 2
 
 
 def schedule_winograd(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
