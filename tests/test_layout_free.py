@@ -13,6 +13,7 @@ from fewtune.executable import CompiledModel, build_executable
 from fewtune.model import layout_free, reference
 from fewtune.model.calls import call_counts
 from fewtune.model.relax_import import lower
+from fewtune.schedule.default import apply_default_schedules, default_schedule
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace
 from fewtune.tuning.measure import Measurer, module_specs
@@ -67,6 +68,18 @@ def test_an_argument_is_free_only_where_every_call_gives_a_constant(other: str, 
     assert (layout_free.FREE in (product.attrs or {})) == free
 
 
+def outputs_error(folded: tvm.IRModule) -> float:
+    """Largest relative error of the tiny model, so compiled, against onnxruntime."""
+    inputs = ImportReport.read(tuned_tiny.imported()).inputs
+    feeds = reference.random_inputs(inputs, 5)
+    session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
+    executable = build_executable(folded, tuned_tiny.target())
+    actual = CompiledModel(executable, tuned_tiny.target()).outputs(
+        [feeds[spec.name] for spec in inputs]
+    )
+    return reference.relative_error(actual, session.run(feeds))
+
+
 def test_a_candidate_with_its_weights_moved_is_measured() -> None:
     task = tuned_tiny.convolutions()["b"]
     modules = [schedule.mod for schedule in drawn()]
@@ -90,11 +103,35 @@ def test_folded_weights_compute_what_onnxruntime_does() -> None:
     assert f"{kernel.name_hint}_prepacked" in marked
     # The permuting was done while compiling: main calls as many kernels as before.
     assert call_counts(folded).total() == call_counts(lowered).total()
-    inputs = ImportReport.read(tuned_tiny.imported()).inputs
-    feeds = reference.random_inputs(inputs, 5)
-    session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
-    executable = build_executable(folded, tuned_tiny.target())
-    actual = CompiledModel(executable, tuned_tiny.target()).outputs(
-        [feeds[spec.name] for spec in inputs]
-    )
-    assert reference.relative_error(actual, session.run(feeds)) < 1e-5
+    assert outputs_error(folded) < 1e-5
+
+
+def test_a_default_schedule_lays_weights_out_too() -> None:
+    task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
+    schedule = default_schedule(task.mod, target)
+    assert schedule is not None
+    assert "layout_rewrite_preproc" in schedule.mod.script()
+    replayed = tvm.s_tir.Schedule(task.mod)
+    schedule.trace.apply_to_schedule(replayed, remove_postproc=False)
+    assert replayed.mod.script() == schedule.mod.script()
+    measurer = Measurer(tuned_tiny.pool())
+    (outcome,) = measurer.measure([schedule.mod], [module_specs(task.mod)], [None])
+    assert outcome.cause is None
+
+
+def test_a_default_schedule_leaves_what_is_no_weight_as_it_is() -> None:
+    task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
+    function = task.mod["main"].without_attr(layout_free.FREE)
+    schedule = default_schedule(tvm.IRModule({"main": function}), target)
+    assert schedule is not None
+    assert "layout_rewrite_preproc" not in schedule.mod.script()
+
+
+def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does() -> None:
+    lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
+    names = [variable.name_hint for variable, _ in lowered.functions_items()]
+    scheduled = apply_default_schedules(lowered, names, target)
+    assert "layout_rewrite_preproc" in scheduled.script()
+    folded = layout_free.fold(scheduled)
+    assert "layout_rewrite_preproc" not in folded.script()
+    assert outputs_error(folded) < 1e-5

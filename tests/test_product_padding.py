@@ -19,7 +19,7 @@ from tests.test_winograd import error_of, scheduled
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 1e-5
-WIDE, NARROW = CpuTraits(64, 28, 4, 2, 4), CpuTraits(32, 14, 1, 2, 8)
+WIDE, NARROW = CpuTraits(64, 28, 3, 2, 4), CpuTraits(32, 14, 1, 2, 8)
 
 
 def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -26,7 +27,7 @@ from tests.test_relax_import import imported
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 2e-5
-AVX2, AVX512 = CpuTraits(32, 14, 1, 2, 8), CpuTraits(64, 28, 4, 2, 4)
+AVX2, AVX512 = CpuTraits(32, 14, 1, 2, 8), CpuTraits(64, 28, 3, 2, 4)
 
 
 def convolution_model(
@@ -141,8 +142,8 @@ def test_rows_are_added_behind_all_images(monkeypatch: pytest.MonkeyPatch) -> No
         (AVX2, 49, 50),  # five rows of two vectors
         (AVX2, 98, 98),  # fourteen of one
         (AVX2, 169, 169),  # thirteen of one
-        (AVX512, 49, 49),  # seven of four
-        (AVX512, 841, 847),  # 29 rows leave no register for what they are multiplied by
+        (AVX512, 49, 49),  # seven of two
+        (AVX512, 841, 845),  # thirteen of two; 29 leave no register for what they are multiplied by
     ],
 )
 def test_rows_are_added_where_registers_hold_no_good_tile(
@@ -199,6 +200,20 @@ def test_transforms_run_on_all_threads_and_lanes() -> None:
         assert "T.parallel" in text
         assert "T.vectorized" in text
         assert "T.unroll" in text
+
+
+@pytest.mark.parametrize(("filters", "lanes"), [(24, 8), (126, 2), (21, 0)])
+def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters: int, lanes: int) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
+    model = convolution_model((8, 8), channels=64, filters=filters)
+    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    module = lower(simplified, target, "NHWC", lambda _: 4)
+    (output,) = [t for t in extract_tasks(module, target) if winograd.OUTPUT in t.info.name]
+    schedule = default_schedule(output.mod, target)
+    assert schedule is not None
+    text = schedule.mod.script()
+    found = {int(extent) for extent in re.findall(r"T\.vectorized\(T\.int64\((\d+)\)\)", text)}
+    assert found == ({lanes} if lanes else set())
 
 
 @pytest.mark.parametrize(

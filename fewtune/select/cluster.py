@@ -12,7 +12,6 @@ from itertools import islice
 
 import networkx
 import numpy as np
-from sklearn.cluster import AgglomerativeClustering
 
 # A graph of n nodes can have 3^(n/3) maximal cliques (Moon and Moser, 1965).
 MOST_CLIQUES = 20_000
@@ -103,6 +102,9 @@ def agglomerative_groups(
     count = len(matrix)
     if count < 2:
         return [[index] for index in range(count)]
+    # Two seconds at the start of a stage, which cliques have no use for.
+    from sklearn.cluster import AgglomerativeClustering
+
     by_count = clusters is not None
     # scikit-learn stops at the threshold itself; a pair just as similar as asked for is merged.
     threshold = None if by_count else float(np.nextafter(1 - min_similarity, 2))

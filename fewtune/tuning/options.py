@@ -107,7 +107,7 @@ class ShareOptions(BaseModel):
         "are rated best",
     )
     refine_trials: int = Field(
-        default=5,
+        default=4,
         ge=0,
         le=100_000,
         description="further trials, as an average over the tasks that were not tuned; they go "
