@@ -18,6 +18,7 @@ from fewtune.benchmark import conditions_of
 from fewtune.errors import MachineError
 from fewtune.files import write_text
 from fewtune.kernel_turns import KernelSamples, kernel_pairs
+from fewtune.machine_report import distance_of
 from fewtune.stolen import Stolen
 from fewtune.variants import BenchmarkOptions, Variants
 
@@ -54,7 +55,7 @@ class Measured(NamedTuple):
         Of each library, that there was memory for.
     kernels_s : dict of KernelSamples
         What the kernels of each library take, by library.
-    shared_cache_gb_s : list of float
+    shared_cache_gb_s, hand_over_s : list of float
         A figure a round, as of `Variants`.
     """
 
@@ -63,6 +64,7 @@ class Measured(NamedTuple):
     copies: int
     kernels_s: dict[str, KernelSamples]
     shared_cache_gb_s: list[float]
+    hand_over_s: list[float]
 
 
 def compare_strategies(
@@ -128,6 +130,7 @@ def compare_strategies(
         shared_cache_gb_s=interleave.rate_stats(
             [rate for each in measured for rate in each.shared_cache_gb_s]
         ),
+        distance=distance_of(every, [taken for each in measured for taken in each.hand_over_s]),
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,
@@ -183,8 +186,14 @@ def _measure(
     )
     error = max(variants.relative_error(name) for name in libraries)
     samples_s = variants.measured(options.rounds_each)
-    copies, rates_gb_s = variants.options.copies, variants.shared_cache_gb_s
-    return Measured(samples_s, error, copies, variants.kernels_measured(), rates_gb_s)
+    return Measured(
+        samples_s,
+        error,
+        variants.options.copies,
+        variants.kernels_measured(),
+        variants.shared_cache_gb_s,
+        variants.hand_over_s,
+    )
 
 
 def _achieved_pct(measured: Measured) -> float:

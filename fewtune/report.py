@@ -13,8 +13,8 @@ from fewtune.artifacts import (
     Conditions,
     LatencyStats,
     Metrics,
-    Spread,
 )
+from fewtune.machine_report import distance_lines, shared_cache_lines
 from fewtune.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
@@ -244,7 +244,11 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
 
 def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
     """What is known of the machine's state while it measured."""
-    return [*stolen_lines(comparisons), *shared_cache_lines(comparisons)]
+    return [
+        *stolen_lines(comparisons),
+        *shared_cache_lines(comparisons),
+        *distance_lines(comparisons),
+    ]
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
@@ -268,29 +272,6 @@ def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
         "Per cent of the cores' time that the machine's host kept for others, in full tuning / "
         f"selective tuning / these measurements: {', '.join(models)}."
     ]
-
-
-def shared_cache_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """What the cores' shared cache moved in the comparisons' rounds: one line, where it is known.
-
-    It tells in which of its states the machine was (`fewtune.shared_cache`).
-    """
-    models = [
-        f"{each.model} {spread_text(each.shared_cache_gb_s)}"
-        for each in comparisons
-        if each.shared_cache_gb_s is not None
-    ]
-    if not models:
-        return []
-    return [
-        "What the cores' shared cache moved in these measurements, GB/s [p10 - p90] (triad): "
-        f"{', '.join(models)}."
-    ]
-
-
-def spread_text(spread: Spread) -> str:
-    """A median with what a tenth of the rounds stayed under, and over."""
-    return f"{number(spread.median)} [{number(spread.p10)} - {number(spread.p90)}]"
 
 
 def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:

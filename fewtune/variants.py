@@ -14,6 +14,7 @@ from fewtune import interleave
 from fewtune.affinity import apart_from_the_pool, cores_off_the_pool
 from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.executable import CompiledModel, build_executable
+from fewtune.hand_over import hand_over
 from fewtune.kernel_turns import KernelSamples, kernels_in_turns
 from fewtune.machine import target_from_json
 from fewtune.model import reference
@@ -22,7 +23,7 @@ from fewtune.shared_cache import shared_cache
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.tvm_runtime import set_threads
 
-_SHARED_CACHE = "shared cache"
+_SHARED_CACHE, _HAND_OVER = "shared cache", "hand over"
 
 
 class BenchmarkOptions(BaseModel):
@@ -65,6 +66,8 @@ class Variants:
         With as many copies as there are.
     shared_cache_gb_s : list of float
         What the shared cache moved, a figure a round that was measured; none where that is unknown.
+    hand_over_s : list of float
+        What data took from core to core, a figure a round; none where there is but one.
     """
 
     def __init__(
@@ -107,12 +110,14 @@ class Variants:
         self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
         self._expected = sessions[0].run(feeds)
         self._shared_cache = shared_cache(target, fingerprint.threads)
+        self._hand_over = hand_over(target, fingerprint.threads)
         self.shared_cache_gb_s: list[float] = []
+        self.hand_over_s: list[float] = []
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
 
-        The shared cache has its turn, too (`shared_cache_gb_s`).
+        The shared cache has its turn, too (`shared_cache_gb_s`), and what the cores hand over.
 
         While a library runs, this thread keeps off the cores of TVM's other threads, which are
         bound to theirs: where it does not, every other process of a comparison had both on one core
@@ -128,15 +133,18 @@ class Variants:
             name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }
-        cache = self._shared_cache
+        cache, handing = self._shared_cache, self._hand_over
         if cache is not None:
             placed[_SHARED_CACHE] = [partial(_on, apart, cache.run)]
+        if handing is not None:
+            placed[_HAND_OVER] = [partial(_on, apart, handing.run)]
         try:
             samples = interleave.interleave(placed, rounds, for_scale=untuned, together=tuned)
         finally:
             os.sched_setaffinity(0, roaming)
         if cache is not None:
             self.shared_cache_gb_s += [cache.rate_gb_s(s) for s in samples.pop(_SHARED_CACHE)]
+        self.hand_over_s += [time_s / 2 for time_s in samples.pop(_HAND_OVER, [])]
         return samples
 
     def kernels_measured(self) -> dict[str, KernelSamples]:

@@ -83,6 +83,9 @@ def test_figures_follow_from_what_was_measured() -> None:
     assert report.memory_gb_s is not None
     assert report.shared_cache_gb_s is not None
     assert 0 < report.shared_cache_gb_s.p10 <= report.shared_cache_gb_s.median
+    assert report.distance is not None
+    assert report.distance.rounds == OPTIONS.rounds
+    assert report.distance.near_us > 0
     # A model of such small kernels is far from what the machine can do.
     assert 0 < report.model_gflops < report.peak_gflops
     assert report.peak_pct == pytest.approx(100 * report.model_gflops / report.peak_gflops)
@@ -136,7 +139,7 @@ def test_variants_have_copies_as_memory_allows(monkeypatch: pytest.MonkeyPatch) 
         "onnxruntime": 3,
     }
     # A figure a round, of what has its turn beside them.
-    assert len(variants.shared_cache_gb_s) == 3
+    assert len(variants.shared_cache_gb_s) == len(variants.hand_over_s) == 3
 
 
 def test_libraries_run_off_the_cores_of_the_pool_and_onnxruntime_where_it_likes() -> None:
@@ -192,6 +195,10 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     assert min(first, second) <= comparison.achieved_perf_pct <= max(first, second)
     assert comparison.achieved_perf_p10_pct <= min(first, second)
     assert comparison.shared_cache_gb_s is not None
+    assert comparison.distance is not None
+    assert comparison.distance.rounds == 6
+    names = {*comparison.distance.near_ms, *comparison.distance.far_ms}
+    assert names == {"selective", "full", "onnxruntime"}
     conditions = comparison.conditions
     assert (conditions.rounds, conditions.copies, conditions.processes) == (6, 2, 2)
     # Every kernel stands in both libraries; what only gives a tensor another shape is none.

@@ -7,7 +7,8 @@ import pytest
 from fewtune import shared_cache as module
 from fewtune.artifacts import Spread
 from fewtune.interleave import rate_stats
-from fewtune.report import comparisons_markdown, shared_cache_lines
+from fewtune.machine_report import shared_cache_lines
+from fewtune.report import comparisons_markdown
 from fewtune.shared_cache import SharedCache, shared_cache
 from fewtune.tvm_runtime import tvm
 from tests import made_results as made

@@ -55,6 +55,17 @@ class Spread(Part):
     p90: float
 
 
+class Distance(Part):
+    """How far the cores were from each other in the rounds (`fewtune.hand_over`)."""
+
+    rounds: int
+    far_rounds: int = Field(description="in which data took much longer from core to core")
+    near_us: float = Field(description="that 64 KB took in the others, median")
+    far_us: float | None = Field(description="that they took in these, median")
+    near_ms: dict[str, float] = Field(description="medians of the variants' calls in the others")
+    far_ms: dict[str, float] = Field(description="medians in these")
+
+
 class KernelRow(Part):
     """One task in the benchmark's per-task table."""
 
@@ -111,6 +122,9 @@ class BenchmarkReport(Artifact):
     shared_cache_gb_s: Spread | None = Field(
         default=None,
         description="what the cores' shared cache moved in the rounds (triad); null where unknown",
+    )
+    distance: Distance | None = Field(
+        default=None, description="of the cores in the rounds; null where there is but one"
     )
     steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
@@ -228,6 +242,9 @@ class Comparison(Artifact):
     shared_cache_gb_s: Spread | None = Field(
         default=None,
         description="what the cores' shared cache moved in the rounds (triad); null where unknown",
+    )
+    distance: Distance | None = Field(
+        default=None, description="of the cores in the rounds; null where there is but one"
     )
     tasks: int
     representatives: int

@@ -27,11 +27,14 @@ class Trial:
         Seconds of one call, a sample a repeat.
     cause : str or None
         Why there are none.
+    pace : float
+        How many times as long it took in fact (`fewtune.tuning.yardstick`).
     """
 
     key: str
     run_s: list[float] | None
     cause: str | None
+    pace: float = 1.0
 
     @property
     def trace(self) -> Any:
@@ -40,7 +43,7 @@ class Trial:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(self.run_s, self.cause)
+        return Outcome(self.run_s, self.cause, pace=self.pace)
 
     def as_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"trace": self.trace}
@@ -48,12 +51,14 @@ class Trial:
             entry["run_s"] = self.run_s
         if self.cause is not None:
             entry["cause"] = self.cause
+        if self.pace != 1:
+            entry["pace"] = self.pace
         return entry
 
     @staticmethod
     def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
         """A candidate that was just measured."""
-        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
+        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause, outcome.pace)
 
     @staticmethod
     def from_record(record: ms.database.TuningRecord) -> Trial:
@@ -62,7 +67,8 @@ class Trial:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
-        return Trial(_text(entry["trace"]), entry.get("run_s"), entry.get("cause"))
+        samples_s, cause = entry.get("run_s"), entry.get("cause")
+        return Trial(_text(entry["trace"]), samples_s, cause, entry.get("pace", 1.0))
 
 
 def plain(value: Any) -> Any:

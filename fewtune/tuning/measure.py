@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fewtune.tuning.buffers import Specs
 from fewtune.tuning.caches import buffer_bytes
+from fewtune.tuning.calibration import Measured
 from fewtune.tuning.feed import Building, building
 from fewtune.tuning.handle import (
     Built,
@@ -22,6 +23,7 @@ from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
+from fewtune.tuning.yardstick import Yardsticks
 from fewtune.tvm_runtime import ms, tvm
 
 # Of a duel; and how many of them one worker has before the next one's turn.
@@ -67,7 +69,11 @@ class Measurer:
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
     repeats: int = 0
+    yardsticks: Yardsticks = field(init=False)
     most_flops_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.yardsticks = Yardsticks(self._measured, self._lives)
 
     def measure(
         self,
@@ -105,7 +111,8 @@ class Measurer:
                 whole.add(modules)
                 return self.measure(whole, specs, best_s, races, keys)
         payload = modules.payload
-        races = [None] * len(payload) if races is None else races
+        # A race of their own, which no later call goes on with.
+        races = [object()] * len(payload) if races is None else races
         if self.overlap:
             return self._overlapped(payload, specs, best_s, races)
         with self.phases.timed("build_s"):
@@ -116,7 +123,7 @@ class Measurer:
         for place, result in enumerate(built):
             key = races[place]
             bar = _lower(bars.get(key), best_s[place])
-            outcome = self._race(result, payload[place], specs[place], bar)
+            outcome = self._race(key, result, payload[place], specs[place], bar)
             bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
@@ -257,35 +264,43 @@ class Measurer:
         ]
 
     def _race(
-        self, result: Built | Failure, payload: str, specs: Specs, bar: float | None
+        self,
+        race: Hashable,
+        result: Built | Failure,
+        payload: str,
+        specs: Specs,
+        bar: float | None,
     ) -> Outcome:
         if isinstance(result, Failure):
             return Outcome.failed(result)
-        handle = self.pool.handles[result.worker]
-        if handle.lost_since(result):
+        if not self._lives(result):
             # The worker died under an earlier candidate and took this one's code along.
             started = time.perf_counter()
             rebuilt = self.pool.build([payload])[0]
             self.phases.build_s += time.perf_counter() - started
             if isinstance(rebuilt, Failure):
                 return Outcome.failed(rebuilt)
-            result, handle = rebuilt, self.pool.handles[rebuilt.worker]
-        started = time.perf_counter()
-        try:
-            measured = handle.call(
-                "measure",
-                result.number,
-                specs,
-                Race(bar, cold_weights=self.cold_weights),
-                timeout_s=self.pool.options.run_timeout_s,
-            )
-            self.repeats += measured.repeats
-            self.most_flops_s = measured.most_flops_s or self.most_flops_s
-            return Outcome(measured.run_s)
-        except (WorkerLostError, RequestFailedError) as fault:
-            return Outcome.failed(Failure.of(fault, running=True))
-        finally:
-            self.phases.run_s += time.perf_counter() - started
+            result = rebuilt
+        with self.phases.timed("run_s"):
+            try:
+                return self.yardsticks.outcome(race, result, specs, bar)
+            except (WorkerLostError, RequestFailedError) as fault:
+                return Outcome.failed(Failure.of(fault, running=True))
+
+    def _lives(self, built: Built) -> bool:
+        return not self.pool.handles[built.worker].lost_since(built)
+
+    def _measured(self, built: Built, specs: Specs, bar: float | None) -> Measured:
+        measured = self.pool.handles[built.worker].call(
+            "measure",
+            built.number,
+            specs,
+            Race(bar, cold_weights=self.cold_weights),
+            timeout_s=self.pool.options.run_timeout_s,
+        )
+        self.repeats += measured.repeats
+        self.most_flops_s = measured.most_flops_s or self.most_flops_s
+        return measured
 
 
 def _lower(first: float | None, second: float | None) -> float | None:

@@ -13,11 +13,22 @@ from fewtune.tuning.handle import Failure
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one candidate: its times, or the cause of its failure."""
+    """What became of one candidate: its times, or the cause of its failure.
+
+    Attributes
+    ----------
+    run_s : list of float or None
+        Seconds of one call, a sample a repeat, by the scale of its task's others.
+    cause : str or None
+    message : str
+    pace : float
+        How many times as long it took in fact (`fewtune.tuning.yardstick`).
+    """
 
     run_s: list[float] | None
     cause: str | None = None
     message: str = ""
+    pace: float = 1.0
 
     @staticmethod
     def failed(failure: Failure) -> Outcome:

@@ -12,6 +12,7 @@ import time
 from typing import Any, NamedTuple
 
 from fewtune.affinity import apart_from_the_pool
+from fewtune.hand_over import HandOver, hand_over
 from fewtune.machine import device_of, has_own_device
 from fewtune.tuning.buffers import Buffers, filler
 from fewtune.tuning.caches import (
@@ -94,6 +95,7 @@ class Timer:
         self._calibration: Calibration | None = None
         self._fixed_kernel: Any = None
         self._caches: CacheState | None = None
+        self._hand_over: HandOver | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
         self._buffers = Buffers(self._device, filler(on_host=self._on_host))
@@ -105,6 +107,7 @@ class Timer:
 
             self._fixed_kernel = MultiplyAdd(self._target, self._threads)
             self._caches = CacheState(self._target, self._threads)
+            self._hand_over = hand_over(self._target, self._threads)
 
     def take_memory(self, built: BuiltKernel, specs: list[tuple[list[int], str]]) -> None:
         """Take the memory of a candidate's arguments, and fill it."""
@@ -116,7 +119,10 @@ class Timer:
         self._start_pool()
         with apart_from_the_pool():
             if self._calibration is not None:
-                return self._calibration.measure(lambda: self._raced(kernel, race))
+                measured = self._calibration.measure(lambda: self._raced(kernel, race))
+                if self._hand_over is None:
+                    return measured
+                return measured._replace(hand_over_s=self._hand_over.now_s())
             started = time.perf_counter()
             run_s, _ = self._raced(kernel, race)
             return Measured(run_s, time.perf_counter() - started)

@@ -48,7 +48,7 @@ class Turn(NamedTuple):
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
         """Its proposals as they were measured."""
         return [
-            Trial(proposal.key, outcome.run_s, outcome.cause)
+            Trial(proposal.key, outcome.run_s, outcome.cause, outcome.pace)
             for proposal, outcome in zip(self.proposals, outcomes, strict=True)
         ]
 

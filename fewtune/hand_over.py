@@ -1,0 +1,81 @@
+"""How long data take from one core to another, just now.
+
+The two cores of a virtual machine need not stay where they are. A host that moves one of them to
+another part of the processor, with a last-level cache of its own, leaves both as fast as they were
+alone, and the caches, too; but what one core wrote the other one gets from afar. An EPYC (Zen 4)
+was seen in both states for a tenth to ten seconds at a time, whatever ran: 128 KB went over in 17
+or in 62 us, and SqueezeNet took 2.6 or 4.6 ms, onnxruntime 3.6 or 5.5 ms. Multiply-adds in
+registers (`fewtune.tuning.calibration`) do not see it, nor does what each core moves through its
+own share of a cache (`fewtune.shared_cache`), nor the time that the host keeps (`fewtune.stolen`).
+
+Figures of different states are not to be compared. What is measured in turns meets both alike; of
+what is not, `fewtune.tuning.yardstick` takes account.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+from fewtune.machine import device_of, has_own_device
+from fewtune.task.analysis import FLOAT32_BYTES
+from fewtune.tvm_runtime import build, te, tvm
+
+# What each core hands over: its nearest caches hold it, and starting the threads is little of it.
+_BYTES = 2**16
+_VECTOR = 16
+_CALLS = 5
+# In the two states seen, 3.6 times; where clocks differ, 1.25 times.
+_FAR = 1.8
+
+
+class HandOver:
+    """Measures how long each core takes to read what the next one wrote.
+
+    Parameters
+    ----------
+    target : Target
+        Of a CPU.
+    threads : int
+        At least two; TVM's pool must have as many.
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        shape = (threads, _BYTES // FLOAT32_BYTES)
+        before = te.placeholder(shape, name="before")
+        after = te.compute(shape, lambda i, j: before[(i + 1) % threads, j] + 1.0, name="after")
+        kernel = te.create_prim_func([before, after]).with_attr("global_symbol", "main")
+        sch = tvm.s_tir.Schedule(tvm.IRModule({"main": kernel}))
+        thread, element = sch.get_loops(sch.get_sblock("after"))
+        sch.parallel(thread)
+        _, lane = sch.split(element, [None, _VECTOR])
+        sch.vectorize(lane)
+        self._main = build(sch.mod, target)["main"]
+        ones = np.ones(shape, "float32")
+        self._there, self._back = (tvm.runtime.tensor(ones, device_of(target)) for _ in range(2))
+
+    def run(self) -> None:
+        """Hand everything over, and back."""
+        self._main(self._there, self._back)
+        self._main(self._back, self._there)
+
+    def now_s(self) -> float:
+        """Seconds that 64 KB of each core take to the next one: the median of a few times."""
+        taken_s = []
+        for _ in range(_CALLS):
+            began_s = time.perf_counter()
+            self.run()
+            taken_s.append((time.perf_counter() - began_s) / 2)
+        return statistics.median(taken_s)
+
+
+def hand_over(target: tvm.target.Target, threads: int) -> HandOver | None:
+    """What measures a target's cores; None where there is but one, or none that compute."""
+    return None if has_own_device(target) or threads < 2 else HandOver(target, threads)  # noqa: PLR2004
+
+
+def is_far(time_s: float, least_s: float) -> bool:
+    """Whether cores are farther from each other than when they were nearest."""
+    return time_s > _FAR * least_s
