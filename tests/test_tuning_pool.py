@@ -19,6 +19,7 @@ from fewtune.tuning import pool as pool_module
 from fewtune.tuning.feed import Feed, building
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
+from fewtune.tuning.memory import take_memory
 from fewtune.tuning.pool import WorkerPool
 from fewtune.tuning.timer import Race
 from fewtune.tuning.worker import Worker
@@ -108,7 +109,7 @@ def test_large_memory_is_taken_by_all_workers_at_once(
         (first, *_) = built = workers.build([good] * 4)
         assert isinstance(first, Built)
         kill(workers.handles[first.worker])
-        Measurer(workers)._take_memory(built, [specs] * 4)  # noqa: SLF001
+        take_memory(workers, built, [specs] * 4)
         others = [each for each in built if isinstance(each, Built) and each.worker != first.worker]
         assert others
         for each in others:

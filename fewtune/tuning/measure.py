@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from fewtune.tuning.buffers import Specs
-from fewtune.tuning.caches import buffer_bytes
 from fewtune.tuning.calibration import Measured
 from fewtune.tuning.feed import Building, building
 from fewtune.tuning.handle import (
@@ -17,8 +16,8 @@ from fewtune.tuning.handle import (
     Failure,
     RequestFailedError,
     WorkerLostError,
-    together,
 )
+from fewtune.tuning.memory import take_memory
 from fewtune.tuning.outcome import Outcome, Phases
 from fewtune.tuning.overlap import Overlap
 from fewtune.tuning.pool import WorkerPool
@@ -29,8 +28,6 @@ from fewtune.tvm_runtime import ms, tvm
 # Of a duel; and how many of them one worker has before the next one's turn.
 _ROUNDS, _ROUND_S = 6, 0.001
 _ROUNDS_A_VISIT = 2
-# Buffers of one candidate together that take a while to find memory for.
-_LARGE_BYTES = 64 * 2**20
 
 
 def module_specs(module: tvm.IRModule) -> Specs:
@@ -117,7 +114,8 @@ class Measurer:
             return self._overlapped(payload, specs, best_s, races)
         with self.phases.timed("build_s"):
             built = modules.finished()
-        self._take_memory(built, specs)
+        with self.phases.timed("run_s"):
+            take_memory(self.pool, built, specs)
         bars: dict[Hashable, float | None] = {}
         outcomes: list[Outcome] = []
         for place, result in enumerate(built):
@@ -134,28 +132,6 @@ class Measurer:
         self.pool.tidy()
         self.phases.build_s += time.perf_counter() - started
         return outcomes
-
-    def _take_memory(self, built: Sequence[Built | Failure], specs: Sequence[Specs]) -> None:
-        """Have workers take the memory of large candidates all at once, before they are raced.
-
-        What is touched for the first time, the system, and the host of a virtual machine, have to
-        find: a second for the 411 MB of VGG 19's classifier, in each worker, one after the other.
-        """
-        sizes = [sum(buffer_bytes(*spec) for spec in each) for each in specs]
-        # By worker, its largest: that comes last.
-        largest: dict[int, tuple[Built, Specs]] = {}
-        for place in sorted(range(len(built)), key=sizes.__getitem__):
-            candidate = built[place]
-            if sizes[place] >= _LARGE_BYTES and isinstance(candidate, Built):
-                largest[candidate.worker] = candidate, specs[place]
-        if len(largest) < 2:  # noqa: PLR2004 (one alone does it as it measures)
-            return
-        # Whoever cannot will fail when it is to measure.
-        able = [w for w, (each, _) in largest.items() if not self.pool.handles[w].lost_since(each)]
-        requests = [("take_memory", largest[w][0].number, largest[w][1]) for w in able]
-        limit_s = self.pool.options.run_timeout_s
-        with self.phases.timed("run_s"):
-            together([self.pool.handles[w] for w in able], requests, limit_s, "run_timeout")
 
     def building(self) -> AbstractContextManager[Building[Built | Failure]]:
         """A batch that is compiled while it is being put together, to be measured by `measure`."""
