@@ -21,7 +21,7 @@ from fewtune.artifacts import (
 from fewtune.files import write_text
 from fewtune.kernels import kernel_rows, kernels_csv
 from fewtune.machine import target_from_json
-from fewtune.machine_report import distance_of
+from fewtune.machine_report import core_states
 from fewtune.peak import Peak, PeakMeter, peak_meter
 from fewtune.steps import tuning_steps
 from fewtune.stolen import stolen_pct
@@ -88,7 +88,7 @@ def benchmark_model(
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
         shared_cache_gb_s=interleave.rate_stats(shared_cache_gb_s),
-        distance=distance_of(samples, hand_over_s),
+        core_states=core_states(samples, hand_over_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=_remarks(tuned, shared, compiled),

@@ -18,7 +18,7 @@ from fewtune.benchmark import conditions_of
 from fewtune.errors import MachineError
 from fewtune.files import write_text
 from fewtune.kernel_turns import KernelSamples, kernel_pairs
-from fewtune.machine_report import distance_of
+from fewtune.machine_report import core_states
 from fewtune.stolen import Stolen
 from fewtune.variants import BenchmarkOptions, Variants
 
@@ -130,7 +130,7 @@ def compare_strategies(
         shared_cache_gb_s=interleave.rate_stats(
             [rate for each in measured for rate in each.shared_cache_gb_s]
         ),
-        distance=distance_of(every, [taken for each in measured for taken in each.hand_over_s]),
+        core_states=core_states(every, [taken for each in measured for taken in each.hand_over_s]),
         tasks=selective.tasks,
         representatives=selective.representatives,
         full_trials=full.trials,

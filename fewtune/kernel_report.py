@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison
-from fewtune.machine_report import distance_text, spread_text
+from fewtune.machine_report import core_states_text, spread_text
 from fewtune.report import comparisons_markdown, conditions_text
 from fewtune.steps import steps_markdown
 from fewtune.table import MISSING, Table, number, percent
@@ -149,8 +149,8 @@ def _peak_text(report: BenchmarkReport) -> str:
             "[p10 - p90] in these rounds (triad): where that is low, other guests of the host "
             "fill it."
         )
-    if report.distance is not None:
-        lines.append(f"{distance_text(report.distance)}.")
+    if report.core_states:
+        lines.append(f"64 KB went from core to core {core_states_text(report.core_states)}.")
     if report.kernels_ms and report.outside_tuned_pct is not None:
         whole_ms = report.variants["tuned"].median_ms
         rest_ms = whole_ms - report.kernels_ms

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from fewtune.artifacts import Comparison, Distance, Spread
-from fewtune.hand_over import is_far
+from fewtune.artifacts import Comparison, CoreState, Spread
+from fewtune.hand_over import same_state
 from fewtune.interleave import Samples
 from fewtune.table import number
 
 
-def distance_of(samples_s: Samples, hand_over_s: Sequence[float]) -> Distance | None:
-    """Tell rounds in which the cores were far from each other from the others.
+def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreState]:
+    """Tell rounds by how far the cores were from each other.
 
     Parameters
     ----------
@@ -24,60 +24,56 @@ def distance_of(samples_s: Samples, hand_over_s: Sequence[float]) -> Distance | 
 
     Returns
     -------
-    distance : Distance or None
-        None where nothing was handed over.
+    states : list of CoreState
+        Nearest first; none where nothing was handed over.
     """
-    if not hand_over_s:
-        return None
-    least_s = min(hand_over_s)
-    far = [is_far(time_s, least_s) for time_s in hand_over_s]
+    states: list[list[int]] = []
+    for place in sorted(range(len(hand_over_s)), key=hand_over_s.__getitem__):
+        if states and same_state(hand_over_s[states[-1][0]], hand_over_s[place]):
+            states[-1].append(place)
+        else:
+            states.append([place])
 
-    def chosen(taken: Sequence[float], there: bool) -> list[float]:
-        return [time_s for time_s, at in zip(taken, far, strict=True) if at == there]
+    def median(taken: Sequence[float], places: list[int]) -> float:
+        return statistics.median(taken[place] for place in places)
 
-    def medians_ms(there: bool) -> dict[str, float]:
-        whole = {name: taken for name, taken in samples_s.items() if len(taken) == len(far)}
-        found = {name: chosen(taken, there) for name, taken in whole.items()}
-        return {
-            name: 1e3 * statistics.median(times_s) for name, times_s in found.items() if times_s
-        }
-
-    # The least of all is never far.
-    near_s, far_s = chosen(hand_over_s, False), chosen(hand_over_s, True)
-    return Distance(
-        rounds=len(far),
-        far_rounds=sum(far),
-        near_us=1e6 * statistics.median(near_s),
-        far_us=1e6 * statistics.median(far_s) if far_s else None,
-        near_ms=medians_ms(False),
-        far_ms=medians_ms(True),
-    )
-
-
-def distance_text(distance: Distance) -> str:
-    """One sentence about the rounds of both kinds."""
-    text = f"64 KB went from core to core in {number(distance.near_us)} us"
-    if not distance.far_rounds:
-        return text + " in all rounds"
-    figures = ", ".join(
-        f"{name} {number(far_ms)} instead of {number(distance.near_ms[name])} ms"
-        for name, far_ms in distance.far_ms.items()
-        if name in distance.near_ms
-    )
-    return (
-        f"{text}, in {number(distance.far_us)} us in {distance.far_rounds} of {distance.rounds} "
-        f"rounds, in which the host had the cores apart ({figures})"
-    )
-
-
-def distance_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """What data took from core to core in the comparisons' rounds: one line, where it is known."""
-    models = [
-        f"{each.model} {distance_text(each.distance)}"
-        for each in comparisons
-        if each.distance is not None and each.distance.far_rounds
+    whole = {name: taken for name, taken in samples_s.items() if len(taken) == len(hand_over_s)}
+    return [
+        CoreState(
+            hand_over_us=1e6 * median(hand_over_s, places),
+            rounds=len(places),
+            latency_ms={name: 1e3 * median(taken, places) for name, taken in whole.items()},
+        )
+        for places in states
     ]
-    return [f"The cores' distance: {'; '.join(models)}."] if models else []
+
+
+def core_states_text(states: Sequence[CoreState]) -> str:
+    """How long data took from core to core, and what every variant took meanwhile."""
+    if len(states) == 1:
+        return f"in {number(states[0].hand_over_us)} us in all rounds"
+    whole = sum(state.rounds for state in states)
+    return ", ".join(
+        f"in {number(state.hand_over_us)} us in {state.rounds} of {whole} rounds ("
+        + ", ".join(f"{name} {number(took)} ms" for name, took in state.latency_ms.items())
+        + ")"
+        for state in states
+    )
+
+
+def core_state_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Where the host had the cores in the comparisons' rounds: one line, where that changed."""
+    models = [
+        f"{each.model} {core_states_text(each.core_states)}"
+        for each in comparisons
+        if len(each.core_states) > 1
+    ]
+    if not models:
+        return []
+    return [
+        "The host moved the cores in these measurements; 64 KB went from one to the other, "
+        f"{'; '.join(models)}."
+    ]
 
 
 def shared_cache_lines(comparisons: Sequence[Comparison]) -> list[str]:

@@ -14,7 +14,7 @@ from fewtune.artifacts import (
     LatencyStats,
     Metrics,
 )
-from fewtune.machine_report import distance_lines, shared_cache_lines
+from fewtune.machine_report import core_state_lines, shared_cache_lines
 from fewtune.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
@@ -247,7 +247,7 @@ def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
     return [
         *stolen_lines(comparisons),
         *shared_cache_lines(comparisons),
-        *distance_lines(comparisons),
+        *core_state_lines(comparisons),
     ]
 
 

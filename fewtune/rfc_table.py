@@ -30,7 +30,7 @@ _FIGURES = (
     "selective_tuning_stolen_pct",
     "measuring_stolen_pct",
     "shared_cache_gb_s",
-    "distance",
+    "core_states",
     "full_trials",
     "selective_trials",
     "max_relative_error",

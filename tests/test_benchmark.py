@@ -83,9 +83,8 @@ def test_figures_follow_from_what_was_measured() -> None:
     assert report.memory_gb_s is not None
     assert report.shared_cache_gb_s is not None
     assert 0 < report.shared_cache_gb_s.p10 <= report.shared_cache_gb_s.median
-    assert report.distance is not None
-    assert report.distance.rounds == OPTIONS.rounds
-    assert report.distance.near_us > 0
+    assert sum(state.rounds for state in report.core_states) == OPTIONS.rounds
+    assert all(state.hand_over_us > 0 for state in report.core_states)
     # A model of such small kernels is far from what the machine can do.
     assert 0 < report.model_gflops < report.peak_gflops
     assert report.peak_pct == pytest.approx(100 * report.model_gflops / report.peak_gflops)
@@ -195,9 +194,8 @@ def test_a_comparison_has_ratios_to_onnxruntime(tmp_path: Path) -> None:
     assert min(first, second) <= comparison.achieved_perf_pct <= max(first, second)
     assert comparison.achieved_perf_p10_pct <= min(first, second)
     assert comparison.shared_cache_gb_s is not None
-    assert comparison.distance is not None
-    assert comparison.distance.rounds == 6
-    names = {*comparison.distance.near_ms, *comparison.distance.far_ms}
+    assert sum(state.rounds for state in comparison.core_states) == 6
+    names = {name for state in comparison.core_states for name in state.latency_ms}
     assert names == {"selective", "full", "onnxruntime"}
     conditions = comparison.conditions
     assert (conditions.rounds, conditions.copies, conditions.processes) == (6, 2, 2)

@@ -1,11 +1,11 @@
-"""Rounds in which the cores were far from each other, told from the others."""
+"""Rounds told by where the host had the machine's cores meanwhile."""
 
 from __future__ import annotations
 
 import pytest
 
-from fewtune.artifacts import Distance
-from fewtune.machine_report import distance_lines, distance_of, distance_text
+from fewtune.artifacts import CoreState
+from fewtune.machine_report import core_state_lines, core_states, core_states_text
 from fewtune.report import comparisons_markdown
 from tests import made_results as made
 
@@ -17,39 +17,40 @@ SAMPLES_S = {
 }
 
 
-def found() -> Distance:
-    distance = distance_of(SAMPLES_S, [NEAR_S, 1.1 * NEAR_S, FAR_S, NEAR_S])
-    assert distance is not None
-    return distance
+def found() -> list[CoreState]:
+    return core_states(SAMPLES_S, [NEAR_S, 1.1 * NEAR_S, FAR_S, NEAR_S])
 
 
-def test_medians_of_both_kinds_of_rounds() -> None:
-    distance = found()
-    assert (distance.rounds, distance.far_rounds) == (4, 1)
-    assert distance.near_us == pytest.approx(9.0)
-    assert distance.far_us == pytest.approx(31.0)
-    # What was not in every round is in neither.
-    assert distance.near_ms == pytest.approx({"selective": 2.6, "onnxruntime": 3.6})
-    assert distance.far_ms == pytest.approx({"selective": 4.6, "onnxruntime": 5.5})
+def test_medians_of_rounds_of_each_state() -> None:
+    near, far = found()
+    assert (near.rounds, far.rounds) == (3, 1)
+    assert near.hand_over_us == pytest.approx(9.0)
+    assert far.hand_over_us == pytest.approx(31.0)
+    # What was not in every round is in none.
+    assert near.latency_ms == pytest.approx({"selective": 2.6, "onnxruntime": 3.6})
+    assert far.latency_ms == pytest.approx({"selective": 4.6, "onnxruntime": 5.5})
 
 
-def test_rounds_of_one_kind() -> None:
-    distance = distance_of(SAMPLES_S, [NEAR_S] * 4)
-    assert distance is not None
-    assert (distance.far_rounds, distance.far_us, distance.far_ms) == (0, None, {})
-    assert distance_text(distance) == "64 KB went from core to core in 9.00 us in all rounds"
-    assert distance_of(SAMPLES_S, []) is None
+def test_cores_that_share_one_are_a_state_of_their_own() -> None:
+    states = core_states(SAMPLES_S, [FAR_S, NEAR_S, 0.4 * NEAR_S, 1.3 * NEAR_S])
+    assert [state.rounds for state in states] == [1, 2, 1]
+    assert states[0].latency_ms["selective"] == pytest.approx(4.6)
 
 
-def test_a_comparison_tells_what_took_longer() -> None:
-    assert distance_text(found()) == (
-        "64 KB went from core to core in 9.00 us, in 31.0 us in 1 of 4 rounds, in which the host "
-        "had the cores apart (selective 4.60 instead of 2.60 ms, onnxruntime 5.50 instead of "
-        "3.60 ms)"
+def test_rounds_of_one_state() -> None:
+    assert core_states(SAMPLES_S, []) == []
+    (state,) = core_states(SAMPLES_S, [NEAR_S] * 4)
+    assert core_states_text([state]) == "in 9.00 us in all rounds"
+
+
+def test_a_comparison_tells_what_the_host_did() -> None:
+    assert core_states_text(found()) == (
+        "in 9.00 us in 3 of 4 rounds (selective 2.60 ms, onnxruntime 3.60 ms), "
+        "in 31.0 us in 1 of 4 rounds (selective 4.60 ms, onnxruntime 5.50 ms)"
     )
-    moved = made.comparison("net").model_copy(update={"distance": found()})
-    steady = made.comparison("other")
-    assert distance_lines([steady]) == []
-    (line,) = distance_lines([moved, steady])
-    assert line == f"The cores' distance: net {distance_text(found())}."
+    moved = made.comparison("net").model_copy(update={"core_states": found()})
+    steady = made.comparison("other").model_copy(update={"core_states": found()[:1]})
+    assert core_state_lines([steady]) == []
+    (line,) = core_state_lines([moved, steady])
+    assert line.endswith(f"from one to the other, net {core_states_text(found())}.")
     assert line in comparisons_markdown([moved]).splitlines()

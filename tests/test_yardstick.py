@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune.hand_over import HandOver, hand_over, is_far
+from fewtune.hand_over import HandOver, hand_over, same_state
 from fewtune.tuning.calibration import Measured
 from fewtune.tuning.handle import Built, RequestFailedError
 from fewtune.tuning.yardstick import Yardsticks
@@ -73,6 +73,17 @@ def test_what_is_measured_afar_is_told_by_the_scale_of_before() -> None:
     assert [number for number, _ in machine.measured[-2:]] == [1, 2]
 
 
+def test_three_states_are_told_apart() -> None:
+    machine = Machine()
+    yardsticks = machine.yardsticks()
+    took_s(yardsticks, FIRST)
+    # Both on one core, and then far from each other: each has a factor of its own.
+    machine.hand_over_s, machine.near_s = 0.4 * NEAR_S, {0: 20.0, 1: 18.0, 2: 16.0}
+    assert took_s(yardsticks, SECOND) == pytest.approx(9.0)
+    machine.hand_over_s, machine.near_s = FAR_S, {0: 10.0, 1: 9.0, 2: 8.0}
+    assert took_s(yardsticks, THIRD) == pytest.approx(8.0)
+
+
 def test_a_session_that_begins_afar_keeps_to_that_scale() -> None:
     machine = Machine()
     machine.hand_over_s = FAR_S
@@ -121,8 +132,8 @@ def test_what_the_cores_take_is_measured() -> None:
     found = hand_over(tuned_tiny.target(), 2)
     assert isinstance(found, HandOver)
     assert 0 < found.now_s() < 1
-    assert is_far(FAR_S, NEAR_S)
-    assert not is_far(1.25 * NEAR_S, NEAR_S)
+    assert not same_state(FAR_S, NEAR_S)
+    assert same_state(1.25 * NEAR_S, NEAR_S)
 
 
 def test_one_core_and_a_device_of_its_own_hand_nothing_over() -> None:

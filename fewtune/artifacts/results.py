@@ -55,15 +55,12 @@ class Spread(Part):
     p90: float
 
 
-class Distance(Part):
-    """How far the cores were from each other in the rounds (`fewtune.hand_over`)."""
+class CoreState(Part):
+    """Rounds in which data took about the same time from core to core (`fewtune.hand_over`)."""
 
+    hand_over_us: float = Field(description="that 64 KB of each core took, median")
     rounds: int
-    far_rounds: int = Field(description="in which data took much longer from core to core")
-    near_us: float = Field(description="that 64 KB took in the others, median")
-    far_us: float | None = Field(description="that they took in these, median")
-    near_ms: dict[str, float] = Field(description="medians of the variants' calls in the others")
-    far_ms: dict[str, float] = Field(description="medians in these")
+    latency_ms: dict[str, float] = Field(description="of each variant in them, median")
 
 
 class KernelRow(Part):
@@ -123,8 +120,8 @@ class BenchmarkReport(Artifact):
         default=None,
         description="what the cores' shared cache moved in the rounds (triad); null where unknown",
     )
-    distance: Distance | None = Field(
-        default=None, description="of the cores in the rounds; null where there is but one"
+    core_states: list[CoreState] = Field(
+        default=[], description="where the host had the cores in the rounds, nearest first"
     )
     steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
@@ -243,8 +240,8 @@ class Comparison(Artifact):
         default=None,
         description="what the cores' shared cache moved in the rounds (triad); null where unknown",
     )
-    distance: Distance | None = Field(
-        default=None, description="of the cores in the rounds; null where there is but one"
+    core_states: list[CoreState] = Field(
+        default=[], description="where the host had the cores in the rounds, nearest first"
     )
     tasks: int
     representatives: int

@@ -12,12 +12,11 @@ state is divided by how many times as long it takes there. In a steady state not
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from fewtune.hand_over import is_far
+from fewtune.hand_over import same_state
 from fewtune.tuning.buffers import Specs
 from fewtune.tuning.calibration import Measured
 from fewtune.tuning.handle import Built, RequestFailedError, WorkerLostError
@@ -57,11 +56,10 @@ class Yardsticks:
     ) -> None:
         self._measure = measure
         self._lives = lives
-        self._least_s = math.inf
         self._now_s: float | None = None
         self._fastest: dict[Hashable, _Fastest] = {}
-        # By race and whether the cores are far from each other, for its fastest of this moment.
-        self._elsewhere: dict[tuple[Hashable, bool], float] = {}
+        # By race, what its fastest of this moment took in other states: hand-overs, and paces.
+        self._elsewhere: dict[Hashable, list[tuple[float, float]]] = {}
 
     def outcome(self, race: Hashable, built: Built, specs: Specs, bar_s: float | None) -> Outcome:
         """Race a candidate, and tell what it took by the race's scale.
@@ -92,29 +90,28 @@ class Yardsticks:
         fastest = self._fastest.get(race)
         if fastest is None or self._now_s is None:
             return 1.0
-        return self._known(race, fastest, self._is_far(self._now_s)) or 1.0
+        return self._known(race, fastest, self._now_s) or 1.0
 
     def _pace(self, race: Hashable, hand_over_s: float | None) -> float:
         """The pace of a candidate after which the cores handed data over in such a time."""
-        self._see(hand_over_s)
+        self._now_s = hand_over_s
         fastest = self._fastest.get(race)
         if fastest is None or hand_over_s is None:
             return 1.0
-        far = self._is_far(hand_over_s)
-        known = self._known(race, fastest, far)
+        known = self._known(race, fastest, hand_over_s)
         if known is not None:
             return known
         measured = self._again(fastest)
         if measured is None or measured.hand_over_s is None:
             return 1.0
-        self._see(measured.hand_over_s)
-        if self._is_far(measured.hand_over_s) != far:
+        self._now_s = measured.hand_over_s
+        if not same_state(measured.hand_over_s, hand_over_s):
             # They moved again meanwhile: of the state that they were in nothing is known.
             return 1.0
         pace = statistics.median(measured.run_s) / fastest.scaled_s
         if not _LEAST_PACE <= pace <= _MOST_PACE:
             return 1.0
-        self._elsewhere[race, far] = pace
+        self._elsewhere.setdefault(race, []).append((hand_over_s, pace))
         return pace
 
     def _again(self, fastest: _Fastest) -> Measured | None:
@@ -130,18 +127,10 @@ class Yardsticks:
         fastest = self._fastest.get(race)
         if fastest is None or measured.scaled_s < fastest.scaled_s:
             self._fastest[race] = measured
-            for far in (False, True):
-                self._elsewhere.pop((race, far), None)
+            self._elsewhere.pop(race, None)
 
-    def _known(self, race: Hashable, fastest: _Fastest, far: bool) -> float | None:
-        if far == self._is_far(fastest.hand_over_s):
+    def _known(self, race: Hashable, fastest: _Fastest, hand_over_s: float) -> float | None:
+        if same_state(fastest.hand_over_s, hand_over_s):
             return fastest.run_s / fastest.scaled_s
-        return self._elsewhere.get((race, far))
-
-    def _see(self, hand_over_s: float | None) -> None:
-        self._now_s = hand_over_s
-        if hand_over_s is not None:
-            self._least_s = min(self._least_s, hand_over_s)
-
-    def _is_far(self, hand_over_s: float) -> bool:
-        return is_far(hand_over_s, self._least_s)
+        others = self._elsewhere.get(race, [])
+        return next((pace for seen_s, pace in others if same_state(seen_s, hand_over_s)), None)
