@@ -14,7 +14,7 @@ import pytest
 
 from fewtune.errors import MachineError
 from fewtune.schedule.default import default_schedule
-from fewtune.tuning import measure
+from fewtune.tuning import memory
 from fewtune.tuning import pool as pool_module
 from fewtune.tuning.feed import Feed, building
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
@@ -88,7 +88,7 @@ def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
 def test_large_memory_is_taken_by_all_workers_at_once(
     good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(memory, "_LARGE_BYTES", 1)
     asked: list[tuple[int, str]] = []
     real_send = WorkerHandle.send
 
