@@ -6,9 +6,11 @@ alone, and the caches, too; but what one core wrote the other one gets from afar
 was seen in both states for a tenth to ten seconds at a time, whatever ran: 128 KB went over in 17
 or in 62 us, and SqueezeNet took 2.6 or 4.6 ms, onnxruntime 3.6 or 5.5 ms. At times the host has
 both on one core, which they share: data go over in less than half the time, and YOLOv3 took 112
-instead of 60 ms. Multiply-adds in
-registers (`fewtune.tuning.calibration`) do not see it, nor does what each core moves through its
-own share of a cache (`fewtune.shared_cache`), nor the time that the host keeps (`fewtune.stolen`).
+instead of 60 ms.
+
+Multiply-adds in registers (`fewtune.tuning.calibration`) do not see it, nor does what each core
+moves through its own share of a cache (`fewtune.shared_cache`), nor the time that the host keeps
+(`fewtune.stolen`).
 
 Figures of different states are not to be compared. What is measured in turns meets both alike; of
 what is not, `fewtune.tuning.yardstick` takes account.

@@ -50,7 +50,7 @@ def _vector(channels: int, traits: CpuTraits) -> int:
 def _vectorize(sch: tvm.s_tir.Schedule, loop: Any, traits: CpuTraits) -> None:
     # Any other length is LLVM's to vectorise, with a scalar rest.
     extent = int(sch.get(loop).extent)
-    if _LEAST_LANES <= extent <= traits.lanes("float32") and extent & (extent - 1) == 0:
+    if extent >= _LEAST_LANES and traits.lanes("float32") % extent == 0:
         sch.vectorize(loop)
 
 
