@@ -41,6 +41,7 @@ from fewtune.machine import target_from_json
 from fewtune.select.select import SelectOptions, select_tasks
 from fewtune.task.extract import read_tasks
 from fewtune.variants import BenchmarkOptions, Variants
+from stages.commit import commit
 from stages.params import load_section
 from stages.places import Places
 
@@ -129,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows = {name: each.row for name, each in ready.items()}
     rows[RUN] = row_of_run(Metrics.read(places.benchmarked(model, "selective")), full)
     trials_per_task = TuneReport.read(full.tune_directory).trials_per_task
-    conditions = conditions_of(fingerprint, measuring, trials_per_task)
+    conditions = conditions_of(fingerprint, measuring, trials_per_task, commit=commit())
     write_results(model, rows, groups, full.metrics, conditions, arguments.output)
     # Kept up to here for a run that is killed; left, the next run would measure nothing.
     shutil.rmtree(places.journal(model, STRATEGY, ""), ignore_errors=True)

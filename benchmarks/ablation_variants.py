@@ -180,6 +180,7 @@ def make(
         ShareOptions.model_validate({**settings, **variant.share}),
         places.journal(model, STRATEGY, key),
         shared_to,
+        model_directory=places.tasks(model),
         **variant.arguments,
     )
     compiled = compile_model(

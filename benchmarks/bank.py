@@ -4,10 +4,10 @@ To be run in a checkout where ``fewtune run --all`` was done for these models an
 each model a bank is built of the full runs' logs of all *other* models in ``out/``, or of those
 that ``--of`` names, such as the first model of its family; then the model is selected, tuned (what
 the bank does not serve) and shared anew, with the stages' own parameters ("bank") and with the
-least that can be measured, one candidate a task and no refinement ("bank, one trial"). A task that
-the bank holds itself is known: it is not measured in either. Both libraries are verified and
-measured in turns, in one process, with the full and the selective run's and onnxruntime. Building
-the bank is not part of the time: it is made once for all models to come.
+least that can be measured, one candidate a task, no refinement and no finals ("bank, one trial").
+A task that the bank holds itself is known: it is not measured in either. Both libraries are
+verified and measured in turns, in one process, with the full and the selective run's and
+onnxruntime. Building the bank is not part of the time: it is made once for all models to come.
 
 ``results/bank/MODEL.json`` is written for each model, and ``results/bank/README.md`` over all.
 """
@@ -23,7 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from fewtune import interleave
-from fewtune.artifacts import CompileReport, Conditions, Fingerprint, Metrics
+from fewtune.artifacts import (
+    BenchmarkReport,
+    CompileReport,
+    Conditions,
+    Fingerprint,
+    Metrics,
+)
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
@@ -43,10 +49,11 @@ from fewtune.tuning.archive import merge
 from fewtune.tuning.options import ShareOptions
 from fewtune.tuning.run import tune
 from fewtune.variants import BenchmarkOptions, Variants
+from stages.commit import commit
 from stages.params import load_section
 from stages.places import Places
 
-LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0}
+LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0, "finals": 0}
 VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}
 
 
@@ -118,6 +125,7 @@ def tuned_with_bank(
         work / "journal-share",
         folders["share"],
         bank_directory=bank,
+        model_directory=places.tasks(model),
     )
     compiled = compile_model(
         read_lowered(places.imported(model)),
@@ -185,15 +193,16 @@ def run(model: str, logs: dict[str, Path], rounds: int, output: Path) -> None:
         row.update(interleave.achieved_pct(samples["full"], samples[name]))
         over = interleave.ratio_stats(samples["onnxruntime"], samples[name])
         row["speedup_over_onnxruntime"] = over.median
-    trials_per_task = load_section("tune").trials_per_task
+    compared = BenchmarkReport.read(places.benchmarked(model, "full")).conditions
     result = {
         "model": model,
         "bank_of": sorted(logs),
         "onnxruntime_latency_ms": interleave.latency_stats(samples["onnxruntime"]).median_ms,
         "rows": rows,
-        "conditions": conditions_of(fingerprint, variants.options, trials_per_task).model_dump(
-            mode="json"
-        ),
+        # Trials a task of the runs without a bank, which what it serves is held to.
+        "conditions": conditions_of(
+            fingerprint, variants.options, compared.trials_per_task, commit=commit()
+        ).model_dump(mode="json"),
     }
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / f"{model}.json", canonical_json(result))

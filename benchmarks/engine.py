@@ -20,10 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 try:
+    from benchmarks.alone import alone
     from benchmarks.stock_process import StockProcess, job_tasks
 except ImportError:
+    from alone import alone
     from stock_process import StockProcess, job_tasks
 from fewtune.artifacts import Fingerprint, TaskInfo
+from fewtune.files import write_text
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
 from fewtune.table import Table
@@ -159,6 +162,12 @@ def main() -> None:
     parser.add_argument("--strategy", default="evolutionary", help="our search strategy")
     parser.add_argument("--output", type=Path, help="also write the JSON object to this file")
     arguments = parser.parse_args()
+    with alone("engine"):
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Tune each task by both, compare, and print the table."""
     fingerprint = detect_fingerprint(FingerprintOptions())
     if arguments.quick:
         tasks, trials, seeds = [small_task()], 8, 1
@@ -201,9 +210,9 @@ def main() -> None:
     stock_process.close()
     print(report(rows, pairs, fingerprint, trials, seeds))
     summary = summarise(pairs, trials, seeds, len(tasks), fingerprint)
-    if arguments.output:
-        arguments.output.write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary))
+    if arguments.output:
+        write_text(arguments.output, json.dumps(summary, indent=2) + "\n")
 
 
 def report(

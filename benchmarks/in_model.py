@@ -12,6 +12,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+try:
+    from benchmarks.alone import alone
+except ImportError:
+    from alone import alone
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Skeleton
 from fewtune.files import canonical_json, write_text
 from fewtune.machine import target_from_json
@@ -78,6 +82,12 @@ def main() -> None:
     parser.add_argument("--contenders", type=int, default=4)
     parser.add_argument("--results", type=Path, default=Path("results/in_model"))
     arguments = parser.parse_args()
+    with alone("in_model"):
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Hold the finals of one log, print them, and write down what they gain."""
     model, strategy, places = arguments.model, arguments.strategy, Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))

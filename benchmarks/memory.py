@@ -18,9 +18,12 @@ import numpy as np
 import psutil
 
 try:
+    from benchmarks.alone import alone
     from benchmarks.engine import model_tasks
 except ImportError:
+    from alone import alone
     from engine import model_tasks
+from fewtune.files import write_text
 from fewtune.machine import FingerprintOptions, detect_fingerprint
 from fewtune.tuning.options import TuneOptions
 from fewtune.tuning.run import run_session
@@ -45,6 +48,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    with alone("memory"):
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Tune while the memory of all processes is watched, and print what they took."""
     fingerprint = detect_fingerprint(FingerprintOptions())
     tasks = model_tasks("resnet50", fingerprint, 8)
     options = TuneOptions(
@@ -79,9 +88,9 @@ def main() -> None:
         "device": fingerprint.device,
         "date": time.strftime("%Y-%m-%d"),
     }
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))
+    if arguments.output:
+        write_text(arguments.output, json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,12 @@ from pathlib import Path
 import numpy as np
 
 try:
+    from benchmarks.alone import alone
     from benchmarks.engine import model_tasks
 except ImportError:
+    from alone import alone
     from engine import model_tasks
+from fewtune.files import write_text
 from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
 from fewtune.schedule.prior import Prior
 from fewtune.schedule.search_space import SearchSpace
@@ -60,6 +63,12 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=32)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    with alone("racing"):
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure each task's candidates in both ways, and print the table."""
     fingerprint = detect_fingerprint(FingerprintOptions())
     target = target_from_json(fingerprint.target)
     random = np.random.default_rng(1)
@@ -125,7 +134,7 @@ def main() -> None:
         f"{arguments.candidates} candidates a task; {time.strftime('%Y-%m-%d')}."
     )
     if arguments.output:
-        arguments.output.write_text(json.dumps(records, indent=2) + "\n")
+        write_text(arguments.output, json.dumps(records, indent=2) + "\n")
 
 
 if __name__ == "__main__":

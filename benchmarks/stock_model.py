@@ -39,6 +39,7 @@ from fewtune.model.relax_import import REFERENCE, lower
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.log import read_database
 from fewtune.tvm_runtime import tvm
+from stages.commit import commit
 from stages.places import Places
 
 _TUNED = "result.json"
@@ -243,7 +244,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         variants = Variants(imported, libraries, fingerprint, options)
         error = max(error, *(variants.relative_error(name) for name in libraries))
         samples_s = variants.measured(options.rounds)
-    conditions = conditions_of(fingerprint, variants.options, arguments.trials)
+    conditions = conditions_of(fingerprint, variants.options, arguments.trials, commit=commit())
     return result_of(model, tuned, rest, selective, samples_s, error, conditions)
 
 

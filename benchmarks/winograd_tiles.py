@@ -15,7 +15,12 @@ import math
 import tempfile
 from pathlib import Path
 
+try:
+    from benchmarks.alone import alone
+except ImportError:
+    from alone import alone
 from fewtune.artifacts import TaskInfo
+from fewtune.errors import InputError
 from fewtune.machine import FingerprintOptions, detect_fingerprint
 from fewtune.model.layout_free import FREE
 from fewtune.model.winograd import TYPE, Convolution, multiplied
@@ -32,8 +37,17 @@ _WEIGHTS = 1
 
 
 def convolution(text: str) -> Convolution:
-    """The convolution of ``side,channels,filters``, padded by one."""
-    side, channels, filters = (int(number) for number in text.split(","))
+    """The convolution of ``side,channels,filters``, padded by one.
+
+    Raises
+    ------
+    InputError
+        If the text is none.
+    """
+    try:
+        side, channels, filters = (int(number) for number in text.split(","))
+    except ValueError:
+        raise InputError(f"{text}: give SIDE,CHANNELS,FILTERS, such as 14,256,256") from None
     return Convolution((1, side, side, channels), filters, (1, 1, 1, 1))
 
 
@@ -76,6 +90,12 @@ def main() -> None:
     parser.add_argument("shapes", nargs="+", metavar="SIDE,CHANNELS,FILTERS")
     parser.add_argument("--trials", type=int, default=40, help="trials a task, on average")
     arguments = parser.parse_args()
+    with alone("winograd_tiles"):
+        run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Tune the plain sum and both tiles of each convolution, and print the table."""
     fingerprint = detect_fingerprint(FingerprintOptions())
     given = [convolution(text) for text in arguments.shapes]
     share = 1 / (len(given) * len(_TILES))

@@ -18,7 +18,7 @@ from fewtune.artifacts import (
     TuneReport,
     failures_by_cause,
 )
-from fewtune.files import write_text
+from fewtune.files import file_sha256, write_text
 from fewtune.kernels import kernel_rows, kernels_csv
 from fewtune.machine import target_from_json
 from fewtune.machine_report import core_states
@@ -41,6 +41,8 @@ def benchmark_model(
     fingerprint: Fingerprint,
     options: BenchmarkOptions,
     directory: Path,
+    *,
+    commit: str | None = None,
 ) -> BenchmarkReport:
     """Measure one result and write its report, metrics and kernel table into ``directory``.
 
@@ -57,6 +59,8 @@ def benchmark_model(
     fingerprint : Fingerprint
     options : BenchmarkOptions
     directory : Path
+    commit : str, optional
+        Of the code that measures.
     """
     compiled = CompileReport.read(compile_directory)
     variants = Variants(
@@ -92,7 +96,8 @@ def benchmark_model(
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
         remarks=_remarks(tuned, shared, compiled),
-        conditions=conditions_of(fingerprint, options, tuned.trials_per_task),
+        library_sha256=file_sha256(compile_directory / compiled.library),
+        conditions=conditions_of(fingerprint, options, tuned.trials_per_task, commit=commit),
     )
     tuning_s = round(selecting_s + tuned.tuning_s + shared.sharing_s, 3)
     metrics = Metrics(
@@ -182,12 +187,14 @@ def conditions_of(
     options: BenchmarkOptions,
     trials_per_task: int,
     processes: int = 1,
+    commit: str | None = None,
 ) -> Conditions:
     """Under which figures measured now hold."""
     now = datetime.datetime.now(datetime.UTC)
     return Conditions(
         fingerprint=fingerprint,
         date=now.strftime("%Y-%m-%dT%H:%MZ"),
+        commit=commit,
         trials_per_task=trials_per_task,
         rounds=options.rounds,
         copies=options.copies,

@@ -16,7 +16,7 @@ from fewtune import interleave, kernel_report
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark import conditions_of
 from fewtune.errors import MachineError
-from fewtune.files import write_text
+from fewtune.files import file_sha256, write_text
 from fewtune.kernel_turns import KernelSamples, kernel_pairs
 from fewtune.machine_report import core_states
 from fewtune.stolen import Stolen
@@ -75,6 +75,8 @@ def compare_strategies(
     fingerprint: Fingerprint,
     options: CompareOptions,
     directory: Path,
+    *,
+    commit: str | None = None,
 ) -> Comparison:
     """Measure selective against full tuning of one model, in turns in every process.
 
@@ -87,6 +89,8 @@ def compare_strategies(
     options : CompareOptions
     directory : Path
         Gets ``compare.json`` and ``report.md``.
+    commit : str, optional
+        Of the code that measures.
 
     Raises
     ------
@@ -148,7 +152,9 @@ def compare_strategies(
             ),
             reports["selective"].conditions.trials_per_task,
             options.processes,
+            commit,
         ),
+        library_sha256={name: file_sha256(library) for name, library in libraries.items()},
     )
     comparison.write(directory)
     text = kernel_report.comparison_markdown(comparison, reports["selective"])

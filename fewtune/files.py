@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -48,20 +49,41 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """Give a scratch directory that becomes ``path`` only when the block ends well.
 
-    The directory that stood at ``path`` before is replaced; when the block raises, it stays.
+    The directory that stood at ``path`` before is replaced; when the block raises, it stays, as it
+    does where it cannot be moved away.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield beside
         os.chmod(beside, 0o755)
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(beside, path)
-        fsync_directory(path.parent)
+        _replace(path, beside)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _replace(path: Path, beside: Path) -> None:
+    """Put a directory in another one's place: at no time is neither of them whole."""
+    if not path.exists():
+        os.replace(beside, path)
+        fsync_directory(path.parent)
+        return
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+    os.replace(path, old)
+    try:
+        os.replace(beside, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    fsync_directory(path.parent)
+    shutil.rmtree(old, ignore_errors=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fewtune.artifacts import Comparison, CoreState, Spread
 from fewtune.hand_over import same_state
 from fewtune.interleave import Samples
-from fewtune.table import number
+from fewtune.table import Table, number
 
 
 def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreState]:
@@ -61,19 +61,34 @@ def core_states_text(states: Sequence[CoreState]) -> str:
     )
 
 
-def core_state_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """Where the host had the cores in the comparisons' rounds: one line, where that changed."""
-    models = [
-        f"{each.model} {core_states_text(each.core_states)}"
+CORE_STATES_TITLE = (
+    "The host moved the cores in these measurements: medians of the rounds in which 64 KB took "
+    "about as long from one core to the other"
+)
+
+
+def core_state_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """What every variant took in rounds of each state; None where the host moved no cores.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        Their own medians are of all rounds.
+    """
+    if all(len(each.core_states) < 2 for each in comparisons):  # noqa: PLR2004
+        return None
+    names = list(dict.fromkeys(n for e in comparisons for s in e.core_states for n in s.latency_ms))
+    rows = [
+        [
+            each.model,
+            number(state.hand_over_us),
+            str(state.rounds),
+            *(number(state.latency_ms.get(name)) for name in names),
+        ]
         for each in comparisons
-        if len(each.core_states) > 1
+        for state in each.core_states
     ]
-    if not models:
-        return []
-    return [
-        "The host moved the cores in these measurements; 64 KB went from one to the other, "
-        f"{'; '.join(models)}."
-    ]
+    return Table(["model", "us", "rounds", *(f"{name} ms" for name in names)], rows)
 
 
 def shared_cache_lines(comparisons: Sequence[Comparison]) -> list[str]:

@@ -14,7 +14,7 @@ from fewtune.artifacts import (
     LatencyStats,
     Metrics,
 )
-from fewtune.machine_report import core_state_lines, shared_cache_lines
+from fewtune.machine_report import CORE_STATES_TITLE, core_state_table, shared_cache_lines
 from fewtune.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
@@ -50,13 +50,19 @@ class Result:
         return self.benchmark.strategy
 
 
-def belongs(comparison: Comparison, selective: Metrics | None, full: Metrics | None) -> bool:
-    """Whether a comparison was made of these results, and not of earlier ones."""
-    return (
-        selective is not None
-        and full is not None
-        and comparison.selective_tuning_s == selective.tuning_s
-        and comparison.full_tuning_s == full.tuning_s
+def belongs(comparison: Comparison, selective: Result | None, full: Result | None) -> bool:
+    """Whether a comparison was made of these results, and not of earlier ones.
+
+    Tuned at the same cost they may still be other libraries: compiled anew, with another option.
+    """
+    if selective is None or full is None:
+        return False
+    tuning_s = (comparison.selective_tuning_s, comparison.full_tuning_s)
+    return tuning_s == (selective.metrics.tuning_s, full.metrics.tuning_s) and all(
+        # Older reports do not tell.
+        None in (measured := (comparison.library_sha256.get(name), each.benchmark.library_sha256))
+        or measured[0] == measured[1]
+        for name, each in (("selective", selective), ("full", full))
     )
 
 
@@ -188,13 +194,14 @@ def conditions_text(conditions: Conditions) -> str:
     """Under which figures hold, in one line of text without its end."""
     machine = conditions.fingerprint
     versions = ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))
+    code = f"fewtune {conditions.commit}, " if conditions.commit else ""
     copies = f" of {conditions.copies} copies" if conditions.copies > 1 else ""
     if conditions.processes > 1:
         copies += f" in {conditions.processes} processes"
     return (
         f"{machine.device}, target {target_name(machine.target)}, {machine.threads} threads; "
         f"{conditions.trials_per_task} trials a task, {conditions.rounds} rounds{copies}, "
-        f"seed {conditions.seed}; {conditions.date}; {versions}"
+        f"seed {conditions.seed}; {conditions.date}; {code}{versions}"
     )
 
 
@@ -239,16 +246,14 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
     """`comparison_table` with its conditions."""
     lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
     lines += machine_lines(comparisons)
-    return comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
+    text = comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
+    states = core_state_table(comparisons)
+    return text if states is None else f"{text}\n{CORE_STATES_TITLE}:\n\n{states.markdown()}"
 
 
 def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
     """What is known of the machine's state while it measured."""
-    return [
-        *stolen_lines(comparisons),
-        *shared_cache_lines(comparisons),
-        *core_state_lines(comparisons),
-    ]
+    return [*stolen_lines(comparisons), *shared_cache_lines(comparisons)]
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:

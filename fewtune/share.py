@@ -38,6 +38,9 @@ from fewtune.tuning.supervise import supervise
 from fewtune.tuning.task_state import Earlier
 from fewtune.tvm_runtime import ms
 
+# Of a task that was to be tuned: nothing was found, and nothing speaks against looking again.
+_WITHOUT_SCHEDULE = ("not_reached", "no_valid_schedule")
+
 
 def share_schedules(
     tasks: list[Task],
@@ -84,11 +87,11 @@ def share_schedules(
     if bank_directory is not None:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
-    takers = _takers(selection)
+    tuned_tasks = [by_name[name] for name in selection.representatives]
+    takers = _takers(selection, tuned)
     events: list[dict[str, Any]] = []
     earlier: dict[str, Earlier] = {}
     if takers:
-        tuned_tasks = [by_name[name] for name in selection.representatives]
         records = {task.info.name: _parted(database, task) for task in tuned_tasks}
         earlier = _earlier(tuned, records)
         job = {
@@ -123,7 +126,7 @@ def share_schedules(
         events = supervise(
             "fewtune.tuning.share_job:share_session",
             job,
-            [*(by_name[name] for name in takers), *tuned_tasks],
+            [by_name[name] for name in dict.fromkeys([*takers, *selection.representatives])],
             fingerprint,
             header,
             journal_directory,
@@ -158,9 +161,15 @@ def share_schedules(
     return report
 
 
-def _takers(selection: Selection) -> dict[str, Taker]:
-    """Every task that takes schedules, with the donors it asks first, and those it asks next."""
+def _takers(selection: Selection, tuned: TuneReport) -> dict[str, Taker]:
+    """Every task that takes schedules, with the donors it asks first, and those it asks next.
+
+    A representative that its session found nothing for, having had no time for it or no luck, is
+    served like a task that stands alone. In full tuning nothing is shared.
+    """
+    without = [line.task for line in tuned.tasks if line.status in _WITHOUT_SCHEDULE]
     first = {
+        **{name: [] for name in without if selection.method != "all"},
         **{name: [donor] for name, donor in selection.dependents.items()},
         **{name: [] for name in selection.alone},
         **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},

@@ -59,6 +59,9 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     failures: Counter[str] = Counter(known.failures())
     for event in rounds:
         failures.update(event["reasons"])
+        if event["round"] == BEFORE_FINALS:
+            # Cut anew of what the task had by then: of no donor, nor drawn.
+            continue
         for entry, donor, rank in zip(
             event["trials"], event["donors"], event["ranks"], strict=True
         ):
@@ -135,8 +138,9 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
         spent[_DUELS].add(Phases(**event["phases"]))
         touched[_DUELS].add(event["task"])
-        if medians_s:
-            gained_s[_DUELS] += calls * (next(iter(medians_s.values())) - min(medians_s.values()))
+        # Where it failed it had no time to be slower by.
+        if event["first"] in medians_s:
+            gained_s[_DUELS] += calls * (medians_s[event["first"]] - min(medians_s.values()))
     for event in events:
         if event["kind"] == "phases":
             # Default schedules belong to what they were measured for.

@@ -6,12 +6,11 @@ Kept light, so that help comes at once: what a command needs is imported when it
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from fewtune import __version__
-from fewtune.errors import FewtuneError
+from fewtune.errors import FewtuneError, MachineError
 
 INTERRUPTED = 130
 _CODES = """\
@@ -275,9 +274,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fewtune: interrupted; the same command goes on", file=sys.stderr, flush=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone, such as `head`; Python would complain once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from pipelines.show import close_output
+
+        close_output()
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"fewtune: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        return MachineError.exit_code
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from fewtune import report as tables
 from fewtune.errors import InputError, MachineError
 from pipelines.arguments import check_port, parse_dimensions, parse_shapes
 from pipelines.project import find_root
-from pipelines.show import show_results, shown
+from pipelines.show import close_output, show_results, shown
 from stages.places import Places
 
 if TYPE_CHECKING:
-    from fewtune.artifacts import Comparison
     from pipelines.outcome import Outcome
 
 
@@ -90,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
     from fewtune.machine import resolve_target
     from pipelines.parameters import change_parameters, parse_setting
-    from pipelines.results import listed
+    from pipelines.results import listed, read_results
     from pipelines.turn import turn
     from stages.params import COMPARED, load_all
 
@@ -118,7 +117,11 @@ def run(options: argparse.Namespace) -> int:
         models = models or known_models
         strategies = known_strategies if options.all else options.strategy or [COMPARED[0]]
         outcome = _run_flow(models, list(dict.fromkeys(strategies)), options.force)
-    show_results(root, models)
+    try:
+        show_results(read_results(root, say, models), root)
+    except BrokenPipeError:
+        # What the run came to is told all the same.
+        close_output()
     for failure in outcome.failures:
         say(f"fewtune: {failure.line()}")
     if outcome.skipped:
@@ -191,21 +194,21 @@ def report(options: argparse.Namespace) -> int:
     from pipelines.results import read_results
 
     root = find_root()
-    found = read_results(root, options.models or None)
+    found = read_results(root, say, options.models or None)
     missing = set(options.models) - {result.model for result in found}
     if missing or not found:
         what = f"of {', '.join(sorted(missing))} " if missing else ""
         again = " ".join(["fewtune run", *sorted(missing)])
         raise InputError(f"no result {what}is on disk: make it with `{again}`")
     if options.rfc_table:
-        return _write_rfc_table(tables.distinct_comparisons(found), Path(options.rfc_table))
+        return _write_rfc_table(found, Path(options.rfc_table))
     if options.markdown:
         print(tables.results_markdown(found), end="")
         if options.kernels:
             for result in found:
                 print(f"\n{kernel_report.benchmark_markdown(result.benchmark)}", end="")
         return 0
-    show_results(root, options.models or None)
+    show_results(found, root)
     if options.kernels:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
@@ -213,9 +216,19 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write_rfc_table(comparisons: list[Comparison], directory: Path) -> int:
+def _write_rfc_table(found: Sequence[tables.Result], directory: Path) -> int:
     from fewtune.rfc_table import JSON, MARKDOWN, write_rfc_table
 
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"--rfc-table {directory} is no folder: give one that both files go to")
+    comparisons = tables.distinct_comparisons(found)
+    compared = {comparison.model for comparison in comparisons}
+    for model in dict.fromkeys(result.model for result in found):
+        if model not in compared:
+            say(
+                f"{model} is left out: no comparison was made of the results on disk: "
+                f"`fewtune run {model} --all`"
+            )
     if not comparisons:
         raise InputError(
             "no model was tuned both selectively and in full: make it with `fewtune run --all`"

@@ -14,13 +14,18 @@ from typing import Any
 
 import networkx as nx
 from dvc.exceptions import DvcException
+from dvc.lock import LockError
 from dvc.repo import Repo
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, MachineError
 from stages.messages import nearest
 from stages.places import Places
 
 MODEL, STRATEGY = "model", "strategy"
+
+
+class DvcBusyError(MachineError):
+    """Another DVC process holds what is needed."""
 
 
 @dataclass(frozen=True, order=True)
@@ -197,7 +202,13 @@ def read_dag(root: Path) -> Dag:
 
 
 def outdated(root: Path, names: Sequence[str]) -> list[str]:
-    """Which of ``names`` DVC would run again, as the checkout stands now."""
+    """Which of ``names`` DVC would run again, as the checkout stands now.
+
+    Raises
+    ------
+    DvcBusyError
+        If another DVC process holds the repository.
+    """
     if not names:
         return []
     with _opened(root) as repo:
@@ -226,6 +237,8 @@ class _opened:  # noqa: N801 (a context manager that reads as a verb)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.repo.close()
+        if isinstance(error, LockError):
+            raise DvcBusyError("another DVC process is at work here") from None
         if isinstance(error, DvcException):
             raise InputError(_line(error)) from None
 

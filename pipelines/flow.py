@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FewtuneError, InputError, MachineError
 from pipelines.child import Ending, run_stage
-from pipelines.dag import Dag, Plan, Result, Stage, outdated, read_dag
+from pipelines.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
 from pipelines.outcome import Outcome
 from pipelines.project import find_root
-from pipelines.publish import StageProgress, progress_path, publish_result, publish_results
+from pipelines.publish import StageProgress, publish_result, publish_results
 from pipelines.results import read_result, read_results
 from pipelines.turn import turn
 from stages.places import Places
@@ -34,10 +35,6 @@ from stages.places import Places
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
 # A tracking server may be away for a moment.
 RECORD_RETRIES, RECORD_DELAY_S = 2, 10
-
-
-class DvcBusyError(Exception):
-    """Another DVC process holds what a stage writes."""
 
 
 class StageFailedError(Exception):
@@ -85,7 +82,7 @@ def bring_up_to_date(
     """Run one stage through DVC, which skips it if nothing changed, unless it is forced."""
     logger = get_run_logger()
     live = sys.stdout.isatty()
-    progress = StageProgress(progress_path(root, result), stage) if result else None
+    progress = _progress(root, stage, result) if result else None
 
     def say(line: str) -> None:
         logger.info("%s", line, extra={"on_screen": live})
@@ -104,6 +101,12 @@ def bring_up_to_date(
     if ending.exit_code:
         return Failed(message=ending.error, data=StageFailedError(ending))
     return Completed(name="Cached" if ending.unchanged else "Completed")
+
+
+def _progress(root: Path, stage: str, result: Result) -> StageProgress:
+    """What follows a stage, by the file in which it leaves where it stands."""
+    name = stage.split("@")[0]
+    return StageProgress(Places(root).progress(result.model, result.strategy, name), stage)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
@@ -128,7 +131,7 @@ def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
         if result.strategy:
             line = record_result(root, result, stages, logs)
         else:
-            line = record_comparison(root, result.model)
+            line = record_comparison(root, result.model, get_run_logger().warning)
     except InputError as error:
         return Failed(message=str(error), data=error)
     get_run_logger().info("%s", line)
@@ -156,7 +159,8 @@ def selective_tuning(
     recording : bool
         Whether results are recorded in MLflow.
     force : bool
-        Whether every stage of these models runs again, even if nothing changed.
+        Whether every stage of these models, and of what they share, runs again, even if nothing
+        changed.
     """
     _hide_what_is_on_screen()
     logger = get_run_logger()
@@ -170,7 +174,7 @@ def selective_tuning(
             for name, missing in plan.left_out.items():
                 logger.info("%s is left out: %s has not run", name, missing[-1])
             _run_plan(root, dag, plan, outcome, recording, force)
-            publish_results(read_results(root))
+            publish_results(read_results(root, logger.warning))
     except FewtuneError as error:
         outcome.refuse(str(error), error.exit_code)
     if outcome.failed:
@@ -205,7 +209,7 @@ def _run_plan(
     for stage in plan.stages:
         named: dict[str, Any] = {"name": stage.name.split("@")[0], "task_run_name": stage.name}
         blocked = outcome.blocked_by(stage)
-        stale = [] if blocked else outdated(root, plan.presumed.get(stage.name, ()))
+        stale = [] if blocked else _outdated(root, plan.presumed.get(stage.name, ()))
         if blocked or stale:
             reason = f"{blocked} failed" if blocked else f"{stale[0]} is not up to date"
             pass_over.with_options(**named)(reason, return_state=True)
@@ -216,8 +220,7 @@ def _run_plan(
             root,
             stage.name,
             stage.result,
-            # What all models share is no model's to measure anew.
-            force and stage.result is not None,
+            force,
             wait_for=[states[need] for need in stage.needs if need in states],
             return_state=True,
         )
@@ -225,6 +228,18 @@ def _run_plan(
             outcome.fail(stage, *_why(state))
         elif stage.name in ends:
             _finish(root, dag, ends[stage.name], stage, outcome, recording)
+
+
+def _outdated(root: Path, names: Sequence[str]) -> list[str]:
+    """Which stages DVC would run again, once no other DVC process is at work."""
+    for tried in range(BUSY_RETRIES):
+        try:
+            return outdated(root, names)
+        except DvcBusyError as busy:
+            if not tried:
+                get_run_logger().warning("waiting: %s", busy)
+            time.sleep(BUSY_DELAY_S)
+    return outdated(root, names)
 
 
 def _why(state: State[Any]) -> tuple[str, int]:
@@ -240,11 +255,14 @@ def _why(state: State[Any]) -> tuple[str, int]:
 def _finish(
     root: Path, dag: Dag, result: Result, stage: Stage, outcome: Outcome, recording: bool
 ) -> None:
-    """Show and record a result whose last stage has run."""
+    """Record and show a result whose last stage has run, or was up to date."""
+    try:
+        found = read_result(root, result.model, result.strategy) if result.strategy else None
+    except InputError as error:
+        # Of another version, and not to be made anew by a run that is not told to.
+        outcome.fail(stage, f"{error}, with --force", error.exit_code)
+        return
     outcome.finished.append(result)
-    found = read_result(root, result.model, result.strategy) if result.strategy else None
-    if found is not None:
-        publish_result(found)
     if recording:
         stages = dag.ordered(dag.upstream([stage.name]))
         name = f"record {result}"
@@ -253,6 +271,8 @@ def _finish(
         )
         if not state.is_completed():
             outcome.fail(Stage(name, result, (), ()), *_why(state))
+    if found is not None:
+        publish_result(found)
 
 
 def log_path(root: Path, stage: str) -> Path:

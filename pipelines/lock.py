@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError
-from stages.params import read_yaml
+from stages.params import SECTIONS, options_class, read_yaml
 from stages.places import Places
 
 
@@ -53,7 +53,7 @@ class DvcLock:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def parameters(self, stages: Iterable[str], strategy: str) -> dict[str, str]:
-        """What was set for ``stages`` when they ran, flattened to key paths.
+        """What ``stages`` ran with, what was left to its default included, flattened to key paths.
 
         A section that holds a part for each strategy is named without the strategy, so that two
         results lie side by side.
@@ -63,8 +63,18 @@ class DvcLock:
             files = self._stages.get(name, {}).get("params") or {}
             for values in files.values():
                 for key, value in values.items():
-                    flatten(value, key.removesuffix(f".{strategy}"), flat)
+                    section = key.removesuffix(f".{strategy}")
+                    whole = {**_defaults(section), **value} if isinstance(value, dict) else value
+                    flatten(whole, section, flat)
         return flat
+
+
+def _defaults(section: str) -> dict[str, Any]:
+    """The defaults of a section's options; none where this software has no such section."""
+    if section not in SECTIONS:
+        return {}
+    fields = options_class(section).model_fields
+    return {name: field.get_default() for name, field in fields.items() if not field.is_required()}
 
 
 def flatten(value: Any, place: str, into: dict[str, str]) -> None:

@@ -1,23 +1,31 @@
-"""What the Prefect page shows of a run besides its tasks: results and progress."""
+"""What the Prefect page shows of a run besides its tasks: results and progress.
+
+A page that cannot be reached costs a line in the log, and nothing that was measured.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
+import httpx
+from prefect import get_run_logger
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.exceptions import PrefectException
 
 from fewtune import kernel_report, report
-from pipelines.dag import Result
-from stages.places import Places
+
+# What Prefect's client raises where its server is away, slow, or of another mind.
+_AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
 
 
 def artifact_key(text: str) -> str:
@@ -25,14 +33,25 @@ def artifact_key(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+@contextmanager
+def _if_prefect_answers() -> Iterator[None]:
+    """Show something; where that fails, say so and go on."""
+    try:
+        yield
+    except _AWAY as fault:
+        line = " ".join(str(fault).split()) or type(fault).__name__
+        get_run_logger().warning("not shown on Prefect's page: %s", line)
+
+
 def publish_result(result: report.Result) -> None:
     """Show one result's latencies and kernels as markdown."""
     name = f"{result.model}-{result.strategy}"
-    create_markdown_artifact(
-        kernel_report.benchmark_markdown(result.benchmark),
-        key=artifact_key(f"result-{name}"),
-        description=f"Latencies and kernels of {name}",
-    )
+    with _if_prefect_answers():
+        create_markdown_artifact(
+            kernel_report.benchmark_markdown(result.benchmark),
+            key=artifact_key(f"result-{name}"),
+            description=f"Latencies and kernels of {name}",
+        )
 
 
 def publish_results(results: Sequence[report.Result]) -> None:
@@ -40,17 +59,13 @@ def publish_results(results: Sequence[report.Result]) -> None:
     if not results:
         return
     conditions = " ".join(report.results_conditions(results))
-    create_table_artifact(
-        report.results_table(results).records(), key="results-table", description=conditions
-    )
-    create_markdown_artifact(
-        report.results_markdown(results), key="results", description="All results on disk"
-    )
-
-
-def progress_path(root: Path, result: Result) -> Path:
-    """The file in which a stage that searches leaves where it stands."""
-    return Places(root).scratch / "progress" / f"{result}.json"
+    with _if_prefect_answers():
+        create_table_artifact(
+            report.results_table(results).records(), key="results-table", description=conditions
+        )
+        create_markdown_artifact(
+            report.results_markdown(results), key="results", description="All results on disk"
+        )
 
 
 class StageProgress:
@@ -81,8 +96,10 @@ class StageProgress:
         if text == self._shown:
             return
         self._shown = text
-        percentage = min(100.0, max(0.0, percentage))
-        description = _described(self._name, snapshot)
+        with _if_prefect_answers():
+            self._show(min(100.0, max(0.0, percentage)), _described(self._name, snapshot))
+
+    def _show(self, percentage: float, description: str) -> None:
         if self._artifact is None:
             created = create_progress_artifact(
                 progress=percentage, key=artifact_key(self._name), description=description

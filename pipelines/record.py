@@ -6,8 +6,7 @@ A stage that DVC takes from its cache does not run, so nothing is logged inside 
 from __future__ import annotations
 
 import hashlib
-import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -97,10 +96,18 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     return f"{result} is recorded in MLflow: run {run_id}"
 
 
-def record_comparison(root: Path, model: str) -> str:
+def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
     """Add what the comparison of strategies found to the selective result's run, once.
 
     The table over all models is recorded anew with it.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    model : str
+    complain : callable
+        Gets a line about each result that the table cannot have.
 
     Returns
     -------
@@ -129,13 +136,13 @@ def record_comparison(root: Path, model: str) -> str:
         for file in _kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)
-    table = record_table(root, store)
+    table = record_table(root, store, complain)
     return f"{model}: comparison is in MLflow: run {run_id}; {table}"
 
 
-def record_table(root: Path, store: Store) -> str:
+def record_table(root: Path, store: Store, complain: Callable[[str], None]) -> str:
     """Record the results table over all models that were compared, if it changed."""
-    comparisons = report.distinct_comparisons(read_results(root))
+    comparisons = report.distinct_comparisons(read_results(root, complain))
     if not comparisons:
         return "no results table: no model was compared"
     text = report.comparisons_markdown(comparisons)
@@ -165,37 +172,18 @@ def _means(comparisons: Sequence[Comparison]) -> dict[str, float]:
 def _tags(root: Path, result: Result, found: report.Result, lock: DvcLock) -> dict[str, str]:
     conditions = found.benchmark.conditions
     measured = Places(root).benchmarked(result.model, result.strategy)
-    commit, changed = _git_state(root)
+    commit = conditions.commit or "none"
     return {
         "model": result.model,
         "strategy": result.strategy,
         "target": report.target_name(conditions.fingerprint.target),
         "fingerprint": conditions.fingerprint.identity(),
         "measured": conditions.date,
-        "git_commit": commit,
-        "git_changed": changed,
+        # Of the code that measured; that of this moment may be another one.
+        "git_commit": commit.removesuffix("+"),
+        "git_changed": "true" if commit.endswith("+") else "false",
         "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
     }
-
-
-def _git_state(root: Path) -> tuple[str, str]:
-    """The commit that is checked out, and whether tracked files differ from it."""
-    commit = _git(root, "rev-parse", "HEAD")
-    if not commit:
-        return "none", "true"
-    return commit, "true" if _git(
-        root, "status", "--porcelain", "--untracked-files=no"
-    ) else "false"
-
-
-def _git(root: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
 
 
 def _parameters(

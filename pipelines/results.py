@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
+from fewtune.errors import InputError
 from fewtune.report import Result, belongs
 from stages.params import COMPARED, LISTS, read_yaml
 from stages.places import Places
@@ -27,19 +28,21 @@ def listed(root: Path) -> tuple[list[str], list[str]]:
     return models, strategies
 
 
-def read_results(root: Path, models: Collection[str] | None = None) -> list[Result]:
+def read_results(
+    root: Path, complain: Callable[[str], None], models: Collection[str] | None = None
+) -> list[Result]:
     """Every result on disk, in the order of params.yaml, then by name.
+
+    One that another version of this software wrote, and this one cannot read, is left out: it
+    takes nothing from the others.
 
     Parameters
     ----------
     root : Path
+    complain : callable
+        Gets a line about each that is left out.
     models : collection of str, optional
         Only those.
-
-    Raises
-    ------
-    InputError
-        If an artifact is not what this version writes.
     """
     places = Places(root)
     names, strategies = listed(root)
@@ -48,9 +51,18 @@ def read_results(root: Path, models: Collection[str] | None = None) -> list[Resu
     for model in names:
         if models is not None and model not in models:
             continue
-        comparison = read_comparison(root, model)
+        comparison = None
+        try:
+            comparison = read_comparison(root, model)
+        except InputError as error:
+            complain(_left_out(f"the comparison of {model}", error, f"{model} --all"))
         for strategy in strategies:
-            result = read_result(root, model, strategy)
+            try:
+                result = read_result(root, model, strategy)
+            except InputError as error:
+                what = f"{model} --strategy {strategy}"
+                complain(_left_out(f"{model} {strategy}", error, what))
+                continue
             if result is not None:
                 selective = strategy == COMPARED[0]
                 found.append(
@@ -59,8 +71,18 @@ def read_results(root: Path, models: Collection[str] | None = None) -> list[Resu
     return found
 
 
+def _left_out(what: str, error: InputError, arguments: str) -> str:
+    return f"{what} is left out: {error}: `fewtune run {arguments} --force`"
+
+
 def read_result(root: Path, model: str, strategy: str) -> Result | None:
-    """One result without its comparison; None if there is none on disk."""
+    """One result without its comparison; None if there is none on disk.
+
+    Raises
+    ------
+    InputError
+        If an artifact is not what this version writes.
+    """
     directory = Places(root).benchmarked(model, strategy)
     if not (directory / BenchmarkReport.file_name).is_file():
         return None
@@ -68,16 +90,17 @@ def read_result(root: Path, model: str, strategy: str) -> Result | None:
 
 
 def read_comparison(root: Path, model: str) -> Comparison | None:
-    """The comparison of a model's strategies, if it was made of the results now on disk."""
+    """The comparison of a model's strategies, if it was made of the results now on disk.
+
+    Raises
+    ------
+    InputError
+        As `read_result`.
+    """
     places = Places(root)
     directory = places.compared(model)
     if not (directory / Comparison.file_name).is_file():
         return None
     comparison = Comparison.read(directory)
-    selective, full = (_metrics(root, model, strategy) for strategy in COMPARED)
+    selective, full = (read_result(root, model, strategy) for strategy in COMPARED)
     return comparison if belongs(comparison, selective, full) else None
-
-
-def _metrics(root: Path, model: str, strategy: str) -> Metrics | None:
-    directory = Places(root).benchmarked(model, strategy)
-    return Metrics.read(directory) if (directory / Metrics.file_name).is_file() else None

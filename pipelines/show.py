@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune import report as tables
+from fewtune.machine_report import CORE_STATES_TITLE, core_state_table
 from stages.places import Places
 
 
-def show_results(root: Path, models: Sequence[str] | None) -> None:
+def show_results(found: Sequence[tables.Result], root: Path) -> None:
     """The results table, its conditions and its files."""
-    from pipelines.results import read_results
-
-    found = read_results(root, models)
     if not found:
         return
     print()
@@ -26,6 +25,10 @@ def show_results(root: Path, models: Sequence[str] | None) -> None:
         print()
     for line in [*tables.results_conditions(found), *tables.machine_lines(comparisons)]:
         print(line)
+    states = core_state_table(comparisons)
+    if states is not None:
+        print(f"\n{CORE_STATES_TITLE}:\n")
+        states.print()
     places = Places(root)
     print("\nFiles:")
     for result in found:
@@ -35,6 +38,11 @@ def show_results(root: Path, models: Sequence[str] | None) -> None:
         if result.comparison:
             print(f"  {shown(places.compared(result.model) / 'report.md')}")
     print("Recorded results in MLflow:  fewtune ui", flush=True)
+
+
+def close_output() -> None:
+    """Write no more: who read along has gone, such as `head`, and Python would complain of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def shown(path: Path) -> str:

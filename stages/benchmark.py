@@ -8,6 +8,7 @@ from fewtune.files import whole_directory
 from fewtune.table import number
 from fewtune.task.extract import read_tasks
 from stages.command import main, measuring, say
+from stages.commit import commit
 from stages.params import load_section
 from stages.places import Places
 
@@ -32,6 +33,7 @@ def run(model: str, strategy: str) -> None:
             fingerprint,
             options,
             directory,
+            commit=commit(),
         )
     medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
     say(f"{model} ({strategy}): {medians}")

@@ -6,6 +6,7 @@ from fewtune.artifacts import BenchmarkReport, Fingerprint, Metrics
 from fewtune.compare import compare_strategies
 from fewtune.files import canonical_json, whole_directory, write_text
 from stages.command import main, measuring, say
+from stages.commit import commit
 from stages.params import COMPARED, load_section
 from stages.places import Places
 
@@ -28,9 +29,16 @@ def run(model: str) -> None:
             fingerprint,
             options,
             directory,
+            commit=commit(),
         )
         # Flat, so that `dvc metrics show` has figures only.
-        others = {"model", "conditions", "achieved_perf_by_process_pct", "kernels"}
+        others = {
+            "model",
+            "conditions",
+            "achieved_perf_by_process_pct",
+            "kernels",
+            "library_sha256",
+        }
         figures = comparison.model_dump(exclude=others, exclude_none=True)
         write_text(directory / "metrics.json", canonical_json(figures))
     say(

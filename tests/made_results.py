@@ -38,6 +38,7 @@ def conditions(device: str = "Test CPU") -> Conditions:
     return Conditions(
         fingerprint=fingerprint(device),
         date="2026-11-21T06:30Z",
+        commit="0123abcdef+",
         trials_per_task=64,
         rounds=30,
         seed=0,

@@ -81,7 +81,7 @@ if failing.get(f"{step}:") == model:
     sys.exit(2)
 print(f"{step} {model}")
 if step == "search":
-    progress = pathlib.Path(".fewtune/progress") / f"{model}-{strategy[0]}.json"
+    progress = pathlib.Path(".fewtune/progress", model, *strategy, "search.json")
     progress.parent.mkdir(parents=True, exist_ok=True)
     progress.write_text(json.dumps({"task": "conv", "trials": 2, "trials_total": 4}))
 if step in ("prepare", "search"):

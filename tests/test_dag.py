@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from fewtune.errors import InputError
-from pipelines.dag import Dag, Result, outdated, read_dag
+from pipelines.dag import Dag, DvcBusyError, Result, outdated, read_dag
 from tests import small_pipeline
 
 PROJECT = Path(__file__).parent.parent
@@ -139,6 +140,15 @@ def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / ".dvc")
     with pytest.raises(InputError, match="DVC cannot read the pipeline"):
         read_dag(tmp_path)
+
+
+def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.06)
+    other = Repo(str(root))
+    with other.lock, pytest.raises(DvcBusyError, match="another DVC process is at work"):
+        outdated(root, ["finish@good-full"])
+    other.close()
+    assert outdated(root, ["finish@good-full"]) == ["finish@good-full"]
 
 
 def test_the_projects_own_pipeline_ends_each_result_once() -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.alone import alone
 from fewtune import device_lock
 from fewtune.artifacts import Fingerprint
+from fewtune.errors import MachineError
 
 DEVICE = "test"
 HOLD = """
@@ -130,3 +132,13 @@ def test_a_device_is_named_by_its_target(target: str, expected: str) -> None:
         device="x", logical_cores=1, memory_gib=1, system="x", target=target, threads=1, versions={}
     )
     assert device_lock.device_name(fingerprint) == expected
+
+
+def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended, alone("engine"):
+        assert "benchmark engine" in device_lock.lock_path("cpu").read_text()
+        raise MachineError("no C\n compiler")
+    assert ended.value.code == 3
+    assert capsys.readouterr().err == "engine: no C compiler\n"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from setuptools import find_packages
 
 PROJECT = Path(__file__).parent.parent
 ORCHESTRATION = {"prefect", "dvc", "mlflow"}
@@ -50,6 +52,17 @@ def test_imports_only_go_down(floor: str) -> None:
         for package in imported(path) & FORBIDDEN[floor]
     }
     assert not wrong
+
+
+def test_every_package_is_installed() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    include = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = {
+        ".".join(path.parent.relative_to(PROJECT).parts)
+        for floor in FORBIDDEN
+        for path in (PROJECT / floor).rglob("__init__.py")
+    }
+    assert {*find_packages(str(PROJECT), include=include)} == packages
 
 
 def test_the_library_does_not_know_the_stages_places() -> None:

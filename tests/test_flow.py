@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
 from fewtune.errors import InputError, MachineError
+from fewtune.report import Result as ResultOnDisk
 from pipelines import child, environment  # noqa: F401  (before Prefect)
 from pipelines.dag import Result
 
@@ -25,7 +29,8 @@ from prefect.testing.utilities import prefect_test_harness
 from pipelines import flow
 from pipelines.cli import main
 from pipelines.outcome import Outcome
-from pipelines.publish import artifact_key
+from pipelines.publish import artifact_key, publish_result, publish_results
+from pipelines.results import read_results
 from pipelines.tracking import Store
 from tests import made_results as made
 from tests import small_pipeline
@@ -147,6 +152,59 @@ def test_a_second_run_does_nothing_and_records_nothing(first: SimpleNamespace, r
         "Cached"
     }
     assert again.recorded == first.recorded
+
+
+def test_what_another_version_wrote_costs_itself_only(first: SimpleNamespace, root: Path) -> None:
+    other = root / "models" / "other"
+    other.mkdir(parents=True)
+    (other / "model.yaml").write_text("light: squeezenet\n")
+    old = root / "out" / "other" / "full" / "benchmark"
+    made.write_result(old, "other", "full")
+    content = json.loads((old / "benchmark.json").read_text())
+    (old / "benchmark.json").write_text(json.dumps({**content, "distance": 3}))
+    try:
+        # Of another model: the run's own results are shown and recorded.
+        again = run(root, ["good"])
+        assert again.state.is_completed(), again.state.message
+        assert "| good | full |" in again.artifacts["markdown", "results"].data
+        lines: list[str] = []
+        found = read_results(root, lines.append)
+        assert {(each.model, each.strategy) for each in found} >= {("good", "full")}
+        (line,) = lines
+        assert line.startswith("other full is left out: ")
+        assert "distance: Extra inputs are not permitted" in line
+        assert line.endswith("`fewtune run other --strategy full --force`")
+    finally:
+        shutil.rmtree(other)
+        shutil.rmtree(root / "out" / "other")
+
+
+def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) -> None:
+    directory = tmp_path / "out" / "good" / "full" / "benchmark"
+    made.write_result(directory, "good", "full")
+    (directory / "benchmark.json").write_text("{}")
+    outcome = Outcome()
+    stage = flow.Stage("finish@good-full", Result("good", "full"), (), ())
+    flow._finish(tmp_path, flow.Dag([stage]), Result("good", "full"), stage, outcome, True)
+    assert not outcome.finished
+    (failure,) = outcome.failures
+    assert (failure.what, failure.exit_code) == ("finish@good-full", 2)
+    assert failure.error.endswith("run its stage again, with --force")
+
+
+def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise httpx.ConnectError("All connection attempts failed")
+
+    said: list[str] = []
+    logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
+    monkeypatch.setattr("pipelines.publish.create_table_artifact", away)
+    monkeypatch.setattr("pipelines.publish.create_markdown_artifact", away)
+    monkeypatch.setattr("pipelines.publish.get_run_logger", lambda: logger)
+    result = ResultOnDisk(made.benchmark("good", "full"), made.metrics())
+    publish_results([result])
+    publish_result(result)
+    assert said == ["not shown on Prefect's page: All connection attempts failed"] * 2
 
 
 def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root: Path) -> None:

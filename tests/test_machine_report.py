@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fewtune.artifacts import CoreState
-from fewtune.machine_report import core_state_lines, core_states, core_states_text
+from fewtune.machine_report import core_state_table, core_states, core_states_text
 from fewtune.report import comparisons_markdown
 from tests import made_results as made
 
@@ -50,7 +50,14 @@ def test_a_comparison_tells_what_the_host_did() -> None:
     )
     moved = made.comparison("net").model_copy(update={"core_states": found()})
     steady = made.comparison("other").model_copy(update={"core_states": found()[:1]})
-    assert core_state_lines([steady]) == []
-    (line,) = core_state_lines([moved, steady])
-    assert line.endswith(f"from one to the other, net {core_states_text(found())}.")
-    assert line in comparisons_markdown([moved]).splitlines()
+    assert core_state_table([steady]) is None
+    table = core_state_table([moved, steady])
+    assert table is not None
+    assert table.headings == ["model", "us", "rounds", "selective ms", "onnxruntime ms"]
+    assert table.rows == [
+        ["net", "9.00", "3", "2.60", "3.60"],
+        ["net", "31.0", "1", "4.60", "5.50"],
+        ["other", "9.00", "3", "2.60", "3.60"],
+    ]
+    assert table.markdown() in comparisons_markdown([moved, steady])
+    assert "64 KB" not in comparisons_markdown([steady])

@@ -101,11 +101,15 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) ->
     assert run.data.params["tune.trials_per_task"] == "64"
     # Of its own strategy, and under a name that both strategies share.
     assert run.data.params["select_tasks.method"] == "cliques"
+    # What was left to its default belongs to it, too.
+    assert run.data.params["tune.batch_size"] == "16"
+    assert run.data.params["select_tasks.min_similarity"] == "0.5"
     assert run.data.params["machine.device"] == "Test CPU"
     assert run.data.params["machine.versions.apache-tvm"] == "0.27.0"
     tags = run.data.tags
     assert (tags["model"], tags["strategy"], tags["target"]) == (MODEL, "selective", "llvm znver5")
-    assert tags["git_commit"] == "none"
+    # Of the code that measured, which may not be what is checked out now.
+    assert (tags["git_commit"], tags["git_changed"]) == ("0123abcdef", "true")
     benchmark = checkout.places.benchmarked(MODEL, "selective") / "benchmark.json"
     assert hashlib.md5(benchmark.read_bytes()).hexdigest() in tags["dvc_hash"]
     points = store.client.get_metric_history(run.info.run_id, record.CURVE)
@@ -158,10 +162,10 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> 
     checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
     checkout.record(SELECTIVE)
     checkout.record(FULL)
-    assert "no comparison" in record.record_comparison(checkout.root, MODEL)
+    assert "no comparison" in record.record_comparison(checkout.root, MODEL, pytest.fail)
     checkout.compare()
     for _ in range(2):
-        line = record.record_comparison(checkout.root, MODEL)
+        line = record.record_comparison(checkout.root, MODEL, pytest.fail)
     assert "results table unchanged" in line
     store = Store(checkout.root)
     (run,) = store.find({"strategy": "selective"})
@@ -178,7 +182,7 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> 
     assert rows["data"] == [["net", *figures]]
     assert "| net |" in Path(store.client.download_artifacts(run_id, "results.md")).read_text()
     checkout.compare(achieved=81.0)
-    record.record_comparison(checkout.root, MODEL)
+    record.record_comparison(checkout.root, MODEL, pytest.fail)
     assert len([run for run in store.find({}) if run.info.run_name == "results-table"]) == 2
 
 
@@ -187,7 +191,7 @@ def test_a_comparison_of_an_earlier_result_is_not_recorded(checkout: Checkout) -
     checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
     checkout.compare()
     checkout.record(SELECTIVE)
-    assert "no comparison" in record.record_comparison(checkout.root, MODEL)
+    assert "no comparison" in record.record_comparison(checkout.root, MODEL, pytest.fail)
 
 
 def test_results_are_put_side_by_side(checkout: Checkout) -> None:

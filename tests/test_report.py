@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,10 +196,17 @@ def test_conditions_are_labelled_where_they_differ() -> None:
 
 def test_a_comparison_of_earlier_results_is_not_shown() -> None:
     comparison = made.comparison("net")
-    selective, full = made.metrics(), made.metrics(40.0, made.FULL_TUNING_S)
+    selective = Result(made.benchmark("net", "selective"), made.metrics())
+    full = Result(made.benchmark("net", "full"), made.metrics(40.0, made.FULL_TUNING_S))
     assert belongs(comparison, selective, full)
-    assert not belongs(comparison, made.metrics(tuning_s=251.0), full)
+    assert not belongs(comparison, replace(selective, metrics=made.metrics(tuning_s=251.0)), full)
     assert not belongs(comparison, selective, None)
+    # Compiled anew, at the same cost of tuning, it is another library.
+    libraries = comparison.model_copy(update={"library_sha256": {"selective": "a", "full": "b"}})
+    assert belongs(libraries, selective, full)
+    for digest, is_same in (("a", True), ("c", False)):
+        built = selective.benchmark.model_copy(update={"library_sha256": digest})
+        assert belongs(libraries, replace(selective, benchmark=built), full) == is_same
     assert distinct_comparisons(results()) == [comparison]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 from fewtune.schedule.access import evaluate
 from fewtune.schedule.blocks import blocks_of
@@ -260,6 +261,15 @@ def test_a_narrow_cpu_gets_narrow_vectors() -> None:
 
 def test_a_module_that_is_no_kernel_gives_none() -> None:
     assert default_schedule(tvm.IRModule({}), TARGET) is None
+
+
+def test_a_gpu_kernel_gets_its_threads_and_can_be_stored() -> None:
+    (kernel,) = kernels(lowered(relax.op.matmul, (64, 64), (64, 64)))
+    schedule = default_schedule(kernel, CUDA)
+    assert "threadIdx.x" in schedule.mod.script()
+    again = tvm.s_tir.Schedule(kernel)
+    schedule.trace.apply_to_schedule(again, remove_postproc=False)
+    assert tvm_ffi.structural_equal(again.mod, schedule.mod)
 
 
 @pytest.mark.parametrize("target", [TARGET, CUDA], ids=["llvm", "cuda"])

@@ -7,13 +7,15 @@ import shutil
 import statistics
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pydantic import ValidationError
 
-from fewtune.artifacts import Curve, LogInfo, ShareReport
+from fewtune.artifacts import Curve, LogInfo, ShareReport, TuneReport
 from fewtune.errors import InputError
 from fewtune.schedule.program import sampling
+from fewtune.share import _takers
 from fewtune.tuning import session, sharing
 from fewtune.tuning.allocate import TaskProgress
 from fewtune.tuning.archive import log_info, require_own
@@ -25,6 +27,7 @@ from fewtune.tuning.log import (
     best_trials,
     read_database,
     trace_key,
+    write_database,
 )
 from fewtune.tuning.options import ShareOptions
 from tests import tuned_tiny
@@ -218,3 +221,29 @@ def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
     crashed = {line.task: line for line in report.tasks}[task]
     assert "TVM died of SIGSEGV" in crashed.note
     assert crashed.donor is None
+
+
+def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path: Path) -> None:
+    name = tuned_tiny.selection().representatives[0]
+    tuned = tmp_path / "tune"
+    shutil.copytree(tuned_tiny.tuned(), tuned)
+    report = TuneReport.read(tuned)
+    lines = [
+        line.model_copy(update={"status": "not_reached", "trials": 0}) for line in report.tasks
+    ]
+    report.model_copy(update={"tasks": lines, "trials": 0}).write(tuned)
+    task = next(task for task in tuned_tiny.tasks() if task.info.name == name)
+    write_database(tuned, {name: task.mod}, {name: []}, tuned_tiny.target())
+    with mock.patch("tests.tuned_tiny.tuned", lambda: tuned):
+        found = share(tmp_path / "share", tmp_path / "journals")
+    line = {line.task: line for line in found.tasks}[name]
+    assert line.status in ("drawn", "refined", "default")
+    assert line.trials > 0
+    assert line.donors == []
+    # In full tuning nothing is shared.
+    clusters = [
+        cluster.model_copy(update={"members": [cluster.representative]})
+        for cluster in tuned_tiny.selection().clusters
+    ]
+    full = tuned_tiny.selection().model_copy(update={"method": "all", "clusters": clusters})
+    assert _takers(full, TuneReport.read(tuned)) == {}

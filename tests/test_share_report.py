@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewtune.artifacts import Curve, CurvePoint, TuneReport
 from fewtune.share_report import share_curve, share_rounds
+from fewtune.tuning.journal import Journal
 from fewtune.tuning.log import Trial
 from fewtune.tuning.state import RunState
 from fewtune.tuning.task_state import Earlier
@@ -43,9 +45,23 @@ EVENTS = [
         "task": "tuned",
         "elapsed_s": 3.0,
         "phases": PHASES,
+        # By their traces it comes last.
+        "first": trial("lucky", 0.0).key,
         "medians_s": {trial("lucky", 0.0).key: 3.5, trial("known", 0.0).key: 4.5},
     },
 ]
+
+
+def journalled(events: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """Events as they come back from the disk."""
+    path.unlink(missing_ok=True)
+    journal = Journal(path, {})
+    for event in events:
+        journal.append(event)
+    journal.close()
+    again = Journal(path, {})
+    again.close()
+    return again.events
 
 
 def state() -> RunState:
@@ -55,16 +71,17 @@ def state() -> RunState:
     return made
 
 
-def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it() -> None:
+def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
     lost = {**EVENTS[-1], "medians_s": {trial("lucky", 0.0).key: 4.5, trial("known", 0.0).key: 4.0}}
-    *_, refinement, duels = share_rounds(state(), [*EVENTS[:-1], lost])
+    *_, refinement, duels = share_rounds(state(), journalled([*EVENTS[:-1], lost], path))
     assert (refinement.name, refinement.tasks, refinement.trials) == ("refinement", 1, 1)
     assert (duels.name, duels.tasks, duels.trials) == ("duels", 1, 0)
     assert refinement.spent_s == duels.spent_s == 1.0
     assert (duels.search_s, duels.build_s) == (1.0, 0.0)
     # Of 4 s, twice in the model, the race's lucky winner left 3; of 4.5 in the duel, 4 are left.
     assert (refinement.gained_ms, duels.gained_ms) == pytest.approx((2000.0, 1000.0))
-    assert share_rounds(state(), EVENTS)[-1].gained_ms == 0
+    assert share_rounds(state(), journalled(EVENTS, path))[-1].gained_ms == 0
     # One that could not be held is paid for all the same.
     unheld = {**lost, "medians_s": {}}
     assert share_rounds(state(), [*EVENTS[:-1], unheld])[-1].gained_ms == 0

@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 from fewtune.schedule.program import Point
 from fewtune.schedule.search_space import SearchSpace
@@ -30,7 +31,6 @@ def search(name: str, seed: int, trials: int = TRIALS) -> tuple[Explorer, list[P
         assert proposals
         measured += [proposal.point for proposal in proposals]
         strategy.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
-    strategy.close()
     return strategy, measured
 
 
@@ -92,6 +92,30 @@ def test_seeds_come_first_and_the_rest_of_the_batch_is_searched() -> None:
     assert batch[:3] == given
     assert len(set(batch)) == 8
     assert strategy.next_batch(8)
+
+
+def test_seeds_that_an_interrupted_run_left_come_next() -> None:
+    """A batch has room for some of them only; what it measured is not measured again."""
+    space = recorded.space()
+    random = np.random.default_rng(5)
+    seeds = list(dict.fromkeys(space.random_point(random) for _ in range(6)))
+    strategy = make_strategy(space, Knowledge(), TuneOptions(batch_size=2), 2)
+    strategy.remember(seeds[:2], [1.0, 2.0])
+    strategy.begin_from(seeds)
+    proposed = [p.point for _ in range(3) for p in strategy.next_batch(2)]
+    assert set(seeds[2:]) <= set(proposed)
+    assert not set(seeds[:2]) & set(proposed)
+
+
+def test_a_batch_holds_no_program_twice() -> None:
+    strategy = make_strategy(recorded.space(), Knowledge(), TuneOptions(batch_size=16), 3)
+    for _ in range(3):
+        batch = strategy.next_batch(16)
+        digests = [tvm_ffi.structural_hash(proposal.schedule.mod) for proposal in batch]
+        assert len(set(digests)) == len(digests)
+        assert not any(strategy.is_measured(digest) for digest in digests)
+        strategy.learn(batch, [1.0 + place for place in range(len(batch))])
+        assert all(strategy.is_measured(digest) for digest in digests)
 
 
 def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:

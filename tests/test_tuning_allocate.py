@@ -154,6 +154,16 @@ def test_ties_go_by_name_whatever_the_order(allocation: str) -> None:
     assert in_order([second, first], allocation)[0] is first
 
 
+def test_of_tasks_that_nothing_was_searched_of_the_heaviest_comes_first() -> None:
+    light, heavy = task("a", []), task("z", [], weight=10)
+    light.default_s = heavy.default_s = 1.0
+    assert [each.name for each in in_order([light, heavy], "gradient")] == ["z", "a"]
+    # A representative for its cluster; one of which nothing is known before all.
+    light.stands_for = 20.0
+    assert in_order([light, heavy, task("y", [])], "gradient")[0].name == "y"
+    assert in_order([light, heavy], "gradient")[0].name == "a"
+
+
 def test_equal_gradients_go_to_the_task_with_fewer_batches() -> None:
     # Half of 2 s after two batches, half of 1 s after one; neither gained anything lately.
     assert in_order([task("a", [2.0, 2.0]), task("b", [1.0])], "gradient")[0].name == "b"

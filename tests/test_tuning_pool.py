@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from fewtune.errors import MachineError
 from fewtune.schedule.default import default_schedule
 from fewtune.tuning import memory
 from fewtune.tuning import pool as pool_module
+from fewtune.tuning.calibration import Measured
 from fewtune.tuning.feed import Feed, building
 from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
 from fewtune.tuning.measure import Measurer, Specs, module_specs
@@ -245,6 +247,32 @@ def test_a_worker_killed_while_building_costs_one_candidate(
     assert isinstance(next_one, Built)
     assert handle.lost_since(earlier)
     assert not handle.lost_since(next_one)
+
+
+def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
+    pool: WorkerPool, good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measurer = Measurer(pool)
+    numbers = []
+
+    def measured(built: Built, *more: Any) -> Measured:
+        numbers.append(built.number)
+        if len(numbers) == 1:
+            kill(pool.handles[built.worker])
+        return measurer._measured(built, *more)
+
+    monkeypatch.setattr(measurer.yardsticks, "_measure", measured)
+    modules = [tvm.ir.load_json(good)] * 2
+    keys = [("workload", json.dumps([name])) for name in ("first", "second")]
+    lost, found = measurer.measure(modules, [specs] * 2, [None] * 2, ["task"] * 2, keys)
+    assert lost.cause == "runtime_crash"
+    assert found.run_s
+    kept = pool.kept_build(*keys[1])
+    assert kept is not None
+    assert kept.number == numbers[1] > numbers[0]
+    # Its worker has it still: it measures.
+    handle = pool.handles[kept.worker]
+    assert handle.call("measure", kept.number, specs, Race(None), timeout_s=20).run_s
 
 
 def test_a_hanging_build_is_killed(

@@ -162,6 +162,15 @@ def test_several_tasks_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert spent_s == pytest.approx(sum(sum(event["phases"].values()) for event in counted))
 
 
+def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
+    made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=2, batch_size=16)
+    assert made.run() == "trials"
+    made.journal.close()
+    noted = [e for e in events_of(tmp_path / "journal.jsonl") if e["kind"] == "batch"]
+    assert [len(event["trials"]) for event in noted] == [2, 2, 2]
+    assert {event["task"] for event in noted} == set(made.state.tasks)
+
+
 def test_what_promises_too_little_gets_no_part_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +239,8 @@ def test_a_killed_session_goes_on_where_it_was(tmp_path: Path, moment: str) -> N
     assert state.stopped_by == "trials"
 
 
-def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["loading", "measuring"])
+def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path, moment: str) -> None:
     task, fingerprint = conv("c"), tuned_tiny.fingerprint()
     options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
     header = journal_header(fingerprint, [task], [task.info.name], options, False)
@@ -244,7 +254,11 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path) -> None:
     child.start()
     try:
         deadline = time.monotonic() + 60
-        while not any(event["kind"] == "batch" for event in events_of(path)):
+        while not (
+            len(in_group(child.pid)) > 1
+            if moment == "loading"
+            else any(event["kind"] == "batch" for event in events_of(path))
+        ):
             assert time.monotonic() < deadline
             time.sleep(0.005)
         os.kill(child.pid, signal.SIGKILL)

@@ -119,6 +119,9 @@ def test_a_factor_that_no_state_explains_is_not_used() -> None:
     took_s(yardsticks, FIRST)
     machine.hand_over_s = FAR_S
     assert took_s(yardsticks, SECOND) == 81.0
+    # Nor looked for again by the next candidate.
+    assert took_s(yardsticks, THIRD) == 72.0
+    assert [number for number, _ in machine.measured] == [0, 1, 0, 2]
 
 
 def test_without_cores_to_hand_over_to_nothing_is_scaled() -> None:

@@ -50,6 +50,9 @@ class Conditions(Part):
 
     fingerprint: Fingerprint
     date: str = Field(description="UTC, ISO 8601, to the minute")
+    commit: str | None = Field(
+        default=None, description="of the code that measured; + where it had been changed"
+    )
     trials_per_task: int
     rounds: int
     copies: int = Field(default=1, description="of each variant, which took turns by rounds")

@@ -126,6 +126,7 @@ class BenchmarkReport(Artifact):
     steps: list[TuningStep] = Field(default=[], description="what tuning time went to")
     failures: dict[str, int] = Field(default={}, description="failed candidates by cause")
     remarks: list[str] = Field(default=[], description="tasks that went another way than planned")
+    library_sha256: str | None = Field(default=None, description="of the library measured")
     conditions: Conditions
 
     @property
@@ -250,5 +251,8 @@ class Comparison(Artifact):
     max_relative_error: float
     kernels: list[KernelPair] = Field(
         default=[], description="the kernels of both libraries, most lost first"
+    )
+    library_sha256: dict[str, str] = Field(
+        default={}, description="of the libraries measured, by strategy"
     )
     conditions: Conditions

@@ -28,14 +28,17 @@ _IS_SCHEDULED = "tirx.is_scheduled"
 
 
 def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
-    """Schedule one kernel by rule: parallel outer loop, vectorised inner loop, fused tail.
+    """Schedule one kernel by rule.
+
+    On a CPU: parallel outer loop, vectorised inner loop, fused tail. On a GPU: by the first of
+    dlight's rules that takes it.
 
     Parameters
     ----------
     mod : tvm.IRModule
         One unscheduled TensorIR function named ``main``.
     target : tvm.target.Target
-        A CPU; ``num-cores`` and the vector extension of ``mcpu`` decide the tiles.
+        Of a CPU, ``num-cores`` and the vector extension of ``mcpu`` decide the tiles.
 
     Returns
     -------
@@ -43,6 +46,8 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
         Its trace holds every step, so that it can be stored as a tuning record; None where
         nothing could be done (an odd or a very small kernel), never an error.
     """
+    if "gpu" in list(target.keys):
+        return _by_dlight(mod, target)
     traits = CpuTraits.of(target)
     for attempt in (_by_kind, _inlined, _block_by_block, _outermost):
         try:
@@ -91,9 +96,7 @@ def apply_default_schedules(
     mod : tvm.IRModule
         The model with those kernels replaced and marked ``tirx.is_scheduled``.
     """
-    is_gpu = "gpu" in list(target.keys)
-    schedule_one = _schedule_gpu if is_gpu else _schedule_cpu
-    return _replace(mod, names, lambda function: schedule_one(function, target))
+    return _replace(mod, names, lambda function: _scheduled(function, target))
 
 
 def _replace(
@@ -115,9 +118,7 @@ def _replace(
     return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def _schedule_cpu(
-    function: tvm.tirx.PrimFunc, target: tvm.target.Target
-) -> tvm.tirx.PrimFunc | None:
+def _scheduled(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.tirx.PrimFunc | None:
     sch = default_schedule(tvm.IRModule({"main": function}), target)
     if sch is None:
         return None
@@ -127,22 +128,20 @@ def _schedule_cpu(
     ).with_attr(_IS_SCHEDULED, True)
 
 
-def _schedule_gpu(
-    function: tvm.tirx.PrimFunc, target: tvm.target.Target
-) -> tvm.tirx.PrimFunc | None:
+def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
     from tvm.s_tir import dlight
 
     gpu = dlight.gpu
-    rules = (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback)
-    for rule in rules:
+    for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback):
         try:
             with target:
-                scheduled = dlight.ApplyDefaultSchedule(rule())(tvm.IRModule({"main": function}))
+                made = rule().apply(mod["main"], target, False)
         except Exception as fault:  # noqa: BLE001 (dlight refuses in many ways: next rule)
             _LOG.debug("%s: %s", rule.__name__, fault)
             continue
-        if scheduled["main"].attrs.get(_IS_SCHEDULED):
-            return scheduled["main"]
+        made = made[0] if isinstance(made, list) else made
+        if made is not None:
+            return made
     return None
 
 

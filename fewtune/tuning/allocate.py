@@ -180,7 +180,10 @@ def in_order(
     allocation: Literal["gradient", "round_robin"],
     rates: dict[str, float] | None = None,
 ) -> list[TaskProgress]:
-    """Tasks that are not finished: who gets the next batch, who after that; ties go by name.
+    """Tasks that are not finished: who gets the next batch, who after that.
+
+    Of those that promise as much, as all do that nothing was searched of, the one that takes most
+    of the model's time comes first, then the first by name.
 
     Parameters
     ----------
@@ -194,7 +197,13 @@ def in_order(
     if allocation == "round_robin":
         return sorted(waiting, key=lambda task: (len(task.best_s), task.name))
     gains_s = gradients(waiting, best_rates(tasks) if rates is None else rates)
-    return sorted(waiting, key=lambda task: (-gains_s[task.name], len(task.best_s), task.name))
+
+    def place(task: TaskProgress) -> tuple[float, int, float, str]:
+        known = task.current_s != float("inf")
+        served_s = task.stands_for * task.share_s if known else float("inf")
+        return -gains_s[task.name], len(task.best_s), -served_s, task.name
+
+    return sorted(waiting, key=place)
 
 
 def gradients(tasks: Sequence[TaskProgress], rates: dict[str, float]) -> dict[str, float]:

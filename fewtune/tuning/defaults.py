@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from fewtune.schedule.default import default_schedule
-from fewtune.tuning.log import Trial
+from fewtune.tuning.log import Trial, trace_key
 from fewtune.tuning.measure import Measurer, module_specs
 from fewtune.tuning.task_state import TaskState
 from fewtune.tvm_runtime import tvm
@@ -49,6 +49,8 @@ def measured_defaults(
             [module_specs(state.task.mod) for state, _ in batch],
             [None] * len(batch),
             races=[state.task.info.name for state, _ in batch],
+            # What others are held to where the cores come into another state.
+            keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
         )
         for (state, schedule), outcome in zip(batch, outcomes, strict=True):
             yield state, Trial.of(schedule, outcome)

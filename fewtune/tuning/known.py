@@ -55,7 +55,7 @@ def learnable(
     return Scorer(space, cost_model).features([p.schedule for p in proposals]), times_s
 
 
-def teach(knowledge: Knowledge, taught: list[tuple[SearchSpace, list[Trial]]]) -> None:
+def teach(knowledge: Knowledge, taught: Iterable[tuple[SearchSpace, list[Trial]]]) -> None:
     """Let a run learn from the trials of several tasks.
 
     The predictor learns of tasks that it knows about, the cost model of the rest, in one training.

@@ -121,7 +121,7 @@ class Measurer:
         for place, result in enumerate(built):
             key = races[place]
             bar = _lower(bars.get(key), best_s[place])
-            outcome = self._race(key, result, payload[place], specs[place], bar)
+            outcome, result = self._race(key, result, payload[place], specs[place], bar)
             bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
@@ -246,22 +246,23 @@ class Measurer:
         payload: str,
         specs: Specs,
         bar: float | None,
-    ) -> Outcome:
+    ) -> tuple[Outcome, Built | Failure]:
+        """The outcome, and what was measured: what its worker had lost is another build by then."""
         if isinstance(result, Failure):
-            return Outcome.failed(result)
+            return Outcome.failed(result), result
         if not self._lives(result):
             # The worker died under an earlier candidate and took this one's code along.
             started = time.perf_counter()
             rebuilt = self.pool.build([payload])[0]
             self.phases.build_s += time.perf_counter() - started
             if isinstance(rebuilt, Failure):
-                return Outcome.failed(rebuilt)
+                return Outcome.failed(rebuilt), rebuilt
             result = rebuilt
         with self.phases.timed("run_s"):
             try:
-                return self.yardsticks.outcome(race, result, specs, bar)
+                return self.yardsticks.outcome(race, result, specs, bar), result
             except (WorkerLostError, RequestFailedError) as fault:
-                return Outcome.failed(Failure.of(fault, running=True))
+                return Outcome.failed(Failure.of(fault, running=True)), result
 
     def _lives(self, built: Built) -> bool:
         return not self.pool.handles[built.worker].lost_since(built)

@@ -193,7 +193,8 @@ def _likeliest(
         if _is_served([offer.point for offer in chosen], wanted):
             return chosen
         others = [each for each in ordered if parted_axis_of(each.point.decisions) == wanted]
-        return chosen + list(islice(_made(search, others, reasons, 1), 1))
+        # Why some of them cannot be moved was counted above.
+        return chosen + list(islice(_made(search, others, Counter(), 1), 1))
     # The cost model goes by programs: all have to be made.
     offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])
@@ -254,6 +255,7 @@ def _made(
                     reasons[made.reason] += 1
                 continue
             digest = tvm_ffi.structural_hash(made.schedule.mod)
-            if made.point not in search.times_s and digest not in seen:
+            is_new = made.point not in search.times_s and not search.is_measured(digest)
+            if is_new and digest not in seen:
                 seen.add(digest)
                 yield Offer(Proposal(made.schedule, made.point), candidate.donor, candidate.rank)

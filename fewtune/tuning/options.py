@@ -39,7 +39,7 @@ class TuneOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     trials_per_task: int = Field(
-        default=64, ge=1, le=100_000, description="trials, as an average over the tuned tasks"
+        default=32, ge=1, le=100_000, description="trials, as an average over the tuned tasks"
     )
     budget_s: float | None = Field(
         default=None, gt=0, description="wall-clock seconds after which no batch begins"

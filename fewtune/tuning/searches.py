@@ -59,7 +59,7 @@ class Searches:
             )
             search.recall(*known_points(space, state.earlier))
             search.remember(*known_points(space, state.trials))
-            if not state.known:
-                search.begin_from(known_points(space, self._seeds.get(name, []))[0])
+            # What was measured of them before a resumption is not measured again.
+            search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]

@@ -203,7 +203,7 @@ class Session:
                 with self.measurer.phases.timed("search_s"):
                     search = self.searches.of(state)
                     self.prompt(state, search)
-                    proposed.append(search.next_batch(min(room, self.options.batch_size)))
+                    proposed.append(search.next_batch(min(room, self._most_of(state))))
                     turns.append(Turn.of(state, proposed[-1]))
                     modules.add(turns[-1].modules)
                 room -= len(turns[-1].proposals)
@@ -222,6 +222,13 @@ class Session:
             if why is not None:
                 self._end(state, why)
             self.show(state)
+
+    def _most_of(self, state: TaskState) -> int:
+        """Candidates of a task's next batch: a first one leaves others theirs."""
+        options = self.options
+        if state.trials or state.earlier:
+            return options.batch_size
+        return min(options.batch_size, options.trials_per_task)
 
     def _note_batch(self, turns: list[Turn], measured: list[list[Outcome]]) -> None:
         parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
@@ -258,7 +265,9 @@ class Session:
             parts = parted(self.spent(), [len(duel.trials) for duel in batch])
             for duel, medians_s, spent in zip(batch, found, parts, strict=True):
                 task = duel.state.task.info.name
-                self.note({"kind": "finals", "task": task, **spent, "medians_s": medians_s})
+                first = duel.trials[0].key
+                told = {"task": task, "first": first, "medians_s": medians_s}
+                self.note({"kind": "finals", **told, **spent})
 
     def announce(self, state: TaskState) -> None:
         """Note what is about to run, so that a crash can be laid to it."""

@@ -78,10 +78,12 @@ def _teach(
     bank_directory: str | None,
     tuned: dict[str, Earlier],
     knowledge: Knowledge,
-    space_of: Callable[[str], SearchSpace],
+    space_of: Callable[[str], SearchSpace | None],
 ) -> None:
     """Let cost model and predictor learn from the donors' trials, and from the bank's."""
-    teach(knowledge, [(space_of(name), _spread(each.trials)) for name, each in tuned.items()])
+    spaces = ((space_of(name), _spread(each.trials)) for name, each in tuned.items())
+    # One at a time: what TVM dies of is laid to the donor that was begun last.
+    teach(knowledge, ((space, trials) for space, trials in spaces if space is not None))
     if bank_directory is not None:
         Bank.read(Path(bank_directory)).teach(knowledge.cost_model)
 

@@ -82,7 +82,8 @@ class Sharing(Session):
         By task: what needs no measuring.
     teach : callable
         Lets what rates candidates learn from what was measured before, if anything is to be
-        measured now; given the search space of a task by its name.
+        measured now; given the search space of a task by its name, or None where it is to learn
+        nothing of it.
     tuned : dict of Earlier
         The tasks that were tuned: what they reach is what similar tasks are held to, and they take
         part in the refinement.
@@ -101,7 +102,7 @@ class Sharing(Session):
         takers: dict[str, Taker],
         donations: dict[str, list[Donation]],
         known: dict[str, Known],
-        teach: Callable[[Knowledge, Callable[[str], SearchSpace]], None],
+        teach: Callable[[Knowledge, Callable[[str], SearchSpace | None]], None],
         tuned: dict[str, Earlier],
         sharing: ShareOptions,
         target: tvm.target.Target,
@@ -156,10 +157,7 @@ class Sharing(Session):
         rest = [state.task.info.name for state in self._takers() if state.taken is None]
         if rest:
             with self.measurer.phases.timed("model_update_s"):
-                self._teach(
-                    self.searches.knowledge,
-                    lambda name: self.searches.space_of(self.state.tasks[name]),
-                )
+                self._teach(self.searches.knowledge, self._space_to_learn_of)
         self._open(FIRST, {name: self.takers[name].first for name in rest})
         if self._asked is None:
             self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
@@ -171,6 +169,14 @@ class Sharing(Session):
         self._open(SECOND, self._asked)
         if self.sharing.refine_trials:
             self._in_model.weigh()
+
+    def _space_to_learn_of(self, name: str) -> SearchSpace | None:
+        """A donor's search space; None of one that TVM crashed over."""
+        state = self.state.tasks[name]
+        if state.crashed or state.progress.finished:
+            return None
+        self.announce(state)
+        return self.searches.space_of(state)
 
     def prompt(self, state: TaskState, search: Explorer) -> None:
         """Have the schedule of the likest task that does better by now measured beside the rest."""

@@ -84,6 +84,7 @@ def supervise(
             "journal": str(path),
             "header": header,
             "progress": str(progress_path) if progress_path else None,
+            "parent": os.getpid(),
         }
         file.write_text(json.dumps(described))
         while (code := _run(file)) != 0:
@@ -142,9 +143,14 @@ def _told(file: Path, code: int) -> Exception:
 def _main(file: Path) -> int:
     # The child never outlives the stage that started it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    described = json.loads(file.read_text())
+    if os.getppid() != described["parent"]:
+        # It ended while this process was loading.
+        return 1
+    # What is written for a while goes where the stage removes it, however this process ends.
+    tempfile.tempdir = str(file.parent)
     # Before anything else: what it forks is as clean as this process is now.
     nursery = Nursery()
-    described = json.loads(file.read_text())
     tasks = [
         Task(TaskInfo.model_validate(info), module_of(text)) for info, text in described["tasks"]
     ]

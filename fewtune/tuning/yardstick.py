@@ -110,7 +110,8 @@ class Yardsticks:
             return 1.0
         pace = statistics.median(measured.run_s) / fastest.scaled_s
         if not _LEAST_PACE <= pace <= _MOST_PACE:
-            return 1.0
+            # Remembered like any other: the race's next candidates need not find it out again.
+            pace = 1.0
         self._elsewhere.setdefault(race, []).append((hand_over_s, pace))
         return pace
 

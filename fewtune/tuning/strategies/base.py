@@ -82,6 +82,8 @@ class Explorer:
         self.times_s: dict[Point, float] = {}
         self._rejected: set[Point] = set()
         self._measured: set[int] = set()
+        # Programs that were made for the batch under way.
+        self._made: set[int] = set()
         self._first: list[Point] = []
 
     @cached_property
@@ -113,6 +115,7 @@ class Explorer:
 
     def next_batch(self, count: int) -> list[Proposal]:
         """The next batch, at most ``count``; empty when the space is used up."""
+        self._made.clear()
         given, self._first = self._first[:count], self._first[count:]
         proposals: list[Proposal] = []
         taken: set[Point] = set()
@@ -151,8 +154,9 @@ class Explorer:
         if self.uses_model and proposals:
             self.judge.learn(proposals, known_s)
 
-    def close(self) -> None:
-        """Free what the strategy holds."""
+    def is_measured(self, digest: int) -> bool:
+        """Whether a program of this structural hash was measured, from whatever point."""
+        return digest in self._measured
 
     def fastest(self, count: int) -> list[Point]:
         """The fastest points measured, fastest first."""
@@ -175,7 +179,6 @@ class Explorer:
         """Make ``count`` distinct schedules that were not measured yet, from drawn points."""
         found: dict[Point, Proposal] = {}
         taken = set() if taken is None else taken
-        digests: set[int] = set()
         left = _MOST_DRAWS * count
         while left > 0 and len(found) < count:
             # As many as are missing at a time: they are made side by side.
@@ -196,10 +199,11 @@ class Explorer:
                     continue
                 # Two points may be one program: it is built and measured once.
                 digest = tvm_ffi.structural_hash(made.schedule.mod)
-                if made.point in self.times_s or digest in self._measured or digest in digests:
+                is_known = digest in self._measured or digest in self._made
+                if made.point in self.times_s or is_known:
                     self._rejected.add(made.point)
                     continue
-                digests.add(digest)
+                self._made.add(digest)
                 found[made.point] = Proposal(made.schedule, made.point)
         taken.update(found)
         return list(found.values())

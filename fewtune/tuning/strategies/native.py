@@ -55,10 +55,6 @@ class NativeSearch(Explorer):
         super().remember(points, times_s)
         self._earlier = list(zip(points, times_s, strict=True))
 
-    def close(self) -> None:
-        if self._context is not None:
-            self._context.post_tuning()
-
     _earlier: list[tuple[Point, float]] = []
 
     def _started(self) -> ms.TuneContext:

@@ -1,0 +1,70 @@
+"""Folders that are replaced whole, or stay as they were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fewtune import files
+from fewtune.files import file_sha256, whole_directory
+
+
+def text_in(directory: Path) -> str:
+    return (directory / "text").read_text()
+
+
+def write(directory: Path, text: str) -> None:
+    with whole_directory(directory) as beside:
+        (beside / "text").write_text(text)
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        write(tmp_path / "out", text)
+        assert text_in(tmp_path / "out") == text
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_block_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    write(tmp_path / "out", "first")
+    with pytest.raises(ZeroDivisionError), whole_directory(tmp_path / "out") as beside:
+        (beside / "text").write_text("second")
+        raise ZeroDivisionError
+    assert text_in(tmp_path / "out") == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_new_one_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", "first")
+    real, moved = os.replace, []
+
+    def fail_once(source: Path, place: Path) -> None:
+        moved.append(place)
+        # The first moves the old one away, the second is the new one's.
+        if len(moved) == 2:
+            raise OSError("no more room")
+        real(source, place)
+
+    monkeypatch.setattr(files.os, "replace", fail_once)
+    with pytest.raises(OSError, match="no more room"):
+        write(tmp_path / "out", "second")
+    assert text_in(tmp_path / "out") == "first"
+
+
+def test_an_old_one_that_cannot_be_removed_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", "first")
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+    write(tmp_path / "out", "second")
+    assert text_in(tmp_path / "out") == "second"
+
+
+def test_a_files_digest_is_of_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_bytes(b"abc")
+    assert file_sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
