@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 # What using the software changes, and what it writes, is none of its code.
-_USED = (":!params.yaml", ":!dvc.lock")
+_FOLDERS = ("bank", "logs", "models", "predictors", "results")
+_USED = tuple(f":!{name}" for name in ("params.yaml", "dvc.lock", *_FOLDERS))
 
 
 def commit(root: Path = Path()) -> str | None:
