@@ -138,9 +138,10 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
         spent[_DUELS].add(Phases(**event["phases"]))
         touched[_DUELS].add(event["task"])
-        # Where it failed it had no time to be slower by.
-        if event["first"] in medians_s:
-            gained_s[_DUELS] += calls * (medians_s[event["first"]] - min(medians_s.values()))
+        # Where it failed it had no time to be slower by; journals of before do not name it.
+        first_s = medians_s.get(event.get("first"))
+        if first_s is not None:
+            gained_s[_DUELS] += calls * (first_s - min(medians_s.values()))
     for event in events:
         if event["kind"] == "phases":
             # Default schedules belong to what they were measured for.

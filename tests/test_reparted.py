@@ -81,15 +81,23 @@ def test_tasks_are_asked_whose_fastest_parts_what_neighbours_do_not() -> None:
 
 
 def test_the_fastest_are_offered_cut_anew() -> None:
-    search, points = guided(), some_points(4, seed=5)
+    search, points = guided(), some_points(4, seed=22)
     search.recall(points, [4.0, 1.0, 2.0, 3.0])
-    axis = 1 if parted_axis_of(points[1].decisions) != 1 else 2
-    found = reparted_offers(search, axis).likeliest
+    assert parted_axis_of(points[1].decisions) == 0
+    found = reparted_offers(search, 1).likeliest
     assert 1 <= len(found) <= 2
     for offer in found:
-        assert parted_axis_of(offer.point.decisions) == axis
+        assert parted_axis_of(offer.point.decisions) == 1
         assert offer.point not in points
         assert offer.donor is None
+
+
+def test_what_is_the_same_program_cut_anew_is_not_offered() -> None:
+    """Both outermost levels are one parallel loop: of one axis alone, either may have it all."""
+    search, points = guided(), some_points(4, seed=5)
+    search.recall(points, [4.0, 1.0, 2.0, 3.0])
+    assert parted_axis_of(points[1].decisions) is None
+    assert reparted_offers(search, 1).likeliest == []
 
 
 @pytest.mark.usefixtures("contested")
