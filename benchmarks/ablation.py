@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -29,14 +28,16 @@ try:
     from benchmarks import selections
     from benchmarks.ablation_table import write_results
     from benchmarks.ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
+    from benchmarks.alone import told
 except ImportError:
     import selections
     from ablation_table import write_results
     from ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
+    from alone import told
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics, TuneReport
 from fewtune.benchmark import conditions_of
 from fewtune.device_lock import device_lock, device_name
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from fewtune.machine import target_from_json
 from fewtune.select.select import SelectOptions, select_tasks
 from fewtune.task.extract import read_tasks
@@ -162,11 +163,8 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8, help="libraries measured in one group")
     parser.add_argument("--output", type=Path, default=Path("results/ablation"))
     arguments = parser.parse_args()
-    try:
+    with told("ablation"):
         run(arguments)
-    except FewtuneError as error:
-        print(f"ablation: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
     print((arguments.output / f"{arguments.model}.md").read_text())
 
 

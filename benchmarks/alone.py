@@ -22,11 +22,28 @@ def alone(name: str) -> Iterator[None]:
     Raises
     ------
     SystemExit
-        With the error's exit code, where it is one that the user can mend.
+        As `told`.
+    """
+    with told(name), device_lock("cpu", f"benchmark {name}"):
+        yield
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """End a benchmark in one line on an error that its user can mend.
+
+    Parameters
+    ----------
+    name : str
+        Of the benchmark.
+
+    Raises
+    ------
+    SystemExit
+        With that error's exit code.
     """
     try:
-        with device_lock("cpu", f"benchmark {name}"):
-            yield
+        yield
     except FewtuneError as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

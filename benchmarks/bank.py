@@ -17,11 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+try:
+    from benchmarks.alone import told
+except ImportError:
+    from alone import told
 from fewtune import interleave
 from fewtune.artifacts import (
     BenchmarkReport,
@@ -36,7 +39,7 @@ from fewtune.bank.report import BankOptions
 from fewtune.benchmark import conditions_of
 from fewtune.compile import CompileOptions, compile_model
 from fewtune.device_lock import device_lock, device_name
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from fewtune.files import canonical_json, write_text
 from fewtune.machine import target_from_json
 from fewtune.model.relax_import import read_lowered
@@ -251,13 +254,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
     parser.add_argument("--output", type=Path, default=Path("results/bank"))
     arguments = parser.parse_args()
-    try:
+    with told("bank"):
         logs = {model: donors(Places(), model, arguments.of) for model in arguments.models}
         for model in arguments.models:
             run(model, logs[model], arguments.rounds, arguments.output)
-    except FewtuneError as error:
-        print(f"bank: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
     text = markdown(arguments.output)
     write_text(arguments.output / "README.md", text)
     print(text)

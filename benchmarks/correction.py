@@ -9,17 +9,18 @@ The table says how much slower than the best of all its trials the best of those
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import NamedTuple
 
 import numpy as np
 
 try:
+    from benchmarks.alone import told
     from benchmarks.pretrain import Learnable, learnable_of
 except ImportError:
+    from alone import told
     from pretrain import Learnable, learnable_of
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from fewtune.machine import target_from_json
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import Predictor, pretrained_for
@@ -47,11 +48,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=30, help="replays, other tasks tuned in each")
     parser.add_argument("--predictor", default=AUTO, help="path without ending")
     arguments = parser.parse_args()
-    try:
+    with told("correction"):
         print(table(arguments.models, arguments.seeds, arguments.predictor).markdown())
-    except FewtuneError as error:
-        print(f"correction: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
 
 
 def table(models: list[str], seeds: int, predictor: str) -> Table:

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+try:
+    from benchmarks.alone import told
+except ImportError:
+    from alone import told
 from fewtune.artifacts import Fingerprint, TuneReport
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from fewtune.machine import target_from_json
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
@@ -105,7 +108,7 @@ def main() -> None:
         "--output", type=Path, required=True, help="path without ending, such as predictors/mine"
     )
     arguments = parser.parse_args()
-    try:
+    with told("pretrain"):
         run(
             arguments.models,
             arguments.hold_out,
@@ -113,9 +116,6 @@ def main() -> None:
             given=arguments.samples,
             kept=arguments.keep,
         )
-    except FewtuneError as error:
-        print(f"pretrain: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
 
 
 def run(

@@ -16,21 +16,22 @@ import argparse
 import json
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 try:
+    from benchmarks.alone import told
     from benchmarks.stock_process import StockProcess, job_tasks
 except ImportError:
+    from alone import told
     from stock_process import StockProcess, job_tasks
 from fewtune import interleave
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
 from fewtune.compile import LIBRARY, CompileOptions, apply_log, verify
 from fewtune.device_lock import device_lock, device_name
-from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
+from fewtune.errors import InputError, MachineError, VerificationError
 from fewtune.executable import build_executable
 from fewtune.files import canonical_json, write_text
 from fewtune.machine import require_compiler, target_from_json
@@ -278,11 +279,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/stock"))
     parser.add_argument("--measure-only", action="store_true", help="take stock's last run")
     arguments = parser.parse_args()
-    try:
+    with told("stock_model"):
         result = run(arguments)
-    except FewtuneError as error:
-        print(f"stock_model: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
     path = arguments.output / f"{arguments.model}.json"
     write_text(path, canonical_json(result))
     print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from fewtune.artifacts import (
 )
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
+from fewtune.files import file_sha256
 from fewtune.machine import target_from_json
 from fewtune.predictor import chosen_digest
 from fewtune.schedule.program import sampling
@@ -87,12 +87,11 @@ def share_schedules(
     if bank_directory is not None:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
-    tuned_tasks = [by_name[name] for name in selection.representatives]
     takers = _takers(selection, tuned)
     events: list[dict[str, Any]] = []
     earlier: dict[str, Earlier] = {}
     if takers:
-        records = {task.info.name: _parted(database, task) for task in tuned_tasks}
+        records = {name: _parted(database, by_name[name]) for name in selection.representatives}
         earlier = _earlier(tuned, records)
         job = {
             "takers": takers,
@@ -116,7 +115,7 @@ def share_schedules(
             "workloads": {name: by_name[name].info.workload for name in takers},
             # As a journal that is read again has them: lists.
             "takers": {name: list(taker) for name, taker in takers.items()},
-            "log": hashlib.sha256((tune_directory / RECORDS).read_bytes()).hexdigest()[:16],
+            "log": file_sha256(tune_directory / RECORDS)[:16],
             "bank": bank.digest if bank is not None else None,
             "predictor": chosen_digest(options.predictor),
             "cold_weights": tuned.cold_weights,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
@@ -51,11 +52,7 @@ def read_results(
     for model in names:
         if models is not None and model not in models:
             continue
-        comparison = None
-        try:
-            comparison = read_comparison(root, model)
-        except InputError as error:
-            complain(_left_out(f"the comparison of {model}", error, f"{model} --all"))
+        results: dict[str, Result] = {}
         for strategy in strategies:
             try:
                 result = read_result(root, model, strategy)
@@ -64,10 +61,16 @@ def read_results(
                 complain(_left_out(f"{model} {strategy}", error, what))
                 continue
             if result is not None:
-                selective = strategy == COMPARED[0]
-                found.append(
-                    Result(result.benchmark, result.metrics, comparison if selective else None)
-                )
+                results[strategy] = result
+        try:
+            comparison = _comparison_of(root, model, results)
+        except InputError as error:
+            complain(_left_out(f"the comparison of {model}", error, f"{model} --all"))
+            comparison = None
+        if COMPARED[0] in results:
+            selective = results[COMPARED[0]]
+            results[COMPARED[0]] = replace(selective, comparison=comparison)
+        found += results.values()
     return found
 
 
@@ -97,10 +100,17 @@ def read_comparison(root: Path, model: str) -> Comparison | None:
     InputError
         As `read_result`.
     """
-    places = Places(root)
-    directory = places.compared(model)
+    results = {strategy: read_result(root, model, strategy) for strategy in COMPARED}
+    return _comparison_of(root, model, results)
+
+
+def _comparison_of(
+    root: Path, model: str, results: Mapping[str, Result | None]
+) -> Comparison | None:
+    """The comparison that was made of these results, by strategy; None if there is none."""
+    directory = Places(root).compared(model)
     if not (directory / Comparison.file_name).is_file():
         return None
     comparison = Comparison.read(directory)
-    selective, full = (read_result(root, model, strategy) for strategy in COMPARED)
+    selective, full = (results.get(strategy) for strategy in COMPARED)
     return comparison if belongs(comparison, selective, full) else None

@@ -199,8 +199,7 @@ def in_order(
     gains_s = gradients(waiting, best_rates(tasks) if rates is None else rates)
 
     def place(task: TaskProgress) -> tuple[float, int, float, str]:
-        known = task.current_s != float("inf")
-        served_s = task.stands_for * task.share_s if known else float("inf")
+        served_s = task.stands_for * task.share_s
         return -gains_s[task.name], len(task.best_s), -served_s, task.name
 
     return sorted(waiting, key=place)

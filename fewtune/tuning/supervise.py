@@ -84,7 +84,6 @@ def supervise(
             "journal": str(path),
             "header": header,
             "progress": str(progress_path) if progress_path else None,
-            "parent": os.getpid(),
         }
         file.write_text(json.dumps(described))
         while (code := _run(file)) != 0:
@@ -120,7 +119,7 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
 
 
 def _run(file: Path) -> int:
-    command = [sys.executable, "-m", "fewtune.tuning.supervise", str(file)]
+    command = [sys.executable, "-m", "fewtune.tuning.supervise", str(file), str(os.getpid())]
     # NumPy's matrices are small here, and workers compile on all cores: in a profile of sharing
     # SqueezeNet, solving for at most 180 unknowns took 76 ms a time, 0.4 ms alone.
     child = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
@@ -140,17 +139,16 @@ def _told(file: Path, code: int) -> Exception:
     return getattr(errors, kind)(message)
 
 
-def _main(file: Path) -> int:
-    # The child never outlives the stage that started it.
+def _main(file: Path, parent: int) -> int:
+    # The child never outlives the stage that started it, which may have ended while this loaded.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    described = json.loads(file.read_text())
-    if os.getppid() != described["parent"]:
-        # It ended while this process was loading.
+    if os.getppid() != parent:
         return 1
     # What is written for a while goes where the stage removes it, however this process ends.
     tempfile.tempdir = str(file.parent)
     # Before anything else: what it forks is as clean as this process is now.
     nursery = Nursery()
+    described = json.loads(file.read_text())
     tasks = [
         Task(TaskInfo.model_validate(info), module_of(text)) for info, text in described["tasks"]
     ]
@@ -172,4 +170,4 @@ def _main(file: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(_main(Path(sys.argv[1]), int(sys.argv[2])))
