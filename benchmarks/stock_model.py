@@ -212,16 +212,16 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     places, model = Places(), arguments.model
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
-    imported = places.imported(model)
-    lowered = plain_lowered(imported, target)
-    tasks = extract_tasks(lowered, target)
-    # Read before hours of tuning, so that what is missing is said now.
+    # Read before anything else is done, so that what is missing is said now.
     selective = Metrics.read(places.benchmarked(model, "selective"))
     libraries = {
         name: places.compiled(model, name)
         / CompileReport.read(places.compiled(model, name)).library
         for name in ("selective", "full")
     }
+    imported = places.imported(model)
+    lowered = plain_lowered(imported, target)
+    tasks = extract_tasks(lowered, target)
     work = places.scratch / "stock" / model
     options = BenchmarkOptions(rounds=arguments.rounds)
     with device_lock(device_name(fingerprint), f"stock {model}"):
