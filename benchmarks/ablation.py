@@ -28,23 +28,23 @@ try:
     from benchmarks import selections
     from benchmarks.ablation_table import write_results
     from benchmarks.ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
-    from benchmarks.alone import told
+    from benchmarks.common import told
 except ImportError:
     import selections
     from ablation_table import write_results
     from ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
     from alone import told
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics, TuneReport
-from fewtune.benchmark import conditions_of
-from fewtune.device_lock import device_lock, device_name
+from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
 from fewtune.errors import InputError
-from fewtune.machine import target_from_json
-from fewtune.select.select import SelectOptions, select_tasks
+from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.runtime.target import target_from_json
+from fewtune.selection.select import SelectOptions, select_tasks
 from fewtune.task.extract import read_tasks
-from fewtune.variants import BenchmarkOptions, Variants
 from stages.commit import commit
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 RUN = "selective run"
 

@@ -16,18 +16,18 @@ except ImportError:
     import selections
     from ablation_table import row_of
 from fewtune.artifacts import Curve, Fingerprint, Metrics, Selection, TuneReport
-from fewtune.compile import CompileOptions, compile_model
+from fewtune.compile.compile import CompileOptions, compile_model
 from fewtune.errors import InputError
-from fewtune.machine import target_from_json
-from fewtune.model.relax_import import read_lowered
-from fewtune.share import share_schedules
+from fewtune.model.import_model import read_lowered
+from fewtune.options import ShareOptions
+from fewtune.runtime.target import target_from_json
+from fewtune.search.warm_start import measured_trials
+from fewtune.sharing.share import share_schedules
+from fewtune.storage.database import read_database, write_database
+from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
-from fewtune.tuning.archive import log_info, require_own
-from fewtune.tuning.known import measured_trials
-from fewtune.tuning.log import read_database, write_database
-from fewtune.tuning.options import ShareOptions
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 STRATEGY = "ablation"
 

@@ -22,39 +22,33 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from benchmarks.alone import told
+    from benchmarks.common import told
 except ImportError:
     from alone import told
-from fewtune import interleave
-from fewtune.artifacts import (
-    BenchmarkReport,
-    CompileReport,
-    Conditions,
-    Fingerprint,
-    Metrics,
-)
+from fewtune.artifacts import BenchmarkReport, CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
-from fewtune.benchmark import conditions_of
-from fewtune.compile import CompileOptions, compile_model
-from fewtune.device_lock import device_lock, device_name
+from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.compile.compile import CompileOptions, compile_model
 from fewtune.errors import InputError
-from fewtune.files import canonical_json, write_text
-from fewtune.machine import target_from_json
-from fewtune.model.relax_import import read_lowered
-from fewtune.report import conditions_text
-from fewtune.select.select import select_tasks
-from fewtune.share import share_schedules
-from fewtune.table import Table, number, percent
+from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.measure import interleave
+from fewtune.model.import_model import read_lowered
+from fewtune.options import ShareOptions
+from fewtune.report.tables import conditions_text
+from fewtune.runtime.target import target_from_json
+from fewtune.selection.select import select_tasks
+from fewtune.sharing.share import share_schedules
+from fewtune.storage.log_archive import merge
 from fewtune.task.extract import Task, read_tasks
-from fewtune.tuning.archive import merge
-from fewtune.tuning.options import ShareOptions
-from fewtune.tuning.run import tune
-from fewtune.variants import BenchmarkOptions, Variants
+from fewtune.tuning.tune import tune
+from fewtune.util.files import canonical_json, write_text
+from fewtune.util.table import Table, number, percent
 from stages.commit import commit
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0, "finals": 0}
 VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}

@@ -14,19 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 try:
-    from benchmarks.alone import told
+    from benchmarks.common import told
     from benchmarks.pretrain import Learnable, learnable_of
 except ImportError:
     from alone import told
     from pretrain import Learnable, learnable_of
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
-from fewtune.machine import target_from_json
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import Predictor, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.table import Table, number
-from stages.places import Places
+from fewtune.runtime.target import target_from_json
+from fewtune.util.table import Table, number
+from stages.paths import Places
 
 _TUNED, _TUNED_TRIALS = 2, 40
 _ROUNDS = (3, 4, 4)

@@ -13,21 +13,23 @@ from contextlib import closing
 from pathlib import Path
 
 try:
-    from benchmarks.alone import alone
+    from benchmarks.common import alone
 except ImportError:
     from alone import alone
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Skeleton
-from fewtune.files import canonical_json, write_text
-from fewtune.machine import target_from_json
-from fewtune.table import Table, number
+from fewtune.finals.finals import Final, Finals
+from fewtune.measure.measurer import Measurer
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import ms
+from fewtune.schedule.space.parallel_axis import usual_axes
+from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import Task, read_tasks
-from fewtune.tuning.contenders import contested, usual_axes
-from fewtune.tuning.finals import Final, Finals
-from fewtune.tuning.log import Trial, best_trials, read_database
-from fewtune.tuning.measure import Measurer
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tvm_runtime import ms
-from stages.places import Places
+from fewtune.trial.trial import Trial
+from fewtune.tuning.finalists import contested
+from fewtune.util.files import canonical_json, write_text
+from fewtune.util.table import Table, number
+from fewtune.workers.pool import WorkerPool
+from stages.paths import Places
 
 # So many times those that meet are looked at: one of them may part the usual axis.
 _LOOKED_AT = 4

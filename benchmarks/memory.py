@@ -18,15 +18,15 @@ import numpy as np
 import psutil
 
 try:
-    from benchmarks.alone import alone
-    from benchmarks.engine import model_tasks
+    from benchmarks.common import alone
+    from benchmarks.tuning_loop import model_tasks
 except ImportError:
     from alone import alone
     from engine import model_tasks
-from fewtune.files import write_text
-from fewtune.machine import FingerprintOptions, detect_fingerprint
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.run import run_session
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.options import TuneOptions
+from fewtune.tuning.tune import run_session
+from fewtune.util.files import write_text
 
 _MIB = 2**20
 

@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 try:
-    from benchmarks.alone import told
+    from benchmarks.common import told
 except ImportError:
     from alone import told
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
-from fewtune.machine import target_from_json
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.table import Table, number
+from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import target_from_json
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search.warm_start import measured_trials, task_samples
+from fewtune.storage.database import read_database
+from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
-from fewtune.tuning.archive import require_own
-from fewtune.tuning.known import measured_trials, task_samples
-from fewtune.tuning.log import read_database
-from stages.places import Places
+from fewtune.util.table import Table, number
+from stages.paths import Places
 
 _TOP = (1, 2, 4, 8)
 _DRAWN = 50

@@ -17,22 +17,23 @@ from pathlib import Path
 import numpy as np
 
 try:
-    from benchmarks.alone import alone
-    from benchmarks.engine import model_tasks
+    from benchmarks.common import alone
+    from benchmarks.tuning_loop import model_tasks
 except ImportError:
     from alone import alone
     from engine import model_tasks
-from fewtune.files import write_text
-from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.table import Table
-from fewtune.tuning.handle import Built, RequestFailedError, WorkerLostError
-from fewtune.tuning.measure import Measurer, Specs, module_specs
-from fewtune.tuning.outcome import Outcome
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.timer import Race
-from fewtune.tvm_runtime import tvm
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.measure.measurer import Measurer, Specs, module_specs
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.timing.timer import Race
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
+from fewtune.util.files import write_text
+from fewtune.util.table import Table
+from fewtune.workers.pool import WorkerPool
 
 _FULL = Race(None, short_s=0.002, short_repeats=1, full_s=0.1, full_repeats=3)
 _FINALISTS = 4

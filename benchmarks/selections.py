@@ -1,6 +1,6 @@
 """Ways to choose representatives, to compare the default one with.
 
-Each gives clusters as `fewtune.select.cluster` does: a representative and the members that take
+Each gives clusters as `fewtune.selection.cluster` does: a representative and the members that take
 schedules from it, itself among them, as places in one list of tasks.
 """
 
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fewtune.artifacts import Selection, TaskInfo
-from fewtune.select.cluster import (
+from fewtune.runtime.tvm import ms
+from fewtune.selection.cluster import (
     agglomerative_groups,
     clique_groups,
     representative,
     split_unrelated,
 )
-from fewtune.select.select import second_donors
-from fewtune.select.worth import kept_clusters
+from fewtune.selection.select import second_donors
+from fewtune.selection.worth_tuning import kept_clusters
 from fewtune.task.extract import Task
-from fewtune.tvm_runtime import ms
 
 Clusters = list[tuple[int, list[int]]]
 

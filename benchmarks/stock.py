@@ -2,7 +2,7 @@
 
 Each line of standard input names a job file; a line "done" answers when its result is written.
 
-TVM is imported as any user of it would, not through `fewtune.tvm_runtime`. The clock starts after
+TVM is imported as any user of it would, not through `fewtune.runtime.tvm`. The clock starts after
 the imports, also of the tensor intrinsics, which ``TuneContext`` imports (15 s). A job names its
 tasks (name, module, weight), the target, trials a task, the seed and the result file. With a
 ``work_dir`` it is a model: log and database stay there, and only counts are the result; without,

@@ -21,27 +21,29 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from benchmarks.alone import told
+    from benchmarks.common import told
     from benchmarks.stock_process import StockProcess, job_tasks
 except ImportError:
     from alone import told
     from stock_process import StockProcess, job_tasks
-from fewtune import interleave
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
-from fewtune.benchmark import BenchmarkOptions, Variants, conditions_of
-from fewtune.compile import LIBRARY, CompileOptions, apply_log, verify
-from fewtune.device_lock import device_lock, device_name
+from fewtune.benchmark.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.compile.compile import LIBRARY, CompileOptions, apply_log, verify
 from fewtune.errors import InputError, MachineError, VerificationError
-from fewtune.executable import build_executable
-from fewtune.files import canonical_json, write_text
-from fewtune.machine import require_compiler, target_from_json
-from fewtune.model import layout_free, prepare
-from fewtune.model.relax_import import REFERENCE, lower
+from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.machine.fingerprint import require_compiler
+from fewtune.measure import interleave
+from fewtune.model.import_model import REFERENCE, lower
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.runtime.executable import build_executable
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.storage.database import read_database
+from fewtune.task import weight_layout
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.log import read_database
-from fewtune.tvm_runtime import tvm
+from fewtune.util.files import canonical_json, write_text
 from stages.commit import commit
-from stages.places import Places
+from stages.paths import Places
 
 _TUNED = "result.json"
 _LOG = "stock.log"
@@ -145,7 +147,7 @@ def build_stock(
         Kernels that the database has no schedule for. They are built as they are.
     """
     scheduled, _, rest = apply_log(lowered, tasks, read_database(database))
-    build_executable(layout_free.fold(scheduled), target).export_library(str(to))
+    build_executable(weight_layout.fold(scheduled), target).export_library(str(to))
     return rest
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from fewtune.runtime.tvm import tvm
 from fewtune.task.extract import Task
-from fewtune.tvm_runtime import tvm
 
 _TELL_EVERY_S = 60.0
 

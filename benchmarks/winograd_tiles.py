@@ -5,7 +5,7 @@
 Each shape is the side of a square plane, its channels, and its filters. The plain sum and the
 products of tiles of 2 and 4 are tuned as tasks of one run, with weights in memory before every
 call, as a model that outgrows the cache finds them; the transforms themselves are not measured.
-This is what the estimate in `fewtune.model.winograd_choice` is held against.
+This is what the estimate in `fewtune.model.passes.choose_winograd` is held against.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import tempfile
 from pathlib import Path
 
 try:
-    from benchmarks.alone import alone
+    from benchmarks.common import alone
 except ImportError:
     from alone import alone
 from fewtune.artifacts import TaskInfo
 from fewtune.errors import InputError
-from fewtune.machine import FingerprintOptions, detect_fingerprint
-from fewtune.model.layout_free import FREE
-from fewtune.model.winograd import TYPE, Convolution, multiplied
-from fewtune.model.winograd_choice import best_tile
-from fewtune.table import Table
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.model.passes.choose_winograd import best_tile
+from fewtune.model.passes.winograd import TYPE, Convolution, multiplied
+from fewtune.options import TuneOptions
+from fewtune.runtime.tvm import te, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.task.extract import Task, task_module, workload_hash
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.run import run_session
-from fewtune.tvm_runtime import te, tvm
+from fewtune.task.weight_layout import FREE
+from fewtune.tuning.tune import run_session
+from fewtune.util.table import Table
 
 _TILES = (0, 2, 4)
 _WEIGHTS = 1

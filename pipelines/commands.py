@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewtune import kernel_report
-from fewtune import report as tables
 from fewtune.errors import InputError, MachineError
+from fewtune.report import kernel_tables, tables
 from pipelines.arguments import check_port, parse_dimensions, parse_shapes
 from pipelines.project import find_root
 from pipelines.show import close_output, show_results, shown
-from stages.places import Places
+from stages.paths import Places
 
 if TYPE_CHECKING:
     from pipelines.outcome import Outcome
@@ -35,8 +34,8 @@ def add(options: argparse.Namespace) -> int:
 
 def zoo(options: argparse.Namespace) -> int:
     """Show the zoo, or make models of it."""
-    from fewtune.model.seeded import ZOO_PREFIX
     from fewtune.zoo.registry import verify, zoo_names
+    from fewtune.zoo.seeded import ZOO_PREFIX
     from pipelines.zoo import write_models, zoo_table
 
     names = zoo_names() if options.all else list(dict.fromkeys(options.models))
@@ -65,7 +64,7 @@ def _register(
     """Register models, each under the name given for it or its own, and list them."""
     from fewtune.model.source import add_model
     from pipelines.parameters import change_parameters
-    from pipelines.turn import turn
+    from pipelines.run_lock import turn
     from stages.params import load_all
 
     root = find_root()
@@ -87,10 +86,10 @@ def _register(
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from fewtune.machine import resolve_target
+    from fewtune.runtime.target import resolve_target
     from pipelines.parameters import change_parameters, parse_setting
     from pipelines.results import listed, read_results
-    from pipelines.turn import turn
+    from pipelines.run_lock import turn
     from stages.params import COMPARED, load_all
 
     root = find_root()
@@ -130,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
-    from stages.messages import nearest
+    from stages.validation import nearest
 
     for strategy in given:
         if strategy not in known:
@@ -142,11 +141,11 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
 
 def _models(options: argparse.Namespace, places: Places) -> list[str]:
     """Names of the given models; those given as files are registered first."""
-    from fewtune.model.light import light_names
-    from fewtune.model.seeded import LIGHT_PREFIX, SEEDED_PREFIXES
     from fewtune.model.source import add_model
+    from fewtune.zoo.onnx_light import light_names
     from fewtune.zoo.registry import zoo_names
-    from stages.messages import nearest
+    from fewtune.zoo.seeded import LIGHT_PREFIX, SEEDED_PREFIXES
+    from stages.validation import nearest
 
     registered = places.registered()
     sources = [
@@ -206,18 +205,18 @@ def report(options: argparse.Namespace) -> int:
         print(tables.results_markdown(found), end="")
         if options.kernels:
             for result in found:
-                print(f"\n{kernel_report.benchmark_markdown(result.benchmark)}", end="")
+                print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
         return 0
     show_results(found, root)
     if options.kernels:
         for result in found:
             print(f"\n{result.model}, {result.strategy}:")
-            kernel_report.kernel_table(result.benchmark).print()
+            kernel_tables.kernel_table(result.benchmark).print()
     return 0
 
 
 def _write_rfc_table(found: Sequence[tables.Result], directory: Path) -> int:
-    from fewtune.rfc_table import JSON, MARKDOWN, write_rfc_table
+    from fewtune.report.rfc_table import JSON, MARKDOWN, write_rfc_table
 
     if directory.exists() and not directory.is_dir():
         raise InputError(f"--rfc-table {directory} is no folder: give one that both files go to")
@@ -246,8 +245,8 @@ def log(options: argparse.Namespace) -> int:
         raise InputError(f"--best {options.best}: give a number from 1 on")
     if output.exists():
         raise InputError(f"{output} is there already: give another --output, or remove it")
-    from fewtune.files import whole_directory
-    from fewtune.tuning.archive import merge
+    from fewtune.storage.log_archive import merge
+    from fewtune.util.files import whole_directory
 
     with whole_directory(output) as directory:
         kept = merge([Path(path) for path in options.logs], directory, options.best)

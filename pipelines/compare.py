@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtune.errors import InputError
-from fewtune.report import target_name
-from fewtune.table import MISSING, Table, number, percent
+from fewtune.report.tables import target_name
+from fewtune.util.table import MISSING, Table, number, percent
 from pipelines.tracking import KEY, Store
-from stages.messages import nearest
 from stages.params import COMPARED
+from stages.validation import nearest
 
 # isort: split
 from mlflow.entities import Run

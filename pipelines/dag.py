@@ -18,8 +18,8 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 
 from fewtune.errors import InputError, MachineError
-from stages.messages import nearest
-from stages.places import Places
+from stages.paths import Places
+from stages.validation import nearest
 
 MODEL, STRATEGY = "model", "strategy"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
 from pipelines.project import find_root
-from stages.places import Places
+from stages.paths import Places
 
 LOCALHOST = "127.0.0.1"
 

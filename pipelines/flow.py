@@ -22,14 +22,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FewtuneError, InputError, MachineError
-from pipelines.child import Ending, run_stage
 from pipelines.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
 from pipelines.outcome import Outcome
 from pipelines.project import find_root
 from pipelines.publish import StageProgress, publish_result, publish_results
 from pipelines.results import read_result, read_results
-from pipelines.turn import turn
-from stages.places import Places
+from pipelines.run_lock import turn
+from pipelines.stage_process import Ending, run_stage
+from stages.paths import Places
 
 # Another DVC process may hold what a stage writes for as long as it tunes: wait six hours.
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
-from fewtune.files import write_bytes
+from fewtune.util.files import write_bytes
 from stages.params import LISTS, load_all, read_yaml
 
 MODELS = LISTS[0]

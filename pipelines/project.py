@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fewtune.errors import InputError
-from stages.places import Places
+from stages.paths import Places
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -22,7 +22,7 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from fewtune import kernel_report, report
+from fewtune.report import kernel_tables, tables
 
 # What Prefect's client raises where its server is away, slow, or of another mind.
 _AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
@@ -43,28 +43,28 @@ def _if_prefect_answers() -> Iterator[None]:
         get_run_logger().warning("not shown on Prefect's page: %s", line)
 
 
-def publish_result(result: report.Result) -> None:
+def publish_result(result: tables.Result) -> None:
     """Show one result's latencies and kernels as markdown."""
     name = f"{result.model}-{result.strategy}"
     with _if_prefect_answers():
         create_markdown_artifact(
-            kernel_report.benchmark_markdown(result.benchmark),
+            kernel_tables.benchmark_markdown(result.benchmark),
             key=artifact_key(f"result-{name}"),
             description=f"Latencies and kernels of {name}",
         )
 
 
-def publish_results(results: Sequence[report.Result]) -> None:
+def publish_results(results: Sequence[tables.Result]) -> None:
     """Show the results table, as a table and as markdown with the comparison of strategies."""
     if not results:
         return
-    conditions = " ".join(report.results_conditions(results))
+    conditions = " ".join(tables.results_conditions(results))
     with _if_prefect_answers():
         create_table_artifact(
-            report.results_table(results).records(), key="results-table", description=conditions
+            tables.results_table(results).records(), key="results-table", description=conditions
         )
         create_markdown_artifact(
-            report.results_markdown(results), key="results", description="All results on disk"
+            tables.results_markdown(results), key="results", description="All results on disk"
         )
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fewtune import report
 from fewtune.artifacts import Comparison, Curve, ImportReport
 from fewtune.errors import InputError
+from fewtune.report import tables
 from pipelines.dag import Result
-from pipelines.lock import DvcLock, flatten
+from pipelines.dvc_lock import DvcLock, flatten
 from pipelines.results import read_comparison, read_result, read_results
 from pipelines.tracking import TABLE_KEY, Store
 from stages.params import COMPARED
-from stages.places import Places
+from stages.paths import Places
 
 # isort: split
 from mlflow.entities import Metric, Param, RunTag
@@ -142,16 +142,16 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
 
 def record_table(root: Path, store: Store, complain: Callable[[str], None]) -> str:
     """Record the results table over all models that were compared, if it changed."""
-    comparisons = report.distinct_comparisons(read_results(root, complain))
+    comparisons = tables.distinct_comparisons(read_results(root, complain))
     if not comparisons:
         return "no results table: no model was compared"
-    text = report.comparisons_markdown(comparisons)
+    text = tables.comparisons_markdown(comparisons)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     recorded = store.recorded(key, TABLE_KEY)
     if recorded is not None:
         return f"results table unchanged: run {recorded.info.run_id}"
     with store.recording(key, "results-table", TABLE_KEY) as run_id:
-        table = report.comparison_table(comparisons)
+        table = tables.comparison_table(comparisons)
         store.client.log_table(run_id, table.columns(), "results.json")
         store.client.log_text(run_id, text, "results.md")
         for name, value in _means(comparisons).items():
@@ -169,14 +169,14 @@ def _means(comparisons: Sequence[Comparison]) -> dict[str, float]:
     }
 
 
-def _tags(root: Path, result: Result, found: report.Result, lock: DvcLock) -> dict[str, str]:
+def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:
     conditions = found.benchmark.conditions
     measured = Places(root).benchmarked(result.model, result.strategy)
     commit = conditions.commit or "none"
     return {
         "model": result.model,
         "strategy": result.strategy,
-        "target": report.target_name(conditions.fingerprint.target),
+        "target": tables.target_name(conditions.fingerprint.target),
         "fingerprint": conditions.fingerprint.identity(),
         "measured": conditions.date,
         # Of the code that measured; that of this moment may be another one.
@@ -187,7 +187,7 @@ def _tags(root: Path, result: Result, found: report.Result, lock: DvcLock) -> di
 
 
 def _parameters(
-    root: Path, result: Result, found: report.Result, lock: DvcLock, stages: Sequence[str]
+    root: Path, result: Result, found: tables.Result, lock: DvcLock, stages: Sequence[str]
 ) -> dict[str, str]:
     """All that was set for the result, the model it was made of, the machine it ran on."""
     flat = lock.parameters(stages, result.strategy)

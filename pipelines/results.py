@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Metrics
 from fewtune.errors import InputError
-from fewtune.report import Result, belongs
+from fewtune.report.tables import Result, belongs
 from stages.params import COMPARED, LISTS, read_yaml
-from stages.places import Places
+from stages.paths import Places
 
 
 def listed(root: Path) -> tuple[list[str], list[str]]:

@@ -17,7 +17,7 @@ from typing import Any
 from fewtune.errors import InputError, MachineError
 from pipelines import environment
 from stages.params import read_yaml
-from stages.places import Places
+from stages.paths import Places
 
 STARTUP_S = 180
 

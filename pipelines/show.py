@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fewtune import report as tables
-from fewtune.machine_report import CORE_STATES_TITLE, core_state_table
-from stages.places import Places
+from fewtune.report import tables
+from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
+from stages.paths import Places
 
 
 def show_results(found: Sequence[tables.Result], root: Path) -> None:

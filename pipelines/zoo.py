@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fewtune.errors import MachineError
-from fewtune.model.external_data import save
-from fewtune.model.seeded import SeededOrigin, seeded_model
-from fewtune.table import Table, number
+from fewtune.onnx_graph.external_data import save
+from fewtune.util.table import Table, number
 from fewtune.zoo.registry import ZOO, verify
+from fewtune.zoo.seeded import SeededOrigin, seeded_model
 
 _HEADINGS = (
     "name",

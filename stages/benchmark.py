@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareReport, TuneReport
-from fewtune.benchmark import benchmark_model
-from fewtune.files import whole_directory
-from fewtune.table import number
+from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.task.extract import read_tasks
+from fewtune.util.files import whole_directory
+from fewtune.util.table import number
 from stages.command import main, measuring, say
 from stages.commit import commit
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

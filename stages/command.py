@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from fewtune.artifacts import Fingerprint
-from fewtune.device_lock import device_lock, device_name
 from fewtune.errors import FewtuneError
-from stages.watch import end_with_starter
+from fewtune.machine.device_lock import device_lock, device_name
+from stages.parent_watch import end_with_starter
 
 INTERRUPTED = 130
 TERMINATED = 143

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Metrics
-from fewtune.compare import compare_strategies
-from fewtune.files import canonical_json, whole_directory, write_text
+from fewtune.benchmark.compare import compare_strategies
+from fewtune.util.files import canonical_json, whole_directory, write_text
 from stages.command import main, measuring, say
 from stages.commit import commit
 from stages.params import COMPARED, load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint
-from fewtune.compile import compile_model
-from fewtune.files import whole_directory
-from fewtune.model.relax_import import read_lowered
+from fewtune.compile.compile import compile_model
+from fewtune.model.import_model import read_lowered
 from fewtune.task.extract import read_tasks
+from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint, ImportReport, TaskTable
-from fewtune.files import whole_directory, write_text
-from fewtune.machine import target_from_json
-from fewtune.model.relax_import import first_line, read_lowered
-from fewtune.model.skeleton import make_skeleton
+from fewtune.model.call_graph import make_skeleton
+from fewtune.model.import_model import first_line, read_lowered
+from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
+from fewtune.util.files import whole_directory, write_text
 from stages.command import main, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str) -> None:

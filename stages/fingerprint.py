@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fewtune.files import whole_directory
-from fewtune.machine import detect_fingerprint
+from fewtune.machine.fingerprint import detect_fingerprint
+from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_all
-from stages.places import Places
+from stages.paths import Places
 
 
 def run() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint
-from fewtune.files import whole_directory
-from fewtune.machine import target_from_json
-from fewtune.model.relax_import import import_model
+from fewtune.model.import_model import import_model
+from fewtune.runtime.target import target_from_json
+from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str) -> None:

@@ -18,21 +18,21 @@ from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
 from fewtune.model.source import check_name
-from stages.messages import complaint, nearest
-from stages.places import Places
+from stages.paths import Places
+from stages.validation import complaint, nearest
 
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {
-    "fingerprint": "fewtune.machine:FingerprintOptions",
-    "import_model": "fewtune.model.relax_import:ImportOptions",
+    "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
+    "import_model": "fewtune.model.import_model:ImportOptions",
     "extract_tasks": "fewtune.task.extract:ExtractOptions",
     "build_bank": "fewtune.bank.report:BankOptions",
-    "select_tasks": "fewtune.select.select:SelectOptions",
-    "tune": "fewtune.tuning.options:TuneOptions",
-    "share_schedules": "fewtune.tuning.options:ShareOptions",
-    "compile": "fewtune.compile:CompileOptions",
-    "benchmark": "fewtune.variants:BenchmarkOptions",
-    "compare": "fewtune.compare:CompareOptions",
+    "select_tasks": "fewtune.selection.select:SelectOptions",
+    "tune": "fewtune.options:TuneOptions",
+    "share_schedules": "fewtune.options:ShareOptions",
+    "compile": "fewtune.compile.compile:CompileOptions",
+    "benchmark": "fewtune.benchmark.variants:BenchmarkOptions",
+    "compare": "fewtune.benchmark.compare:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}

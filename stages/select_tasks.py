@@ -6,14 +6,14 @@ import time
 
 from fewtune.artifacts import SelectionTiming, TaskTable
 from fewtune.bank.bank import Bank
-from fewtune.files import whole_directory
-from fewtune.machine import target_from_json
-from fewtune.select.heat_map import write_similarity
-from fewtune.select.select import select_tasks
+from fewtune.runtime.target import target_from_json
+from fewtune.selection.heat_map import write_similarity
+from fewtune.selection.select import select_tasks
 from fewtune.task.extract import read_tasks
+from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -6,12 +6,12 @@ import shutil
 from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection
-from fewtune.files import whole_directory
-from fewtune.share import share_schedules
+from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
+from fewtune.util.files import whole_directory
 from stages.command import main, measuring, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

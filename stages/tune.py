@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
-from fewtune.files import whole_directory
 from fewtune.task.extract import read_tasks
-from fewtune.tuning.run import tune
+from fewtune.tuning.tune import tune
+from fewtune.util.files import whole_directory
 from stages.command import main, measuring, say
 from stages.params import load_section
-from stages.places import Places
+from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.bank.report import BankEntry, BankReport, BankSampling, BankTrace
-from fewtune.select.space import CategoricalSampling, DesignSpace, SpaceTrace, TileSampling
+from fewtune.similarity.space_signature import (
+    CategoricalSampling,
+    DesignSpace,
+    SpaceTrace,
+    TileSampling,
+)
 
 # Traces of differing numbers of instructions may share a form; nothing is similar in them then.
 FORM = ("tiled",)

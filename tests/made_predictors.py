@@ -6,8 +6,8 @@ import numpy as np
 
 from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import Point
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.prior import Prior
 from tests import recorded
 
 LANES = 8

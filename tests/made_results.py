@@ -17,7 +17,7 @@ from fewtune.artifacts import (
     Metrics,
     Spread,
 )
-from fewtune.stock import StockResult
+from fewtune.report.stock import StockResult
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
 

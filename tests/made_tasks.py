@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from fewtune.artifacts import TaskInfo
+from fewtune.runtime.tvm import tvm
 from fewtune.task.extract import Task
-from fewtune.tuning.log import Trial
-from fewtune.tvm_runtime import tvm
+from fewtune.trial.trial import Trial
 
 
 def made_task(name: str, weight: int = 1) -> Task:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tvm import te, topi
 
-from fewtune.machine import target_from_json
-from fewtune.schedule.program import CATEGORICAL, TILE, Choice, Point
-from fewtune.schedule.search_space import SearchSpace
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.design_space import CATEGORICAL, TILE, Choice, Point
+from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import task_module
-from fewtune.tvm_runtime import tvm
 
 FILE = Path(__file__).parent / "data" / "matmul_2x8x4.json"
 # Fixed: the design spaces must be the recorded ones on whatever machine the tests run.
@@ -69,8 +69,8 @@ def times_s() -> dict[Point, float]:
 
 
 def _record() -> None:
-    from fewtune.tuning.measure import Measurer, module_specs
-    from fewtune.tuning.pool import WorkerPool
+    from fewtune.measure.measurer import Measurer, module_specs
+    from fewtune.workers.pool import WorkerPool
 
     every, figures = points(), []
     specs = module_specs(module())

@@ -15,8 +15,8 @@ from benchmarks.ablation_table import write_results
 from benchmarks.selections import Candidates
 from fewtune.artifacts import Selection, TaskInfo, TuneReport
 from fewtune.errors import InputError
+from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import task_module
-from fewtune.tuning.log import best_trials, read_database
 from tests import made_results, tuned_tiny
 
 

@@ -7,10 +7,11 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from fewtune.model.gathers import slices_for_gathers
-from fewtune.model.relax_import import lower
-from fewtune.schedule.blocks import CpuTraits, blocks_of
-from fewtune.tvm_runtime import tvm
+from fewtune.model.import_model import lower
+from fewtune.onnx_graph.gathers import slices_for_gathers
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import blocks_of
 from tests import tuned_tiny
 from tests.test_reshapes import kinds, lowered, simplified
 from tests.test_winograd import error_of, scheduled

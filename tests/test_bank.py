@@ -15,15 +15,15 @@ from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions, BankReport
 from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
-from fewtune.schedule.program import sampling
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.schedule.transfer import Donation, move
-from fewtune.select.select import SelectOptions, select_tasks
-from fewtune.select.similarity import similarity_rate
-from fewtune.select.space import design_space
-from fewtune.tuning.archive import merge
-from fewtune.tuning.cost_model import BoostedTrees, CostModelOptions, TreeScores
-from fewtune.tuning.log import best_trials, read_database
+from fewtune.schedule.space.design_space import sampling
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import Donation, move
+from fewtune.search.cost_model import BoostedTrees, CostModelOptions, TreeScores
+from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.similarity.similarity import similarity_rate
+from fewtune.similarity.space_signature import design_space
+from fewtune.storage.database import best_trials, read_database
+from fewtune.storage.log_archive import merge
 from pipelines.cli import main
 from stages import build_bank as stage
 from stages import command

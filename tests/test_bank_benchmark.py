@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import bank
 from fewtune.errors import InputError
-from fewtune.files import canonical_json
-from stages.places import Places
+from fewtune.util.files import canonical_json
+from stages.paths import Places
 from tests import made_results as made
 
 

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from fewtune import variants as variants_module
-from fewtune.affinity import cores_off_the_pool
 from fewtune.artifacts import (
     BenchmarkReport,
     Comparison,
@@ -23,9 +21,11 @@ from fewtune.artifacts import (
     TunedTask,
     TuneReport,
 )
-from fewtune.benchmark import benchmark_model
-from fewtune.compare import CompareOptions, compare_strategies
-from fewtune.variants import BenchmarkOptions, Variants
+from fewtune.benchmark import variants as variants_module
+from fewtune.benchmark.benchmark import benchmark_model
+from fewtune.benchmark.compare import CompareOptions, compare_strategies
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.machine.affinity import cores_off_the_pool
 from tests import tuned_tiny
 
 OPTIONS = BenchmarkOptions(rounds=3)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.tuning import buffers as module
-from fewtune.tuning.buffers import Buffers, filler
-from fewtune.tvm_runtime import tvm
+from fewtune.runtime.tvm import tvm
+from fewtune.timing import buffers as module
+from fewtune.timing.buffers import Buffers, filler
 
 SMALL = [([2, 3], "float32"), ([3, 4], "float32")]
 LARGE = [([2, 3], "float32"), ([5, 4], "float32")]

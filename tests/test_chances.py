@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 
-from fewtune.schedule.chances import Chances
-from fewtune.schedule.paces import even_cuts, outer_cuts, shared_cuts
+from fewtune.schedule.space.decision_rates import even_cuts, outer_cuts, shared_cuts
+from fewtune.schedule.space.weighted_draw import Chances
 
 
 class Given:

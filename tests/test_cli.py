@@ -17,7 +17,7 @@ from fewtune.errors import InputError, JournalError
 from pipelines.cli import main
 from pipelines.parameters import change_parameters, parse_setting
 from pipelines.serve import read_deployments
-from stages.places import Places
+from stages.paths import Places
 from tests import made_results as made
 
 PROJECT = Path(__file__).parent.parent

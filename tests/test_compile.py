@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport
-from fewtune.compile import LIBRARY, CompileOptions, apply_log
+from fewtune.compile.compile import LIBRARY, CompileOptions, apply_log
 from fewtune.errors import VerificationError
-from fewtune.executable import CompiledModel
-from fewtune.files import whole_directory
 from fewtune.model import reference
+from fewtune.runtime.executable import CompiledModel
+from fewtune.storage.database import read_database
 from fewtune.task.extract import kernels
-from fewtune.tuning.log import read_database
+from fewtune.util.files import whole_directory
 from tests import tuned_tiny
 
 

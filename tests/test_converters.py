@@ -7,10 +7,10 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from fewtune.executable import CompiledModel, build_executable
-from fewtune.model.calls import call_counts
-from fewtune.model.converters import layout_friendly
-from fewtune.model.relax_import import lower
+from fewtune.model.import_model import lower
+from fewtune.model.passes.converters import layout_friendly
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.task.calls import call_counts
 from tests import tuned_tiny
 from tests.tiny_models import make_model, random_weight
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import correction
 from benchmarks.pretrain import Learnable
 from fewtune.errors import InputError
-from fewtune.predictor.names import NAMES
+from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from tests.made_predictors import features, learnt, some_points
 

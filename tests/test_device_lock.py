@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.alone import alone
-from fewtune import device_lock
+from benchmarks.common import alone
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
+from fewtune.machine import device_lock
 
 DEVICE = "test"
 HOLD = """
 import sys, time
-from fewtune.device_lock import device_lock
+from fewtune.machine.device_lock import device_lock
 with device_lock("test", sys.argv[1], poll_s=0.02):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

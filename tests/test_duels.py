@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.duels import Duel, measure_duels
-from fewtune.tuning.handle import Built, Failure
-from fewtune.tuning.kept import MOST_KEPT, Kept
-from fewtune.tuning.log import Trial
-from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tuning.neighbours import parted
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.state import RunState
-from fewtune.tuning.strategies import Proposal
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.schedule.space.parallel_axis import parted
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Proposal
+from fewtune.trial.trial import Trial
+from fewtune.trial.worker_reply import Built, Failure
+from fewtune.tuning.batch import TaskBatch, measure_together
+from fewtune.tuning.remeasure import Duel, measure_duels
+from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
-from fewtune.tuning.together import Turn, measure_together
+from fewtune.workers.build_cache import MOST_KEPT, Kept
+from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 
 
@@ -37,7 +37,7 @@ def raced(measurer: Measurer, count: int) -> tuple[TaskState, list[Trial]]:
     space, random = SearchSpace(task.mod, tuned_tiny.target()), np.random.default_rng(0)
     made = [space.make(space.random_point(random), seed) for seed in range(1, count + 1)]
     proposals = [Proposal(each.schedule, each.point) for each in made if each.schedule is not None]
-    turn = Turn.of(state, proposals)
+    turn = TaskBatch.of(state, proposals)
     with measurer.building() as modules:
         modules.add(turn.modules)
         (outcomes,) = measure_together(measurer, [turn], modules)

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
 from fewtune.model.source import add_model
-from stages.places import Places
+from stages.paths import Places
 from tests import tiny_models
 
 PROJECT = Path(__file__).parent.parent

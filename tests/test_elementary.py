@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.tvm_runtime import build, te, tvm
+from fewtune.runtime.tvm import build, te, tvm
 from tests import tuned_tiny
 
 LANES = 16

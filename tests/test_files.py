@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fewtune import files
-from fewtune.files import file_sha256, whole_directory
+from fewtune.util import files
+from fewtune.util.files import file_sha256, whole_directory
 
 
 def text_in(directory: Path) -> str:

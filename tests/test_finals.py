@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
-from fewtune.model.skeleton import make_skeleton
+from fewtune.finals import finals, model_timing
+from fewtune.finals.finals import Final
+from fewtune.model.call_graph import make_skeleton
+from fewtune.options import ShareOptions
+from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import write_modules
-from fewtune.tuning import contenders, finals, in_model, linking, model_run
-from fewtune.tuning.contenders import contenders_of
-from fewtune.tuning.finals import Final
-from fewtune.tuning.log import best_trials, read_database, trace_key
-from fewtune.tuning.options import ShareOptions
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.state import RunState
+from fewtune.trial.trial import trace_key
+from fewtune.tuning import finalists
+from fewtune.tuning.finalists import contenders_of
+from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
+from fewtune.workers import kernel_library, model_runner
+from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 from tests.made_tasks import made_task, trial
 
@@ -37,9 +40,9 @@ def state_of(*times_s: float) -> TaskState:
 
 def test_all_contenders_take_turns_in_an_order_by_lot() -> None:
     counts = {"one": 1, "three": 3, "four": 4}
-    runs = list(model_run.picks(counts, 24, seed=1))
-    assert runs == list(model_run.picks(counts, 24, seed=1))
-    assert runs != list(model_run.picks(counts, 24, seed=2))
+    runs = list(model_runner.picks(counts, 24, seed=1))
+    assert runs == list(model_runner.picks(counts, 24, seed=1))
+    assert runs != list(model_runner.picks(counts, 24, seed=2))
     for name, count in counts.items():
         found = Counter(run[name] for run in runs)
         assert found == dict.fromkeys(range(count), 24 // count)
@@ -123,10 +126,10 @@ def share(directory: Path, journals: Path, model: Path) -> ShareReport:
 @pytest.fixture
 def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials are near enough to each other, and all tasks heavy enough."""
-    monkeypatch.setattr(contenders, "_NEAR", float("inf"))
-    monkeypatch.setattr(contenders, "_LEAST_CONTESTED", 0.0)
-    monkeypatch.setattr(contenders, "_HEAVY", 0.0)
-    monkeypatch.setattr(contenders, "_LIGHT", 0.0)
+    monkeypatch.setattr(finalists, "_NEAR", float("inf"))
+    monkeypatch.setattr(finalists, "_LEAST_CONTESTED", 0.0)
+    monkeypatch.setattr(finalists, "_HEAVY", 0.0)
+    monkeypatch.setattr(finalists, "_LIGHT", 0.0)
 
 
 @pytest.mark.usefixtures("contested")
@@ -196,7 +199,7 @@ def test_what_workers_have_is_not_compiled_again(
 
     monkeypatch.setattr(finals, "_ready", begun)
     monkeypatch.setattr(finals, "_together", noted)
-    monkeypatch.setattr(in_model, "outgrow", lambda *_: True)
+    monkeypatch.setattr(model_timing, "outgrow", lambda *_: True)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     # What sharing measured is there, but for what went with a worker; kernels that are not
@@ -215,7 +218,7 @@ def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
 ) -> None:
     def answered(_: Any, requests: Any) -> list[Any]:
         return [
-            {name: linking.Contender(rest[0], name, [(1,)]) for name in rest[-1]}
+            {name: kernel_library.Contender(rest[0], name, [(1,)]) for name in rest[-1]}
             if verb == "link"
             else {}
             for verb, *rest in requests
@@ -223,11 +226,11 @@ def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
 
     monkeypatch.setattr(finals, "_together", answered)
     pool: Any = SimpleNamespace(handles=[None], kept_build=lambda *_: None)
-    unsearched: dict[str, linking.Contender] = {}
+    unsearched: dict[str, kernel_library.Contender] = {}
     first, then = tmp_path / "first", tmp_path / "then"
-    candidates = {name: [linking.Candidate("", None)] for name in ("conv", "pool")}
+    candidates = {name: [kernel_library.Candidate("", None)] for name in ("conv", "pool")}
     before = finals._ready(pool, candidates, first, unsearched)
-    candidates["conv"] = [linking.Candidate("", "searched")]
+    candidates["conv"] = [kernel_library.Candidate("", "searched")]
     now = finals._ready(pool, candidates, then, unsearched)
     assert now["pool"] == before["pool"]
     assert now["conv"][0].library == str(then / "0.so")
@@ -238,7 +241,7 @@ def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
 def test_the_model_says_what_tasks_take_before_they_are_refined(
     outgrown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_model, "outgrow", lambda *_: outgrown)
+    monkeypatch.setattr(model_timing, "outgrow", lambda *_: outgrown)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     (path,) = (tmp_path / "journals").glob("*.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import tomllib
 from pathlib import Path
 
@@ -130,9 +131,69 @@ def test_each_stage_is_about_a_screen_and_loads_its_own_section() -> None:
         assert calls <= {name}
 
 
-def test_only_places_spells_paths() -> None:
+def test_only_paths_spells_paths() -> None:
     for path in sources("stages"):
-        if path.name == "places.py":
+        if path.name == "paths.py":
             continue
         for text in string_constants(path):
             assert not text.startswith(("out/", "models/", ".fewtune")), f"{path}: {text!r}"
+
+
+# The library's rooms, lowest first: a file imports from its own room and from those before it.
+ROOMS = [
+    "errors util artifacts runtime task machine onnx_graph zoo",
+    "schedule similarity predictor options model trial timing storage workers measure",
+    "search bank selection tuning finals report sharing compile benchmark",
+]
+ORDER = {room: place for place, room in enumerate(" ".join(ROOMS).split())}
+
+
+def library() -> dict[str, Path]:
+    """Every module of the library but its root, by its dotted name."""
+    named = {".".join(p.relative_to(PROJECT).with_suffix("").parts): p for p in sources("fewtune")}
+    named = {name.removesuffix(".__init__"): path for name, path in named.items()}
+    del named["fewtune"]
+    return named
+
+
+def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The library's modules that a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fewtune"):
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                found.add(whole if whole in modules else str(node.module))
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names if name.name in modules}
+    return found & modules.keys()
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_rooms_import_only_rooms_below_them() -> None:
+    modules = library()
+    assert {room_of(module) for module in modules} == set(ORDER)
+    up = {
+        f"{module} imports {other}"
+        for module, path in modules.items()
+        for other in imported_modules(path, modules)
+        if ORDER[room_of(other)] > ORDER[room_of(module)]
+    }
+    assert not up
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    modules = library()
+    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_folders_are_small() -> None:
+    loose = [path.name for path in (PROJECT / "fewtune").glob("*.py")]
+    assert len(loose) <= 5, loose
+    for folder in {path.parent for path in sources("fewtune")}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= 16, f"{folder} has {len(files)} files"

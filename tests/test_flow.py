@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from fewtune.errors import InputError, MachineError
-from fewtune.report import Result as ResultOnDisk
-from pipelines import child, environment  # noqa: F401  (before Prefect)
+from fewtune.report.tables import Result as ResultOnDisk
+from pipelines import environment, stage_process  # noqa: F401  (before Prefect)
 from pipelines.dag import Result
 
 # isort: split
@@ -266,21 +266,21 @@ def test_an_unknown_model_is_refused_in_one_line(harness: None, root: Path) -> N
 def test_only_a_stage_that_never_began_is_tried_again() -> None:
     busy = Failed(data=flow.DvcBusyError("busy"))
     assert flow._was_busy(None, None, busy)
-    fault = flow.StageFailedError(child.Ending(1, "measured nothing"))
+    fault = flow.StageFailedError(stage_process.Ending(1, "measured nothing"))
     assert not flow._was_busy(None, None, Failed(data=fault))
     assert flow._was_away(None, None, Failed(data=MachineError("no answer")))
     assert not flow._was_away(None, None, Failed(data=InputError("no result")))
 
 
 def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
-    lines = child._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
     lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
     lines.end()
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
 
 
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
-    lines = child._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
     lines.feed(1, b"working\n")
     lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
     lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
@@ -299,7 +299,7 @@ def test_a_terminal_gets_lines_as_the_stage_writes_them(
         "printf '\\r2 of 2\\n' && echo done > shown\n    outs: [shown]\n"
     )
     said: list[str] = []
-    ending = child.run_stage(root, "show", root / "log", said.append, live=True)
+    ending = stage_process.run_stage(root, "show", root / "log", said.append, live=True)
     assert ending.exit_code == 0, said
     shown = capfdbinary.readouterr().out
     assert b"\r1 of 2\r2 of 2" in shown
@@ -318,7 +318,7 @@ def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        child.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
+        stage_process.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
     assert ended(int((root / "pid").read_text()))
 
 

@@ -10,18 +10,19 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from fewtune.artifacts import CompileReport, ShareReport, TuneReport
-from fewtune.compile import LIBRARY, CompileOptions, compile_model, verify
-from fewtune.executable import CompiledModel, build_executable
-from fewtune.kernels import kernel_rows
-from fewtune.model import prepare, reference
-from fewtune.model.calls import call_counts
-from fewtune.model.concatenations import concatenations
-from fewtune.model.in_place import write_in_place
-from fewtune.model.relax_import import lower, read_lowered
-from fewtune.schedule.default import apply_default_schedules
+from fewtune.benchmark.kernels import kernel_rows
+from fewtune.compile.compile import LIBRARY, CompileOptions, compile_model, verify
+from fewtune.compile.concatenations import concatenations
+from fewtune.compile.in_place import write_in_place
+from fewtune.model import reference
+from fewtune.model.import_model import lower, read_lowered
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.storage.database import write_database
+from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
-from fewtune.tuning.log import write_database
-from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 from tests.test_relax_import import imported
 from tests.tiny_models import make_model, random_weight

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fewtune import interleave as module
-from fewtune.interleave import interleave, latency_stats, ratio_stats
+from fewtune.measure import interleave as module
+from fewtune.measure.interleave import interleave, latency_stats, ratio_stats
 
 
 class FakeClock:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fewtune.artifacts import ImportReport
-from fewtune.executable import CompiledModel
-from fewtune.kernel_turns import KernelSamples, kernel_pairs, kernels_in_turns
-from fewtune.machine import target_from_json
+from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs, kernels_in_turns
 from fewtune.model import reference
+from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.target import target_from_json
 from tests import tuned_tiny
 
 

@@ -9,15 +9,16 @@ import pytest
 from onnx import helper
 
 from fewtune.artifacts import ImportReport
-from fewtune.executable import CompiledModel, build_executable
-from fewtune.model import layout_free, reference
-from fewtune.model.calls import call_counts
-from fewtune.model.relax_import import lower
-from fewtune.schedule.default import apply_default_schedules, default_schedule
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tvm_runtime import tvm
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.model import reference
+from fewtune.model.import_model import lower
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task import weight_layout
+from fewtune.task.calls import call_counts
 from tests import tuned_tiny
 from tests.tiny_models import make_model, random_weight, tiny_convolutional_model
 
@@ -33,7 +34,7 @@ def drawn() -> list[tvm.s_tir.Schedule]:
 
 def test_weights_are_marked_and_biases_are_not() -> None:
     for task in tuned_tiny.convolutions().values():
-        free = [int(place) for place in task.mod["main"].attrs[layout_free.FREE]]
+        free = [int(place) for place in task.mod["main"].attrs[weight_layout.FREE]]
         (place,) = free
         assert len([extent for extent in task.info.shapes[place] if extent > 1]) >= 2
         assert task.info.shapes[place][2:] == [
@@ -47,7 +48,7 @@ def test_a_gpu_keeps_its_layouts() -> None:
     lowered = lower(tiny_convolutional_model(), target, "NHWC")
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert functions
-    assert not any(layout_free.FREE in (function.attrs or {}) for function in functions)
+    assert not any(weight_layout.FREE in (function.attrs or {}) for function in functions)
 
 
 @pytest.mark.parametrize(("other", "free"), [("weight", True), ("given", False)])
@@ -65,7 +66,7 @@ def test_an_argument_is_free_only_where_every_call_gives_a_constant(other: str, 
     lowered = lower(model, tuned_tiny.target(), "NHWC")
     products = [f for v, f in lowered.functions_items() if v.name_hint.startswith("matmul")]
     (product,) = products
-    assert (layout_free.FREE in (product.attrs or {})) == free
+    assert (weight_layout.FREE in (product.attrs or {})) == free
 
 
 def outputs_error(folded: tvm.IRModule) -> float:
@@ -95,11 +96,11 @@ def test_folded_weights_compute_what_onnxruntime_does() -> None:
     function = drawn()[0].mod["main"].with_attr("global_symbol", kernel.name_hint)
     scheduled = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
     scheduled.update_func(kernel, function.with_attr("tirx.is_scheduled", True))
-    folded = layout_free.fold(scheduled)
+    folded = weight_layout.fold(scheduled)
     assert "layout_rewrite_preproc" in scheduled.script()
     assert "layout_rewrite_preproc" not in folded.script()
     # What is split off keeps the mark, by which its weights may be prefetched.
-    marked = {v.name_hint for v, f in folded.functions_items() if layout_free.FREE in f.attrs}
+    marked = {v.name_hint for v, f in folded.functions_items() if weight_layout.FREE in f.attrs}
     assert f"{kernel.name_hint}_prepacked" in marked
     # The permuting was done while compiling: main calls as many kernels as before.
     assert call_counts(folded).total() == call_counts(lowered).total()
@@ -121,7 +122,7 @@ def test_a_default_schedule_lays_weights_out_too() -> None:
 
 def test_a_default_schedule_leaves_what_is_no_weight_as_it_is() -> None:
     task, target = tuned_tiny.convolutions()["b"], tuned_tiny.target()
-    function = task.mod["main"].without_attr(layout_free.FREE)
+    function = task.mod["main"].without_attr(weight_layout.FREE)
     schedule = default_schedule(tvm.IRModule({"main": function}), target)
     assert schedule is not None
     assert "layout_rewrite_preproc" not in schedule.mod.script()
@@ -132,6 +133,6 @@ def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does() -> 
     names = [variable.name_hint for variable, _ in lowered.functions_items()]
     scheduled = apply_default_schedules(lowered, names, target)
     assert "layout_rewrite_preproc" in scheduled.script()
-    folded = layout_free.fold(scheduled)
+    folded = weight_layout.fold(scheduled)
     assert "layout_rewrite_preproc" not in folded.script()
     assert outputs_error(folded) < 1e-5

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T  # noqa: N812 (as TVMScript is written)
 
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.long_rows import vectorize_long_rows
-from fewtune.tuning.log import Trial, replay, trace_key
-from fewtune.tvm_runtime import build, tvm
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import build, tvm
+from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
+from fewtune.storage.database import replay
+from fewtune.trial.trial import Trial, trace_key
 
 TRAITS = CpuTraits(vector_bytes=32, registers=14, operands=1, threads=2, in_flight=8)
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fewtune.artifacts import CoreState
-from fewtune.machine_report import core_state_table, core_states, core_states_text
-from fewtune.report import comparisons_markdown
+from fewtune.report.machine_state import core_state_table, core_states, core_states_text
+from fewtune.report.tables import comparisons_markdown
 from tests import made_results as made
 
 NEAR_S, FAR_S = 9e-6, 31e-6

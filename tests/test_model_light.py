@@ -4,8 +4,8 @@ import pytest
 from onnx import numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.model.light import light_model, light_names
-from fewtune.model.weights import can_show_fault, constant_weights
+from fewtune.onnx_graph.weight_check import can_show_fault, constant_weights
+from fewtune.zoo.onnx_light import light_model, light_names
 from tests.seeded_outputs import assert_outputs_tell_inputs_apart
 
 # The others are larger than a test should be; they differ in size, not in kind.

@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.model.graph import opset_of, static_shape
-from fewtune.model.light import light_model
-from fewtune.model.prepare import (
+from fewtune.model.reference import random_inputs, relative_error, run_onnxruntime, tensor_specs
+from fewtune.onnx_graph.graph import opset_of, static_shape
+from fewtune.onnx_graph.simplify import (
     bind_shapes,
     can_show_fault,
     constant_weights,
@@ -16,12 +16,7 @@ from fewtune.model.prepare import (
     parameter_count,
     simplify,
 )
-from fewtune.model.reference import (
-    random_inputs,
-    relative_error,
-    run_onnxruntime,
-    tensor_specs,
-)
+from fewtune.zoo.onnx_light import light_model
 from tests import tiny_models
 
 

@@ -4,8 +4,6 @@ from onnx import TensorProto, helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.model.external_data import load, save
-from fewtune.model.graph import onnx_operators
 from fewtune.model.reference import (
     OnnxruntimeSession,
     random_inputs,
@@ -14,6 +12,8 @@ from fewtune.model.reference import (
     tensor_specs,
     with_logits,
 )
+from fewtune.onnx_graph.external_data import load, save
+from fewtune.onnx_graph.graph import onnx_operators
 from tests import tiny_models
 
 

@@ -6,13 +6,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.model.source import (
-    ModelSource,
-    add_model,
-    check_name,
-    load_registered,
-    name_from_path,
-)
+from fewtune.model.source import ModelSource, add_model, check_name, load_registered, name_from_path
 from tests import tiny_models
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning import neighbours
-from fewtune.tuning.contenders import contenders_in_model, contenders_of, usual_axis
-from fewtune.tuning.log import Trial, trace_key
+from fewtune.schedule.space.parallel_axis import usual_axis
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.timing import interference
+from fewtune.trial.trial import Trial, trace_key
+from fewtune.tuning.finalists import contenders_in_model, contenders_of
 from tests import tuned_tiny
 from tests.made_tasks import made_task
 
@@ -36,7 +37,7 @@ def test_who_makes_its_reader_slow_is_charged_with_it() -> None:
     # The second contender is faster by 0.1, and its reader slower by 0.5.
     kind_s, rude_s = np.array([1.0, 2.0]), np.array([0.9, 2.5])
     times_s = np.stack([rude_s if run["writer"] else kind_s for run in picked]) * noise
-    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
     kind, rude = (float(np.median(each)) for each in samples["writer"])
     assert kind < rude
     assert rude - kind == pytest.approx(0.4, abs=0.1)
@@ -47,7 +48,7 @@ def test_who_makes_its_reader_slow_is_charged_with_it() -> None:
 def test_where_nobody_follows_nothing_is_charged() -> None:
     picked = runs(8, 2)
     times_s = np.array([[1.0 + run["writer"], 5.0 + run["writer"]] for run in picked])
-    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [set(), set()])
+    samples = interference.charged(times_s, ["writer", "reader"], picked, [set(), set()])
     assert samples["writer"] == [[1.0] * 4, [2.0] * 4]
 
 
@@ -57,7 +58,7 @@ def test_chance_is_not_charged() -> None:
     for _ in range(200):
         picked = runs(24, 4)
         times_s = np.stack([np.ones(24), 5 + 0.2 * random.standard_normal(24)], axis=1)
-        samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+        samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
         charges += [each[0] - 1.0 for each in samples["writer"]]
     # Of six figures each the deviation itself is rough: some pass, most do not.
     assert np.mean(np.array(charges) == 0.0) > 0.8
@@ -67,7 +68,7 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
     # The reader's second contender takes ten times the first one's time, whoever wrote.
     picked = [{"writer": run % 2, "reader": run // 2 % 2} for run in range(16)]
     times_s = np.array([[1.0, 1.0 + 9.0 * run["reader"]] for run in picked])
-    samples = neighbours.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
+    samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])
     assert samples["writer"] == [[1.0] * 8, [1.0] * 8]
     assert samples["reader"] == [[1.0] * 8, [10.0] * 8]
 
@@ -75,7 +76,9 @@ def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
 def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
     picked = runs(4, 1)
     times_s = np.tile([1.0, 2.0, 4.0], (4, 1))
-    samples = neighbours.charged(times_s, ["writer", "writer", "reader"], picked, [{1}, {2}, set()])
+    samples = interference.charged(
+        times_s, ["writer", "writer", "reader"], picked, [{1}, {2}, set()]
+    )
     assert samples == {"writer": [[3.0] * 4], "reader": [[4.0] * 4]}
 
 
@@ -92,7 +95,7 @@ def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
     ],
 )
 def test_the_axis_that_threads_part_first(given: Any, axis: int | None) -> None:
-    assert neighbours.parted(json.dumps(given)) == axis
+    assert interference.parted(json.dumps(given)) == axis
 
 
 def test_a_real_trace_tells_what_its_threads_part() -> None:
@@ -106,7 +109,7 @@ def test_a_real_trace_tells_what_its_threads_part() -> None:
             continue
         tiles = [d for d in made.point.decisions if isinstance(d, tuple) and len(d) == 4]
         expected = next((axis for axis, tile in enumerate(tiles) if tile[0] > 1), None)
-        axis = neighbours.parted(trace_key(made.schedule.trace))
+        axis = interference.parted(trace_key(made.schedule.trace))
         assert axis == expected
         found.add(axis)
     assert len(found) > 1
@@ -172,7 +175,7 @@ def test_the_axis_that_other_kernels_part(anchor: str, result: list[int], axis: 
 def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:
     x, y, z = 1, 2, 3
     touched = [([], [x]), ([x], [y]), ([x], [z]), ([y, z], [x]), ([x], [y])]
-    assert neighbours.followers(touched) == [
+    assert interference.followers(touched) == [
         # Both who read what it wrote, and who writes there next.
         [1, 2, 3],
         # Who reads the same, who reads and who overwrites what it wrote; and its memory's next
@@ -185,4 +188,4 @@ def test_followers_are_who_finds_memory_where_a_call_left_it() -> None:
 
 
 def test_memory_that_is_written_in_place_follows_nobody_twice() -> None:
-    assert neighbours.followers([([], [1]), ([1], [1]), ([1], [2])]) == [[1], [2], []]
+    assert interference.followers([([], [1]), ([1], [1]), ([1], [2])]) == [[1], [2], []]

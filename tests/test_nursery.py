@@ -7,21 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fewtune.schedule.default import default_schedule
-from fewtune.tuning.measure import module_specs
-from fewtune.tvm_runtime import tvm
+from fewtune.measure.measurer import module_specs
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import default_schedule
 from tests import tuned_tiny
 
 # In a process that begins with the nursery, as the tuning process does: pytest's own has threads.
 SCRIPT = """
 import json, os, signal, sys, time
-from fewtune.tuning.nursery import Nursery
-import fewtune.tvm_runtime
+from fewtune.workers.fork_server import Nursery
+import fewtune.runtime.tvm
 
 nursery = Nursery()
 from fewtune.errors import MachineError
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.timer import Race
+from fewtune.workers.pool import WorkerPool
+from fewtune.timing.timer import Race
 
 given = json.loads(sys.stdin.read())
 told = {}

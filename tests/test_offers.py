@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.predictor import Predictor
-from fewtune.schedule.program import Point
-from fewtune.schedule.search_space import Made, SearchSpace
-from fewtune.schedule.transfer import Donation
-from fewtune.tuning.neighbours import parted_axis_of
-from fewtune.tuning.offers import Offers, offers_for
-from fewtune.tuning.options import ShareOptions, TuneOptions
-from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.parallel_axis import parted_axis_of
+from fewtune.schedule.space.search_space import Made, SearchSpace
+from fewtune.schedule.space.transfer import Donation
+from fewtune.search import Explorer, Knowledge, make_strategy
+from fewtune.sharing.candidates import Offers, offers_for
 from tests import recorded
 from tests.made_predictors import learnt, some_points
 from tests.made_tasks import made_task

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import TILE
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tvm_runtime import te, tvm
+from fewtune.runtime.tvm import te, tvm
+from fewtune.schedule.space.design_space import TILE
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
 from tests import tuned_tiny
 
 CHANNELS = 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.handle import WorkerOptions
-from fewtune.tuning.measure import Measurer, module_specs
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tvm_runtime import tvm
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.workers.handle import WorkerOptions
+from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 
 

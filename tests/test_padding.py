@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from fewtune.model import winograd
-from fewtune.model.calls import call_counts
-from fewtune.model.padding import Filters
-from fewtune.model.relax_import import ImportOptions, read_lowered
+from fewtune.model.import_model import ImportOptions, read_lowered
+from fewtune.model.passes import winograd
+from fewtune.model.passes.pad_filters import Filters
+from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
 from tests.test_relax_import import imported

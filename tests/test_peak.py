@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from fewtune.peak import (
+from fewtune.machine.peak import (
     MultiplyAdd,
     Peak,
     multiply_add_flops,
@@ -14,8 +14,8 @@ from fewtune.peak import (
     peak_meter,
     triad_kernel,
 )
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.tvm_runtime import build, tvm
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import build, tvm
 from tests import tuned_tiny
 
 

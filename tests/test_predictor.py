@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.model import winograd
-from fewtune.predictor import chosen_digest, residual, shipped
+from fewtune.model.passes import winograd
+from fewtune.options import TuneOptions
+from fewtune.predictor import chosen_digest, gaussian_process, shipped
+from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.features import DecisionFeatures
-from fewtune.predictor.names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_paces, read_conditions
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.access import Walk, touched_elements
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import LOCATION, TILE, Point
-from fewtune.schedule.search_space import SearchSpace
+from fewtune.schedule.space.design_space import LOCATION, TILE, Point
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Guide, Knowledge, make_strategy
+from fewtune.search.evolutionary import EvolutionarySearch
 from fewtune.task.extract import task_module
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.strategies import Guide, Knowledge, make_strategy
-from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
-from fewtune.tvm_runtime import te, tvm
 from tests import recorded, tuned_tiny
 from tests.made_predictors import features, learnt, some_points
 
@@ -294,14 +294,14 @@ def test_few_trials_correct_little() -> None:
 
 
 def test_a_long_run_learns_of_the_fastest_of_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residual, "_MOST_SAMPLES", 40)
-    rest = residual.Residual()
+    monkeypatch.setattr(gaussian_process, "_MOST_SAMPLES", 40)
+    rest = gaussian_process.Residual()
     rows = features(some_points(100, seed=2))
     times_s = np.linspace(1e-3, 3e-3, 50)
     rest.learn("one", rows[:50], times_s, np.zeros(50))
     rest.learn("other", rows[50:], times_s[::-1], np.zeros(50))
     rest.correction("one", rows)
-    decisions = rows[:, residual._DECISIONS].astype(float)
+    decisions = rows[:, gaussian_process._DECISIONS].astype(float)
     assert rest._rows * rest._spreads == pytest.approx(
         np.concatenate([decisions[:20], decisions[80:]])
     )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.predictor.names import NAMES
+from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from fewtune.predictor.samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
 
 CONDITIONS: dict[str, Any] = {
     "device": "a CPU",

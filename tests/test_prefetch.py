@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.access import evaluate, shape_of
 from fewtune.schedule.prefetch import prefetched
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.search_space import SearchSpace
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import task_module
-from fewtune.tuning.compiling import argument_shapes
-from fewtune.tvm_runtime import build, has_feature, te, tvm
+from fewtune.workers.kernel_build import argument_shapes
 from tests import tuned_tiny
 
 X86 = has_feature(tuned_tiny.target(), "sse2")

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import pretrain
 from fewtune.artifacts import TaskTable
-from fewtune.predictor.names import NAMES
+from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.task.extract import write_modules
-from stages.places import Places
+from stages.paths import Places
 from tests import tuned_tiny
 
 MODEL = "tiny"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.model.calls import call_counts
-from fewtune.model.product_padding import Product
-from fewtune.model.relax_import import ImportOptions, read_lowered
-from fewtune.schedule.blocks import CpuTraits
+from fewtune.model.import_model import ImportOptions, read_lowered
+from fewtune.model.passes.pad_matmul import Product
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
 from tests.test_relax_import import imported

@@ -6,7 +6,8 @@ import io
 import json
 from pathlib import Path
 
-from fewtune.tuning.progress import Progress, Snapshot
+from fewtune.tuning.progress import Progress
+from fewtune.tuning.snapshot import Snapshot
 
 
 class Terminal(io.StringIO):

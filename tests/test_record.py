@@ -15,7 +15,7 @@ from pipelines import record
 from pipelines.compare import compare
 from pipelines.dag import Result
 from pipelines.tracking import KEY, Store
-from stages.places import Places
+from stages.paths import Places
 from tests import made_results as made
 
 MODEL = "net"

@@ -10,9 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
-from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
-from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
+from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks
 from tests import tiny_models
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fewtune.schedule.program import Point
-from fewtune.tuning import offers, sharing
-from fewtune.tuning.log import Trial
-from fewtune.tuning.neighbours import parted_axis_of
-from fewtune.tuning.offers import reparted_offers
-from fewtune.tuning.reparted import reparted, to_be_reparted
-from fewtune.tuning.rounds import BEFORE_FINALS
+from fewtune.finals.repartition import reparted, to_be_reparted
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.parallel_axis import parted_axis_of
+from fewtune.sharing import candidates, session
+from fewtune.sharing.candidates import reparted_offers
+from fewtune.sharing.rounds import BEFORE_FINALS
+from fewtune.trial.trial import Trial
 from tests import tuned_tiny
 from tests.made_tasks import trial
 from tests.test_finals import OPTIONS, contested, model_directory  # noqa: F401 (a fixture)
@@ -109,8 +109,8 @@ def test_they_are_measured_before_finals(tmp_path: Path, monkeypatch: pytest.Mon
         # So small a model may have no axis to part; how far to unroll, its last choice, it has.
         return [Point(point.program, (*point.decisions[:-1], depth)) for depth in range(4)]
 
-    monkeypatch.setattr(sharing, "to_be_reparted", every)
-    monkeypatch.setattr(offers, "reparted", unrolled_anew)
+    monkeypatch.setattr(session, "to_be_reparted", every)
+    monkeypatch.setattr(candidates, "reparted", unrolled_anew)
     model = model_directory(tmp_path / "model")
     report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, model)
     (path,) = (tmp_path / "journals").glob("*.jsonl")

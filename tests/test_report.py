@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fewtune.artifacts import Conditions, Metrics
-from fewtune.kernel_report import (
+from fewtune.report.kernel_tables import (
     benchmark_markdown,
     comparison_markdown,
     kernel_table,
     loss_table,
 )
-from fewtune.report import (
+from fewtune.report.tables import (
     Result,
     belongs,
     comparison_table,
@@ -25,7 +25,7 @@ from fewtune.report import (
     results_table,
     target_name,
 )
-from fewtune.table import Table, number
+from fewtune.util.table import Table, number
 from tests import made_results as made
 
 

@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.model import prepare, reference
-from fewtune.model.calls import call_counts
-from fewtune.model.relax_import import lower
-from fewtune.model.reshapes import reshapes_after_activations, transposes_after_sums
-from fewtune.tvm_runtime import tvm
+from fewtune.model import reference
+from fewtune.model.import_model import lower
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
+from fewtune.runtime.tvm import tvm
+from fewtune.task.calls import call_counts
 from tests import tuned_tiny
 from tests.test_winograd import error_of, scheduled
 from tests.tiny_models import make_model, random_weight

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.rfc_table import JSON, MARKDOWN, rfc_rows, write_rfc_table
+from fewtune.report.rfc_table import JSON, MARKDOWN, rfc_rows, write_rfc_table
 from tests import made_results as made
 
 

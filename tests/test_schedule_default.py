@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tvm_ffi
 
+from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.access import evaluate
 from fewtune.schedule.blocks import blocks_of
-from fewtune.schedule.default import apply_default_schedules, default_schedule
-from fewtune.tvm_runtime import relax, tvm
+from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
 
 TARGET = tvm.target.Target(
     {"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")(), "num-cores": 2}

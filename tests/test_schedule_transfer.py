@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tvm import te, topi
 
-from fewtune.schedule.search_space import Made, SearchSpace
-from fewtune.schedule.transfer import Donation, move, nearest_tile
+from fewtune.measure.measurer import module_specs
+from fewtune.runtime.tvm import build, tvm
+from fewtune.schedule.space.search_space import Made, SearchSpace
+from fewtune.schedule.space.transfer import Donation, move, nearest_tile
 from fewtune.task.extract import task_module
-from fewtune.tuning.measure import module_specs
-from fewtune.tvm_runtime import build, tvm
 from tests import tuned_tiny
 
 

@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.paces import streamed_pace, tile_pace
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import CATEGORICAL, LOCATION, TILE, Point, factorisations
-from fewtune.schedule.search_space import SearchSpace
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.decision_rates import streamed_pace, tile_pace
+from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.tiling import register_tile
-from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 
 

@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from fewtune.artifacts import Selection
 from fewtune.errors import InputError
-from fewtune.select.cluster import (
+from fewtune.selection.cluster import (
     agglomerative_groups,
     clique_groups,
     representative,
     split_unrelated,
 )
-from fewtune.select.heat_map import read_similarity, write_similarity
-from fewtune.select.select import SelectOptions, select_from_spaces
+from fewtune.selection.heat_map import read_similarity, write_similarity
+from fewtune.selection.select import SelectOptions, select_from_spaces
 from tests.made_banks import entry, made_bank, task_info
 from tests.made_banks import tiles as space
 

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fewtune.select.similarity import (
+from fewtune.runtime.tvm import tvm
+from fewtune.similarity.similarity import (
     sampling_overlap,
     similarity_matrix,
     similarity_rate,
     trace_overlap,
 )
-from fewtune.select.space import (
+from fewtune.similarity.space_signature import (
     CategoricalSampling,
     DesignSpace,
     LocationSampling,
@@ -22,7 +23,6 @@ from fewtune.select.space import (
     design_space,
     divisors,
 )
-from fewtune.tvm_runtime import tvm
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 

@@ -14,22 +14,16 @@ from pydantic import ValidationError
 
 from fewtune.artifacts import Curve, LogInfo, ShareReport, TuneReport
 from fewtune.errors import InputError
-from fewtune.schedule.program import sampling
-from fewtune.share import _takers
-from fewtune.tuning import session, sharing
-from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.archive import log_info, require_own
-from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import (
-    RECORDS,
-    WORKLOADS,
-    Trial,
-    best_trials,
-    read_database,
-    trace_key,
-    write_database,
-)
-from fewtune.tuning.options import ShareOptions
+from fewtune.options import ShareOptions
+from fewtune.schedule.space.design_space import sampling
+from fewtune.sharing import session as sharing
+from fewtune.sharing.share import _takers
+from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database, write_database
+from fewtune.storage.journal import Journal
+from fewtune.storage.log_archive import log_info, require_own
+from fewtune.trial.trial import Trial, trace_key
+from fewtune.tuning import session
+from fewtune.tuning.task_scheduler import TaskProgress
 from tests import tuned_tiny
 
 OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2)

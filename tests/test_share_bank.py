@@ -15,19 +15,20 @@ from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankEntry, BankOptions, BankReport
 from fewtune.errors import InputError
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import Point, sampling
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.schedule.transfer import Donation, fit
-from fewtune.share import share_schedules
-from fewtune.tuning import sharing, siblings
-from fewtune.tuning.archive import merge
-from fewtune.tuning.log import best_trials, read_database
-from fewtune.tuning.options import ShareOptions
-from fewtune.tuning.run import tune
-from fewtune.tuning.sharing import Sharing
-from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
-from fewtune.tvm_runtime import ms, tvm
+from fewtune.options import ShareOptions
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.space.design_space import Point, sampling
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import Donation, fit
+from fewtune.search.evolutionary import EvolutionarySearch
+from fewtune.sharing import donors as siblings
+from fewtune.sharing import session as sharing
+from fewtune.sharing.session import Sharing
+from fewtune.sharing.share import share_schedules
+from fewtune.storage.database import best_trials, read_database
+from fewtune.storage.log_archive import merge
+from fewtune.tuning.tune import tune
 from tests import tuned_tiny
 
 OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0, least_gain=0.0)

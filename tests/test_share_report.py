@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fewtune.artifacts import Curve, CurvePoint, TuneReport
-from fewtune.share_report import share_curve, share_rounds
-from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import Trial
-from fewtune.tuning.state import RunState
-from fewtune.tuning.task_state import Earlier
+from fewtune.sharing.report import share_curve, share_rounds
+from fewtune.storage.journal import Journal
+from fewtune.trial.trial import Trial
+from fewtune.tuning.run_state import RunState
+from fewtune.tuning.task_state import PriorResult
 from tests.made_tasks import made_task, trial
 
 PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
@@ -65,7 +65,7 @@ def journalled(events: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]
 
 
 def state() -> RunState:
-    earlier = {"tuned": Earlier([trial("known", 4.0)], trial("default", 6.0))}
+    earlier = {"tuned": PriorResult([trial("known", 4.0)], trial("default", 6.0))}
     made = RunState([made_task("taker", 2), made_task("tuned", 2)], ["taker", "tuned"], earlier)
     made.replay(EVENTS)
     return made

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune import shared_cache as module
 from fewtune.artifacts import Spread
-from fewtune.interleave import rate_stats
-from fewtune.machine_report import shared_cache_lines
-from fewtune.report import comparisons_markdown
-from fewtune.shared_cache import SharedCache, shared_cache
-from fewtune.tvm_runtime import tvm
+from fewtune.machine import last_level_cache as module
+from fewtune.machine.last_level_cache import SharedCache, shared_cache
+from fewtune.measure.interleave import rate_stats
+from fewtune.report.machine_state import shared_cache_lines
+from fewtune.report.tables import comparisons_markdown
+from fewtune.runtime.tvm import tvm
 from tests import made_results as made
 from tests import tuned_tiny
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import ImportReport, Skeleton
-from fewtune.executable import CompiledModel, build_executable
 from fewtune.model import reference
-from fewtune.model.calls import call_counts
-from fewtune.model.skeleton import build_skeleton, make_skeleton, site_function
+from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import build, relax, tvm
+from fewtune.task.calls import call_counts
 from fewtune.task.extract import kernels
-from fewtune.tvm_runtime import build, relax, tvm
 from tests import tuned_tiny
 
 

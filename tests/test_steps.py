@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
-from fewtune.kernel_report import benchmark_markdown
-from fewtune.steps import steps_table, tuning_steps
+from fewtune.report.kernel_tables import benchmark_markdown
+from fewtune.report.time_breakdown import steps_table, tuning_steps
 from tests.made_results import benchmark
 from tests.made_tasks import made_task
 

@@ -11,11 +11,12 @@ from tvm.s_tir import Schedule
 
 from benchmarks import stock_model
 from fewtune.artifacts import Comparison
-from fewtune.compile import LIBRARY, verify
+from fewtune.compile.compile import LIBRARY, verify
 from fewtune.errors import InputError, MachineError
+from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.task.extract import kernels
-from fewtune.tuning.log import RECORDS, Trial, best_trials, read_database, write_database
-from fewtune.tuning.outcome import Outcome
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.trial import Trial
 from tests import made_results, tuned_tiny
 from tests.test_relax_import import imported
 from tests.test_winograd import convolution_model

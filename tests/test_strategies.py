@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from fewtune.schedule.program import Point
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.strategies import Explorer, Knowledge, make_strategy
-from fewtune.tuning.strategies.adaptive import AdaptiveSampling
-from fewtune.tuning.strategies.evolutionary import EvolutionarySearch
+from fewtune.options import TuneOptions
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Explorer, Knowledge, make_strategy
+from fewtune.search.adaptive import AdaptiveSampling
+from fewtune.search.evolutionary import EvolutionarySearch
 from tests import recorded, tuned_tiny
 
 OURS = ["evolutionary", "annealing", "adaptive", "random"]

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.model.layout_free import FREE
-from fewtune.model.winograd import multiplied
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.schedule.paces import reduction_tile, shared_pace, tile_pace
-from fewtune.schedule.prior import Prior
-from fewtune.schedule.program import TILE, Point
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.tuning.flush import flush_kernel, flusher
-from fewtune.tvm_runtime import te, tvm
+from fewtune.model.passes.winograd import multiplied
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import te, tvm
+from fewtune.schedule.space.decision_rates import reduction_tile, shared_pace, tile_pace
+from fewtune.schedule.space.design_space import TILE, Point
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.weight_layout import FREE
+from fewtune.timing.cache_flush import flush_kernel, flusher
 from tests import tuned_tiny
 
 # Axes of the products, after the places of the transforms' tile.

@@ -16,10 +16,11 @@ from onnx import ModelProto, helper
 
 from fewtune.artifacts import TaskTable
 from fewtune.errors import InputError
-from fewtune.model import prepare
-from fewtune.model.relax_import import lower
-from fewtune.select.select import SelectOptions, select_tasks
-from fewtune.select.worth import SEARCHED_OPERATORS
+from fewtune.model.import_model import lower
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.worth_tuning import SEARCHED_OPERATORS
 from fewtune.task.analysis import analyse
 from fewtune.task.extract import (
     MODULES,
@@ -31,7 +32,6 @@ from fewtune.task.extract import (
     workload_hash,
     write_modules,
 )
-from fewtune.tvm_runtime import ms, tvm
 from tests.tiny_models import (
     elementwise_model,
     make_model,
@@ -222,7 +222,7 @@ def test_table_for_people() -> None:
 _IN_ANOTHER_PROCESS = """
 import sys
 from fewtune.task.extract import extract_tasks
-from fewtune.tvm_runtime import tvm
+from fewtune.runtime.tvm import tvm
 module = tvm.ir.load_json(open(sys.argv[1]).read())
 for task in extract_tasks(module, tvm.target.Target({"kind": "llvm", "num-cores": 2})):
     print(task.info.model_dump_json())

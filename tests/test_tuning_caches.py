@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.model import winograd
-from fewtune.schedule.default import default_schedule
-from fewtune.tuning import caches
-from fewtune.tuning.cold import weights_outgrow_cache
-from fewtune.tuning.measure import module_specs
-from fewtune.tuning.rewrite import parted_axis, rewriter, sliced
-from fewtune.tvm_runtime import build, te, tvm
+from fewtune.machine import cache_sizes
+from fewtune.measure.measurer import module_specs
+from fewtune.model.passes import winograd
+from fewtune.runtime.tvm import build, te, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.timing import cache_state
+from fewtune.timing.cache_fill import parted_axis, rewriter, sliced
+from fewtune.timing.cold_weights import weights_outgrow_cache
 from tests import tuned_tiny
 
 
@@ -24,14 +25,14 @@ def test_the_largest_cache_and_the_one_before_it_count(
     for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-    monkeypatch.setattr(caches, "_CACHES", tmp_path)
-    assert caches.last_level_cache_bytes() == 32 * 2**20
-    assert caches.own_cache_bytes() == 2**20
-    monkeypatch.setattr(caches, "_CACHES", tmp_path / "index0")
-    assert caches.own_cache_bytes() is None
-    monkeypatch.setattr(caches, "_CACHES", tmp_path / "absent")
-    assert caches.last_level_cache_bytes() is None
-    assert caches.own_cache_bytes() is None
+    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path)
+    assert cache_sizes.last_level_cache_bytes() == 32 * 2**20
+    assert cache_sizes.own_cache_bytes() == 2**20
+    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path / "index0")
+    assert cache_sizes.own_cache_bytes() is None
+    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path / "absent")
+    assert cache_sizes.last_level_cache_bytes() is None
+    assert cache_sizes.own_cache_bytes() is None
     assert not weights_outgrow_cache(tuned_tiny.tasks())
 
 
@@ -47,7 +48,7 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
     arguments = [
         tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
     ]
-    state = caches.CacheState(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
+    state = cache_state.CacheState(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     calls: list[tuple[str, list[Any]]] = []
     state._flush = lambda *given: calls.append(("flush", list(given)))  # noqa: SLF001
     state._rewrite = lambda *given: calls.append(("rewrite", list(given)))  # noqa: SLF001
@@ -64,27 +65,27 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
 
 def test_weights_that_leave_nothing_in_the_cache_are_not_flushed() -> None:
     small, large = _ones(512), _ones(514)
-    assert [each.shape for each in caches.to_be_flushed([small, large], 1024)] == [(2, 256)]
-    assert len(caches.to_be_flushed([small, large], None)) == 2
+    assert [each.shape for each in cache_state.to_be_flushed([small, large], 1024)] == [(2, 256)]
+    assert len(cache_state.to_be_flushed([small, large], None)) == 2
 
 
 def test_activations_that_the_cores_caches_hold_are_rewritten() -> None:
     offsets = tvm.runtime.tensor(np.ones((1, 1024), "float32"))
     activations = [offsets, _ones(1022), _ones(1024), _ones(1026), _ones(1024, "int32")]
-    assert [each.shape for each in caches.to_be_rewritten(activations, 4096)] == [(2, 512)]
-    assert caches.to_be_rewritten(activations, None) == []
+    assert [each.shape for each in cache_state.to_be_rewritten(activations, 4096)] == [(2, 512)]
+    assert cache_state.to_be_rewritten(activations, None) == []
 
 
 def test_what_is_written_is_evicted_where_activations_outgrow_the_cores_caches() -> None:
     data, result = _ones(1024), _ones(512)
-    assert caches.to_be_evicted([data, result], 4096, 2**20) == []
-    (evicted,) = caches.to_be_evicted([data, result], 4095, 2**20)
+    assert cache_state.to_be_evicted([data, result], 4096, 2**20) == []
+    (evicted,) = cache_state.to_be_evicted([data, result], 4095, 2**20)
     assert evicted is result
-    assert caches.to_be_evicted([data, result], 4095, None) == [evicted]
+    assert cache_state.to_be_evicted([data, result], 4095, None) == [evicted]
     # What outgrows the largest cache twice evicts itself.
-    assert caches.to_be_evicted([data, result], 4095, 3072) == [evicted]
-    assert caches.to_be_evicted([data, result], 4095, 3071) == []
-    assert caches.to_be_evicted([data, result], None, 2**20) == []
+    assert cache_state.to_be_evicted([data, result], 4095, 3072) == [evicted]
+    assert cache_state.to_be_evicted([data, result], 4095, 3071) == []
+    assert cache_state.to_be_evicted([data, result], None, 2**20) == []
 
 
 @pytest.mark.parametrize(

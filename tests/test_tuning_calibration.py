@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fewtune.tuning.calibration import Attempt, Calibration, Measured
+from fewtune.timing.calibration import Attempt, Calibration, Measured
 
 FLOOR_S, SLOW_S = 1e-4, 2e-4
 FLOPS = 5e6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fewtune.schedule.default import default_schedule
-from fewtune.tuning import cold
-from fewtune.tuning.measure import Measurer, module_specs
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.timing import cold_weights as cold
 from tests import tuned_tiny
 
 

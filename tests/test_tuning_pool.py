@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.schedule.default import default_schedule
-from fewtune.tuning import memory
-from fewtune.tuning import pool as pool_module
-from fewtune.tuning.calibration import Measured
-from fewtune.tuning.feed import Feed, building
-from fewtune.tuning.handle import Built, Failure, WorkerHandle, WorkerOptions
-from fewtune.tuning.measure import Measurer, Specs, module_specs
-from fewtune.tuning.memory import take_memory
-from fewtune.tuning.pool import WorkerPool
-from fewtune.tuning.timer import Race
-from fewtune.tuning.worker import Worker
-from fewtune.tvm_runtime import tvm
+from fewtune.measure.measurer import Measurer, Specs, module_specs
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.timing.calibration import Measured
+from fewtune.timing.timer import Race
+from fewtune.trial.worker_reply import Built, Failure
+from fewtune.workers import pool as pool_module
+from fewtune.workers import preallocate
+from fewtune.workers.build_queue import Feed, building
+from fewtune.workers.handle import WorkerHandle, WorkerOptions
+from fewtune.workers.pool import WorkerPool
+from fewtune.workers.preallocate import take_memory
+from fewtune.workers.worker import Worker
 from tests import tuned_tiny
 
 
@@ -90,7 +91,7 @@ def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
 def test_large_memory_is_taken_by_all_workers_at_once(
     good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(preallocate, "_LARGE_BYTES", 1)
     asked: list[tuple[int, str]] = []
     real_send = WorkerHandle.send
 

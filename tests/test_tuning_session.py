@@ -19,23 +19,25 @@ import tvm_ffi
 
 from fewtune.artifacts import Curve, TuneReport
 from fewtune.errors import JournalError
-from fewtune.schedule.search_space import SearchSpace
+from fewtune.measure.measurer import Specs
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search import Proposal
+from fewtune.storage.database import RECORDS, WORKLOADS, best_trials
+from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.feed import Building, building
-from fewtune.tuning.handle import Built
-from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, best_trials
-from fewtune.tuning.measure import Specs
-from fewtune.tuning.outcome import Outcome, Phases
-from fewtune.tuning.patience import Patience
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.phases import Phases
+from fewtune.trial.trial import Trial
+from fewtune.trial.worker_reply import Built
+from fewtune.tuning.batch import TaskBatch
+from fewtune.tuning.child_process import journal_path, lay_crash
+from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.run import journal_header, run_session, stands_for
+from fewtune.tuning.run_state import RunState
 from fewtune.tuning.session import Session
-from fewtune.tuning.state import RunState
-from fewtune.tuning.strategies import Proposal
-from fewtune.tuning.supervise import journal_path, lay_crash
-from fewtune.tuning.together import Turn
-from fewtune.tvm_runtime import ms, tvm
+from fewtune.tuning.tune import journal_header, run_session, stands_for
+from fewtune.workers.build_queue import Building, building
 from tests import tuned_tiny
 
 BATCH_S = 10.0
@@ -191,9 +193,9 @@ def test_a_turn_leaves_out_what_is_known_or_stands_twice() -> None:
     made = [one for one in space.make_all(points, [1] * len(points)) if one.schedule is not None]
     one, other = [Proposal(each.schedule, each.point) for each in made[:2]]
     state = RunState([conv("c")], [conv("c").info.name]).tasks[conv("c").info.name]
-    assert Turn.of(state, [one, other, one]).proposals == [one, other]
+    assert TaskBatch.of(state, [one, other, one]).proposals == [one, other]
     state.add(Trial.of(one.schedule, Outcome([1.0])))
-    assert Turn.of(state, [one, other, one]).proposals == [other]
+    assert TaskBatch.of(state, [one, other, one]).proposals == [other]
 
 
 def events_of(path: Path) -> list[dict]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.log import Trial
-from fewtune.tuning.siblings import behind, siblings
+from fewtune.sharing.donors import behind, siblings
+from fewtune.trial.trial import Trial
+from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import TaskState
 from tests.made_banks import task_info
 

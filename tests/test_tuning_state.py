@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from fewtune.tuning.log import Trial
-from fewtune.tuning.state import RunState
-from fewtune.tuning.task_state import Earlier, TaskState
+from fewtune.trial.trial import Trial
+from fewtune.tuning.run_state import RunState
+from fewtune.tuning.task_state import PriorResult, TaskState
 from tests.made_tasks import made_task, trial
 
 
@@ -171,9 +171,9 @@ def test_the_curve_ends_with_what_duels_say() -> None:
 
 
 def test_a_run_goes_on_from_an_earlier_one() -> None:
-    earlier = Earlier([SLOW], DEFAULT)
-    for each in (earlier, Earlier([SLOW], finished="crashed")):
-        assert Earlier.from_json(each.as_json()) == each
+    earlier = PriorResult([SLOW], DEFAULT)
+    for each in (earlier, PriorResult([SLOW], finished="crashed")):
+        assert PriorResult.from_json(each.as_json()) == each
     run = RunState([made_task("a", weight=3), made_task("b")], ["a"], {"a": earlier})
     state = run.tasks["a"]
     slow_s, default_s = SLOW.outcome.median_s, DEFAULT.outcome.median_s
@@ -197,7 +197,8 @@ def test_a_run_goes_on_from_an_earlier_one() -> None:
 
 @pytest.mark.parametrize(("trials", "batches"), [(1, 0), (16, 0), (17, 1), (64, 3)])
 def test_batches_of_an_earlier_run_are_counted_not_judged(trials: int, batches: int) -> None:
-    earlier = Earlier([trial(str(place), 1.0 + place) for place in range(trials)], None, "crashed")
+    trials_before = [trial(str(place), 1.0 + place) for place in range(trials)]
+    earlier = PriorResult(trials_before, None, "crashed")
     progress = RunState([made_task("a")], ["a"], {"a": earlier}).tasks["a"].progress
     assert (progress.earlier_batches, progress.best_s) == (batches, [1.0])
     assert progress.finished == "crashed"

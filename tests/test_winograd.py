@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.executable import CompiledModel, build_executable
-from fewtune.model import prepare, reference, winograd
-from fewtune.model.calls import call_counts
-from fewtune.model.relax_import import ImportOptions, lower, read_lowered
-from fewtune.model.winograd_choice import best_tile
-from fewtune.schedule.blocks import CpuTraits, blocks_of
-from fewtune.schedule.default import apply_default_schedules, default_schedule
+from fewtune.model import reference
+from fewtune.model.import_model import ImportOptions, lower, read_lowered
+from fewtune.model.passes import winograd
+from fewtune.model.passes.choose_winograd import best_tile
+from fewtune.onnx_graph import simplify as prepare
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import blocks_of
+from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
+from fewtune.schedule.defaults.winograd import schedule_winograd
 from fewtune.schedule.tiling import filled_rows
-from fewtune.schedule.winograd import schedule_winograd
+from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
-from fewtune.tvm_runtime import tvm
 from tests import tuned_tiny
 from tests.test_relax_import import imported
 from tests.tiny_models import make_model, random_weight

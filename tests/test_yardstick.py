@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fewtune.hand_over import HandOver, hand_over, same_state
-from fewtune.tuning.calibration import Measured
-from fewtune.tuning.handle import Built, RequestFailedError
-from fewtune.tuning.yardstick import Yardsticks
-from fewtune.tvm_runtime import tvm
+from fewtune.machine.core_to_core import HandOver, hand_over, same_state
+from fewtune.measure.drift import Yardsticks
+from fewtune.runtime.tvm import tvm
+from fewtune.timing.calibration import Measured
+from fewtune.trial.worker_reply import Built, RequestFailedError
 from tests import tuned_tiny
 
 NEAR_S, FAR_S = 9e-6, 31e-6

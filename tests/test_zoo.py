@@ -11,17 +11,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError, VerificationError
-from fewtune.model.graph import detach_weights, parameter_count, static_shape
-from fewtune.model.light import light_names
 from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.model.source import ModelSource, add_model, check_name, load_registered
-from fewtune.model.weights import constant_weights
+from fewtune.onnx_graph.graph import detach_weights, parameter_count, static_shape
+from fewtune.onnx_graph.weight_check import constant_weights
 from fewtune.zoo import registry
 from fewtune.zoo.builder import GraphBuilder
 from fewtune.zoo.count import multiply_adds
+from fewtune.zoo.onnx_light import light_names
 from fewtune.zoo.registry import ZOO, count, verify, zoo_model, zoo_names
 from pipelines.cli import main
-from stages.places import Places
+from stages.paths import Places
 from tests.seeded_outputs import assert_outputs_tell_inputs_apart
 from tests.test_cli import project, refused  # noqa: F401 (project is a fixture)
 from tests.tiny_models import make_model, random_weight

@@ -14,19 +14,20 @@ from typing import Any
 from unittest import mock
 
 from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
-from fewtune.compile import CompileOptions, compile_model
-from fewtune.machine import FingerprintOptions, detect_fingerprint, target_from_json
-from fewtune.model.relax_import import ImportOptions, import_model, read_lowered
+from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
-from fewtune.share import share_schedules
+from fewtune.options import ShareOptions, TuneOptions
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.sharing.share import share_schedules
+from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.tuning.journal import Journal
-from fewtune.tuning.options import ShareOptions, TuneOptions
-from fewtune.tuning.pool import WorkerPool
+from fewtune.tuning.child_process import journal_path
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.run import tune
-from fewtune.tuning.supervise import journal_path
-from fewtune.tvm_runtime import tvm
+from fewtune.tuning.tune import tune
+from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model
 
 NAME = "tiny"
@@ -124,7 +125,7 @@ def _supervise_here(
     journal_directory: Path,
     progress_path: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Stand in for `fewtune.tuning.supervise.supervise`, without the seconds that a child takes."""
+    """Stand in for `child_process.supervise`, without the seconds that a child takes."""
     path = journal_path(journal_directory, header)
     module, function = work.split(":")
     journal = Journal(path, header)
@@ -164,8 +165,8 @@ def share(
 def in_this_process() -> Iterator[None]:
     """Within the block, tuning and sharing do their work in this process."""
     with (
-        mock.patch("fewtune.tuning.run.supervise", _supervise_here),
-        mock.patch("fewtune.share.supervise", _supervise_here),
+        mock.patch("fewtune.tuning.tune.supervise", _supervise_here),
+        mock.patch("fewtune.sharing.share.supervise", _supervise_here),
     ):
         yield
 

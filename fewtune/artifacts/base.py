@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fewtune.errors import InputError
-from fewtune.files import canonical_json, write_text
+from fewtune.util.files import canonical_json, write_text
 
 
 class Part(BaseModel):

@@ -99,7 +99,7 @@ class CallSite(Part):
 
 
 class Skeleton(Artifact):
-    """A model as its calls in order, without kernels and weights (`fewtune.model.skeleton`)."""
+    """A model as its calls in order, without kernels and weights (`fewtune.model.call_graph`)."""
 
     file_name = "skeleton.json"
 

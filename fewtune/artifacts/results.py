@@ -10,7 +10,7 @@ from pydantic import Field
 from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions
 from fewtune.artifacts.tuning import ShareStatus, TuningStep
-from fewtune.files import canonical_json, write_text
+from fewtune.util.files import canonical_json, write_text
 
 
 class CompileReport(Artifact):
@@ -56,7 +56,7 @@ class Spread(Part):
 
 
 class CoreState(Part):
-    """Rounds in which data took about the same time from core to core (`fewtune.hand_over`)."""
+    """Rounds in which data took about the same time from core to core."""
 
     hand_over_us: float = Field(description="that 64 KB of each core took, median")
     rounds: int

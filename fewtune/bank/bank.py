@@ -9,17 +9,17 @@ from functools import cached_property
 from pathlib import Path
 
 from fewtune.artifacts import TaskInfo
-from fewtune.bank.index import SpaceIndex
 from fewtune.bank.report import BankEntry, BankReport
 from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
-from fewtune.files import canonical_json
-from fewtune.schedule.program import SAMPLING
-from fewtune.schedule.transfer import Donation, Given
-from fewtune.select.space import DesignSpace, SpaceTrace
-from fewtune.tuning.cost_model import BoostedTrees
+from fewtune.schedule.space.design_space import SAMPLING
+from fewtune.schedule.space.transfer import Donation, Given
+from fewtune.search.cost_model import BoostedTrees
+from fewtune.similarity.index import SpaceIndex
+from fewtune.similarity.space_signature import DesignSpace, SpaceTrace
+from fewtune.util.files import canonical_json
 
-# Similarities that differ by rounding alone are ties, as in `fewtune.select.cluster`.
+# Similarities that differ by rounding alone are ties, as in `fewtune.selection.cluster`.
 _DIGITS = 9
 
 
@@ -81,9 +81,9 @@ class Bank:
         """The workloads that a task can take schedules from, the most similar first.
 
         Only those of the task's operator family are compared, as in
-        `fewtune.select.similarity.similarity_matrix`; the task's own workload always comes first,
-        with similarity 1. Among equally similar ones the nearest in FLOPs comes first, then the
-        one whose workload hash sorts first.
+        `fewtune.similarity.similarity.similarity_matrix`; the task's own workload always comes
+        first, with similarity 1. Among equally similar ones the nearest in FLOPs comes first, then
+        the one whose workload hash sorts first.
 
         Parameters
         ----------

@@ -18,17 +18,18 @@ from fewtune.bank.report import (
 )
 from fewtune.bank.samples import Samples, spread, write_samples
 from fewtune.errors import InputError
-from fewtune.machine import target_from_json
-from fewtune.schedule.program import SAMPLING, Trace
-from fewtune.schedule.search_space import SearchSpace
-from fewtune.schedule.transfer import Donation
-from fewtune.select.space import DesignSpace, design_space
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.design_space import SAMPLING, Trace
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule.space.transfer import Donation
+from fewtune.search.cost_model import BoostedTrees
+from fewtune.search.warm_start import learnable
+from fewtune.similarity.space_signature import DesignSpace, design_space
+from fewtune.storage.database import RECORDS, WORKLOADS, read_trace
+from fewtune.storage.log_archive import LoggedWorkload, log_info, logs_below, read_workloads
 from fewtune.task.analysis import KernelCost, analyse
-from fewtune.tuning.archive import LoggedWorkload, log_info, logs_below, read_workloads
-from fewtune.tuning.cost_model import BoostedTrees
-from fewtune.tuning.known import learnable
-from fewtune.tuning.log import RECORDS, WORKLOADS, Trial, read_trace
-from fewtune.tvm_runtime import tvm
+from fewtune.trial.trial import Trial
 
 
 def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) -> BankReport:

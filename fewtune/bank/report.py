@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import Artifact, Part
-from fewtune.select.space import (
+from fewtune.similarity.space_signature import (
     CategoricalSampling,
     LocationSampling,
     Sampling,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.files import write_bytes
+from fewtune.util.files import write_bytes
 
 FEATURES = "features.npz"
 _WIDTH = 164

@@ -12,8 +12,8 @@ from onnx import ModelProto, shape_inference
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.model.external_data import EMBEDDED_BYTES, save
-from fewtune.model.graph import (
+from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
+from fewtune.onnx_graph.graph import (
     attach_weights,
     detach_weights,
     graph_inputs,

@@ -15,11 +15,11 @@ from onnx import ModelProto, external_data_helper
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fewtune.errors import InputError, MachineError
-from fewtune.files import whole_directory, write_text
-from fewtune.model.graph import opset_of
-from fewtune.model.onnx_file import checked_file, digest_of
-from fewtune.model.seeded import SeededOrigin, seeded_model, seeded_origin
-from fewtune.model.shapes import input_shapes
+from fewtune.onnx_graph.checks import checked_file, digest_of
+from fewtune.onnx_graph.graph import opset_of
+from fewtune.onnx_graph.shapes import input_shapes
+from fewtune.util.files import whole_directory, write_text
+from fewtune.zoo.seeded import SeededOrigin, seeded_model, seeded_origin
 
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
@@ -173,7 +173,7 @@ def add_model(
     name : str, optional
         Derived from ``source`` when not given.
     shapes, dimensions : mapping, optional
-        As `fewtune.model.shapes.input_shapes`.
+        As `fewtune.onnx_graph.shapes.input_shapes`.
     seed : int
         Of a light or zoo model's weights.
     replace : bool

@@ -14,11 +14,10 @@ from math import gcd, prod
 
 import numpy as np
 
-from fewtune.model.winograd import PRODUCTS, TILES
-from fewtune.predictor.names import NAMES
+from fewtune.predictor.feature_names import NAMES
 from fewtune.schedule.access import Walk, touched_elements
-from fewtune.schedule.paces import LONGEST_WINDOW
-from fewtune.schedule.program import (
+from fewtune.schedule.space.decision_rates import LONGEST_WINDOW
+from fewtune.schedule.space.design_space import (
     AHEAD,
     CATEGORICAL,
     INLINED,
@@ -30,8 +29,9 @@ from fewtune.schedule.program import (
     Point,
     Program,
 )
-from fewtune.schedule.ruled import RuledBlock
+from fewtune.schedule.space.tile_rules import RuledBlock
 from fewtune.task.analysis import FLOAT32_BYTES
+from fewtune.task.winograd_names import PRODUCTS, TILES
 
 # Levels of a spatial axis: thread, cache, rows (outside the inner reduction), vector; of a reduced
 # one: outer, inner.

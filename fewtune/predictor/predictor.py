@@ -10,10 +10,10 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO, NEVER, shipped
+from fewtune.predictor.gaussian_process import Residual
 from fewtune.predictor.pretrained import Pretrained, read_conditions
-from fewtune.predictor.residual import Residual
-from fewtune.schedule.blocks import CpuTraits
-from fewtune.tvm_runtime import has_feature, tvm
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import has_feature, tvm
 
 # What a CPU has to know for one of those that come with the library; AVX-512 includes it.
 _KNOWN_VECTORS = "avx2"

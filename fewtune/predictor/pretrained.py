@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.files import canonical_json, write_bytes, write_text
 from fewtune.predictor import digest, files_of
-from fewtune.predictor.names import NAMES
-from fewtune.trees import xgboost_alone
+from fewtune.predictor.feature_names import NAMES
+from fewtune.util.files import canonical_json, write_bytes, write_text
+from fewtune.util.xgboost_alone import xgboost_alone
 
 # What is slower than this part of the best is slow; by how much does not matter.
 _SLOWEST = 0.22

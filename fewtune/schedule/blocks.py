@@ -8,67 +8,15 @@ from typing import Any
 
 import tvm_ffi
 
-from fewtune.model.layout_free import FREE
+from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
-from fewtune.tvm_runtime import has_feature, tvm
+from fewtune.task.weight_layout import FREE
 
 ScheduleError = tvm.s_tir.ScheduleError
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 _CHOICE = "if_then_else"
-_HALVES_VECTORS = "znver4"
 _KINDS = {tvm.tirx.IterVar.DataPar: "S", tvm.tirx.IterVar.CommReduce: "R"}
-
-
-@dataclass(frozen=True)
-class CpuTraits:
-    """What of a CPU target decides a default schedule.
-
-    Attributes
-    ----------
-    vector_bytes : int
-        Width of a vector register.
-    registers : int
-        Vector registers that accumulators may fill; some are left for operands.
-    operands : int
-        Beside so many accumulators, how many registers are left for the operands that stay while
-        others pass: of a register tile its rows or its vectors, whichever are fewer.
-    threads : int
-        Cores that share a parallel loop.
-    in_flight : int
-        Multiply-adds of vectors that a core has to have under way to reach its peak: their latency
-        in cycles times how many it begins in one.
-    """
-
-    vector_bytes: int
-    registers: int
-    operands: int
-    threads: int
-    in_flight: int
-
-    @staticmethod
-    def of(target: tvm.target.Target) -> CpuTraits:
-        """Read the traits off a target's ``mcpu`` and ``num-cores``."""
-        wide = has_feature(target, "avx512f")
-        threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
-        # Zen 4 takes two cycles for the two halves of a wide vector.
-        in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
-        # One of AVX2's sixteen, and of AVX-512's 32, is for what passes: 13 rows of a vector fit,
-        # 7 rows of two do not. AVX-512 could spread an operand on its way from memory, but LLVM
-        # does not count on it: with 7 rows of four it stores and loads every sum in every step,
-        # 80 instead of 210 GFLOPS (an EPYC), and in none of 50 tasks was that the fastest tile.
-        vector_bytes, registers, operands = (64, 28, 3) if wide else (32, 14, 1)
-        return CpuTraits(vector_bytes, registers, operands, threads, in_flight)
-
-    def holds(self, rows: int, vectors: int) -> bool:
-        """Whether registers hold a tile: its accumulators, and the operands that stay."""
-        accumulators = rows * vectors
-        held = accumulators + min(rows, vectors)
-        return accumulators <= self.registers and held <= self.registers + self.operands
-
-    def lanes(self, data_type: str) -> int:
-        """Elements of ``data_type`` in one vector register."""
-        return max(1, self.vector_bytes * 8 // max(8, tvm.DataType(data_type).bits))
 
 
 @dataclass(frozen=True)
@@ -215,7 +163,7 @@ def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
             continue
     operations = prod(block.extents)
     # 10 GB/s and 8 operations a nanosecond are what one core does on unremarkable code; functions
-    # are polynomials of tens of operations (`fewtune.elementary`).
+    # are polynomials of tens of operations (`fewtune.runtime.vector_math`).
     call_ns = 0.4 if _calls(statement) else 0.0
     return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
 

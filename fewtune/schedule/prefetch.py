@@ -5,7 +5,7 @@ uses it for one tile of rows after the other, and goes on to the next panel. Mem
 panel is reused, and the arithmetic waits while the next one comes: the processor's own prefetching
 follows what is read, not what will be. So every step of a panel's reuse asks for a part of the
 panel after it. Since weights lie in the order in which the schedule reads them
-(`fewtune.model.layout_free`), that one begins where this one ends.
+(`fewtune.task.weight_layout`), that one begins where this one ends.
 
 It is done where a kernel is compiled, by the shape of its loops, and is no decision of a trace: a
 tuning record is what MetaSchedule makes of it, and a candidate is measured as it will run.
@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fewtune.model.layout_free import FREE
+from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.schedule.access import NotAffineError, evaluate, shape_of
-from fewtune.tvm_runtime import has_feature, tvm
+from fewtune.task.weight_layout import FREE
 
 # A feature that every x86 CPU of 64 bits has, and no other.
 _X86 = "sse2"

@@ -6,8 +6,9 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
-from fewtune.schedule.blocks import Block, CpuTraits, ScheduleError
-from fewtune.tvm_runtime import tvm
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import Block, ScheduleError
 
 # Below this much work on one core, starting the threads (about 5 us) eats the gain.
 LEAST_PARALLEL_US = 10.0

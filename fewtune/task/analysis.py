@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from fewtune.tvm_runtime import tvm
+from fewtune.runtime.tvm import tvm
 
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
 # over 30 GB/s). Only ratios between tasks of one model come of it, so its exact value is small.

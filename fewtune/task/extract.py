@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict
 
 from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
-from fewtune.files import canonical_json, write_text
-from fewtune.model.calls import call_counts
-from fewtune.table import Table
+from fewtune.runtime.tvm import tvm
 from fewtune.task.analysis import KernelCost, analyse
-from fewtune.tvm_runtime import tvm
+from fewtune.task.calls import call_counts
+from fewtune.util.files import canonical_json, write_text
+from fewtune.util.table import Table
 
 MODULES = "modules.json"
 
@@ -61,7 +61,7 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
     Parameters
     ----------
     lowered : IRModule
-        Output of `fewtune.model.relax_import.lower`.
+        Output of `fewtune.model.import_model.lower`.
     target : Target
         What the tasks are for; kernels already scheduled for it are left out.
 

@@ -1,1 +1,1 @@
-"""Tuning: what is measured next, by whom, and how it outlives a kill."""
+"""Tuning: what is measured next, and how it outlives a kill."""

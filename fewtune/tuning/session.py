@@ -12,28 +12,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fewtune.machine import has_own_device
+from fewtune.machine.steal_time import stolen_s
+from fewtune.measure.measurer import Measurer
+from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
-from fewtune.stolen import stolen_s
+from fewtune.runtime.target import has_own_device
+from fewtune.runtime.tvm import tvm
+from fewtune.search import Explorer, Knowledge, Proposal
+from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import best_rates, gradients, in_order
-from fewtune.tuning.contenders import MOST_IN_DUEL
-from fewtune.tuning.defaults import measured_defaults
-from fewtune.tuning.duels import Duel, measure_duels
-from fewtune.tuning.journal import Journal
-from fewtune.tuning.log import Trial, trace_key
-from fewtune.tuning.measure import Measurer
-from fewtune.tuning.options import TuneOptions
-from fewtune.tuning.outcome import Outcome, Phases
-from fewtune.tuning.patience import Patience
-from fewtune.tuning.pool import WorkerPool
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.phases import Phases
+from fewtune.trial.trial import Trial, trace_key
+from fewtune.tuning.baselines import measured_defaults
+from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
+from fewtune.tuning.early_stopping import Patience
+from fewtune.tuning.finalists import MOST_IN_DUEL
 from fewtune.tuning.progress import Progress
-from fewtune.tuning.searches import Searches
-from fewtune.tuning.state import RunState
-from fewtune.tuning.strategies import Explorer, Knowledge, Proposal
-from fewtune.tuning.task_state import Earlier, TaskState
-from fewtune.tuning.together import Turn, measure_together, parted
-from fewtune.tvm_runtime import tvm
+from fewtune.tuning.remeasure import Duel, measure_duels
+from fewtune.tuning.run_state import RunState
+from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
+from fewtune.tuning.task_searches import Searches
+from fewtune.tuning.task_state import PriorResult, TaskState
+from fewtune.workers.pool import WorkerPool
 
 # Race figures this near each other may be in either order.
 _CLOSE = 1.04
@@ -62,7 +63,7 @@ class Session:
         How many times its own share of the model's time a task stands for (`TaskProgress`).
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
-    earlier : dict of Earlier, optional
+    earlier : dict of PriorResult, optional
         What earlier sessions found out, by task: those tasks go on from there, and what rates
         candidates is taught of it by whoever gives it.
     clock : callable
@@ -85,7 +86,7 @@ class Session:
         cold_weights: bool = False,
         stands_for: dict[str, float] | None = None,
         covered: float = 1.0,
-        earlier: dict[str, Earlier] | None = None,
+        earlier: dict[str, PriorResult] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned, earlier)
@@ -192,7 +193,7 @@ class Session:
 
     def _batch(self, states: list[TaskState], room: int) -> None:
         """Measure up to ``room`` candidates, of each task no more than the options say."""
-        turns: list[Turn] = []
+        turns: list[TaskBatch] = []
         proposed: list[list[Proposal]] = []
         # While the first task's are built, the next one's are looked for.
         with self.measurer.building() as modules:
@@ -204,7 +205,7 @@ class Session:
                     search = self.searches.of(state)
                     self.prompt(state, search)
                     proposed.append(search.next_batch(min(room, self._most_of(state))))
-                    turns.append(Turn.of(state, proposed[-1]))
+                    turns.append(TaskBatch.of(state, proposed[-1]))
                     modules.add(turns[-1].modules)
                 room -= len(turns[-1].proposals)
             measured = measure_together(self.measurer, turns, modules)
@@ -230,8 +231,8 @@ class Session:
             return options.batch_size
         return min(options.batch_size, options.trials_per_task)
 
-    def _note_batch(self, turns: list[Turn], measured: list[list[Outcome]]) -> None:
-        parts = parted(self.spent(), [len(turn.proposals) for turn in turns])
+    def _note_batch(self, turns: list[TaskBatch], measured: list[list[Outcome]]) -> None:
+        parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
         for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
             self.note(
                 {
@@ -262,7 +263,7 @@ class Session:
         for start in range(0, len(duels), _DUELS_A_BATCH):
             batch = duels[start : start + _DUELS_A_BATCH]
             found = measure_duels(self.measurer, self.target, batch, self.announce)
-            parts = parted(self.spent(), [len(duel.trials) for duel in batch])
+            parts = split_cost(self.spent(), [len(duel.trials) for duel in batch])
             for duel, medians_s, spent in zip(batch, found, parts, strict=True):
                 task = duel.state.task.info.name
                 first = duel.trials[0].key

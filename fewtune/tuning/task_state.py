@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from fewtune.artifacts import TunedTask
 from fewtune.task.extract import Task
-from fewtune.tuning.allocate import TaskProgress
-from fewtune.tuning.log import Trial
+from fewtune.trial.trial import Trial
+from fewtune.tuning.task_scheduler import TaskProgress
 
 # Trials of an earlier session that count as one batch of it.
 _EARLIER_BATCH = 16
 
 
-class Earlier(NamedTuple):
+class PriorResult(NamedTuple):
     """What an earlier session found out of a task that this one goes on with.
 
     Attributes
@@ -41,10 +41,10 @@ class Earlier(NamedTuple):
         }
 
     @staticmethod
-    def from_json(entry: dict[str, Any]) -> Earlier:
+    def from_json(entry: dict[str, Any]) -> PriorResult:
         default = Trial.from_json(entry["default"]) if entry["default"] is not None else None
         trials = [Trial.from_json(each) for each in entry["trials"]]
-        return Earlier(trials, default, entry["finished"])
+        return PriorResult(trials, default, entry["finished"])
 
 
 @dataclass
@@ -89,7 +89,7 @@ class TaskState:
     spent_s: float = 0.0
     crashed: str | None = None
 
-    def go_on_from(self, earlier: Earlier) -> None:
+    def go_on_from(self, earlier: PriorResult) -> None:
         """Take in what an earlier session found out."""
         self.earlier, self.default = earlier.trials, earlier.default
         self.known.update((trial.key, trial) for trial in earlier.trials)

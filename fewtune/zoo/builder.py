@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.graph import DETACHED_BYTES
+from fewtune.onnx_graph.graph import DETACHED_BYTES
 
 OPSET = 17
 IR_VERSION = 8

@@ -7,7 +7,7 @@ import math
 from onnx import ModelProto, NodeProto, shape_inference
 
 from fewtune.errors import InputError
-from fewtune.model.graph import detach_weights, static_shape
+from fewtune.onnx_graph.graph import detach_weights, static_shape
 
 
 def multiply_adds(model: ModelProto) -> int:

@@ -17,12 +17,12 @@ from functools import partial
 from onnx import ModelProto
 
 from fewtune.errors import InputError, VerificationError
-from fewtune.model.graph import graph_inputs, parameter_count, static_shape
-from fewtune.model.light import light_model
+from fewtune.onnx_graph.graph import graph_inputs, parameter_count, static_shape
 from fewtune.zoo import classifiers
 from fewtune.zoo.builder import GraphBuilder
 from fewtune.zoo.convnext import convnext_tiny
 from fewtune.zoo.count import multiply_adds
+from fewtune.zoo.onnx_light import light_model
 from fewtune.zoo.practice import practice
 from fewtune.zoo.squeeze_excite import efficientnet_b0, mobilenet_v3
 from fewtune.zoo.ssd import ssd512_resnet50

@@ -1,0 +1,1 @@
+"""Benchmarks of whole models and of kernels, all variants in turns."""

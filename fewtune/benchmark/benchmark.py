@@ -1,0 +1,204 @@
+"""End-to-end latency of untuned TVM, tuned TVM and onnxruntime, side by side."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from fewtune.artifacts import (
+    BenchmarkReport,
+    CompileReport,
+    Conditions,
+    Fingerprint,
+    ImportReport,
+    Metrics,
+    Selection,
+    ShareReport,
+    TuneReport,
+    failures_by_cause,
+)
+from fewtune.benchmark.kernels import kernel_rows, kernels_csv
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.machine.peak import Peak, PeakMeter, peak_meter
+from fewtune.machine.steal_time import stolen_pct
+from fewtune.measure import interleave
+from fewtune.report import kernel_tables
+from fewtune.report.machine_state import core_states
+from fewtune.report.time_breakdown import tuning_steps
+from fewtune.runtime.target import target_from_json
+from fewtune.task.extract import Task
+from fewtune.util.files import file_sha256, write_text
+from fewtune.util.table import number
+
+
+def benchmark_model(
+    import_directory: Path,
+    tasks: list[Task],
+    selection: Selection,
+    selecting_s: float,
+    tuned: TuneReport,
+    shared: ShareReport,
+    compile_directory: Path,
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+    directory: Path,
+    *,
+    commit: str | None = None,
+) -> BenchmarkReport:
+    """Measure one result and write its report, metrics and kernel table into ``directory``.
+
+    Parameters
+    ----------
+    import_directory : Path
+    tasks : list of Task
+    selection : Selection
+    selecting_s : float
+        Seconds that selecting took, a part of the tuning time.
+    tuned : TuneReport
+    shared : ShareReport
+    compile_directory : Path
+    fingerprint : Fingerprint
+    options : BenchmarkOptions
+    directory : Path
+    commit : str, optional
+        Of the code that measures.
+    """
+    compiled = CompileReport.read(compile_directory)
+    variants = Variants(
+        import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
+    )
+    error, options = variants.relative_error("tuned"), variants.options
+    meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
+    samples, peak = _measured(variants, options.rounds, meter)
+    shared_cache_gb_s, hand_over_s = variants.shared_cache_gb_s, variants.hand_over_s
+    del variants, meter
+    rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
+    shares = [row.share for row in rows if row.is_searched and row.share is not None]
+    stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
+    flops = sum(task.info.flops * task.info.weight for task in tasks)
+    saved = ImportReport.read(import_directory).saved_flops
+    tuned_ms = stats["tuned"].median_ms
+    result = BenchmarkReport(
+        model=selection.model,
+        strategy=selection.strategy,
+        variants=stats,
+        speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
+        speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
+        max_relative_error=max(error, compiled.max_relative_error),
+        kernels=rows,
+        tuned_share=sum(shares),
+        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),
+        model_gflops=flops / tuned_ms / 1e6,
+        plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
+        peak_gflops=peak.gflops if peak else None,
+        memory_gb_s=peak.memory_gb_s if peak else None,
+        shared_cache_gb_s=interleave.rate_stats(shared_cache_gb_s),
+        core_states=core_states(samples, hand_over_s),
+        steps=tuning_steps(tasks, selecting_s, tuned, shared),
+        failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
+        remarks=_remarks(tuned, shared, compiled),
+        library_sha256=file_sha256(compile_directory / compiled.library),
+        conditions=conditions_of(fingerprint, options, tuned.trials_per_task, commit=commit),
+    )
+    tuning_s = round(selecting_s + tuned.tuning_s + shared.sharing_s, 3)
+    metrics = Metrics(
+        latency_ms=tuned_ms,
+        untuned_latency_ms=stats["untuned"].median_ms,
+        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
+        speedup_over_untuned=result.speedup_over_untuned.median,
+        speedup_over_onnxruntime=result.speedup_over_onnxruntime.median,
+        tuning_s=tuning_s,
+        tuning_stolen_pct=stolen_pct(tuned.stolen_s + shared.stolen_s, tuning_s),
+        selecting_s=selecting_s,
+        representative_tuning_s=tuned.tuning_s,
+        sharing_s=shared.sharing_s,
+        compile_s=compiled.compile_s,
+        tasks=len(tasks),
+        representatives=len(selection.representatives),
+        dependents=len(shared.tasks),
+        set_aside=len(selection.set_aside),
+        trials=tuned.trials + shared.trials,
+        max_relative_error=result.max_relative_error,
+        model_gflops=result.model_gflops,
+        plain_gflops=result.plain_gflops,
+        peak_gflops=result.peak_gflops,
+        peak_pct=result.peak_pct,
+        shared_cache_gb_s=result.shared_cache_gb_s.median if result.shared_cache_gb_s else None,
+        outside_tuned_pct=result.outside_tuned_pct,
+    )
+    result.write(directory)
+    metrics.write(directory)
+    write_text(directory / "kernels.csv", kernels_csv(rows))
+    write_text(directory / "report.md", kernel_tables.benchmark_markdown(result))
+    return result
+
+
+def _measured(
+    variants: Variants, rounds: int, meter: PeakMeter | None
+) -> tuple[dict[str, list[float]], Peak | None]:
+    """The interleaved rounds, and the machine's peak before or after them, the larger."""
+    if meter is None:
+        return variants.measured(rounds), None
+    before = meter.measure()
+    samples = variants.measured(rounds)
+    return samples, before.larger(meter.measure())
+
+
+def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) -> list[str]:
+    """Tasks that were to be tuned and were not, what sharing did, and what is left out."""
+    said = [
+        f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
+        for line in [*tuned.tasks, *shared.representatives]
+        if line.status != "tuned"
+    ]
+    said += [f"{line.task}: {line.note}" for line in shared.tasks if line.note]
+    if shared.finals:
+        others = sum(line.chosen_rank > 1 for line in shared.finals)
+        said.append(
+            f"{others} of {len(shared.finals)} contested tasks have the schedule that was the "
+            "fastest in the model, not the one that was alone"
+            + _while_shared_cache_moved(shared.finals_shared_cache_gb_s)
+        )
+    said.append(shared.finals_note)
+    scaled = tuned.scaled_trials + shared.scaled_trials
+    if scaled:
+        said.append(
+            f"{scaled} of {tuned.trials + shared.trials} trials were measured while the host had "
+            "the cores nearer to each other, or farther, than before: what they took is divided by "
+            "how many times as long their task's fastest took then"
+        )
+    if compiled.in_place:
+        said.append(
+            f"{sum(compiled.in_place.values())} concatenations are left out: their parts are "
+            "computed in place"
+        )
+    return [text.strip() for text in said if text]
+
+
+def _while_shared_cache_moved(rates_gb_s: list[float]) -> str:
+    """In which state of the machine finals were held, as far as it is known."""
+    if not rates_gb_s:
+        return ""
+    low, high = number(min(rates_gb_s)), number(max(rates_gb_s))
+    return f"; the cores' shared cache moved {low} to {high} GB/s meanwhile"
+
+
+def conditions_of(
+    fingerprint: Fingerprint,
+    options: BenchmarkOptions,
+    trials_per_task: int,
+    processes: int = 1,
+    commit: str | None = None,
+) -> Conditions:
+    """Under which figures measured now hold."""
+    now = datetime.datetime.now(datetime.UTC)
+    return Conditions(
+        fingerprint=fingerprint,
+        date=now.strftime("%Y-%m-%dT%H:%MZ"),
+        commit=commit,
+        trials_per_task=trials_per_task,
+        rounds=options.rounds,
+        copies=options.copies,
+        processes=processes,
+        seed=options.seed,
+    )

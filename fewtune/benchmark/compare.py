@@ -1,0 +1,209 @@
+"""Selective against full tuning of one model, measured side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field
+
+from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
+from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.errors import MachineError
+from fewtune.machine.steal_time import Stolen
+from fewtune.measure import interleave
+from fewtune.report import kernel_tables
+from fewtune.report.machine_state import core_states
+from fewtune.util.files import file_sha256, write_text
+
+_LEAST_ROUNDS = 3
+
+
+class CompareOptions(BenchmarkOptions):
+    """How long two libraries of a model are measured, and how often anew."""
+
+    processes: int = Field(
+        default=4,
+        ge=1,
+        le=32,
+        description="processes, one after the other, that share the rounds; an even number of "
+        "them, for what is loaded first is slower, and they take turns in it",
+    )
+
+    @property
+    def rounds_each(self) -> int:
+        """Rounds of one process."""
+        return max(_LEAST_ROUNDS, -(-self.rounds // self.processes))
+
+
+class Measured(NamedTuple):
+    """What one process measured.
+
+    Attributes
+    ----------
+    samples_s : dict of list of float
+        Of every variant, seconds of one call, a sample a round.
+    max_relative_error : float
+        Of the libraries' outputs against onnxruntime's.
+    copies : int
+        Of each library, that there was memory for.
+    kernels_s : dict of KernelSamples
+        What the kernels of each library take, by library.
+    shared_cache_gb_s, hand_over_s : list of float
+        A figure a round, as of `Variants`.
+    """
+
+    samples_s: interleave.Samples
+    max_relative_error: float
+    copies: int
+    kernels_s: dict[str, KernelSamples]
+    shared_cache_gb_s: list[float]
+    hand_over_s: list[float]
+
+
+def compare_strategies(
+    import_directory: Path,
+    compile_directories: dict[str, Path],
+    metrics: dict[str, Metrics],
+    reports: dict[str, BenchmarkReport],
+    fingerprint: Fingerprint,
+    options: CompareOptions,
+    directory: Path,
+    *,
+    commit: str | None = None,
+) -> Comparison:
+    """Measure selective against full tuning of one model, in turns in every process.
+
+    Parameters
+    ----------
+    import_directory : Path
+    compile_directories, metrics, reports : dict
+        By strategy: ``selective`` and ``full``.
+    fingerprint : Fingerprint
+    options : CompareOptions
+    directory : Path
+        Gets ``compare.json`` and ``report.md``.
+    commit : str, optional
+        Of the code that measures.
+
+    Raises
+    ------
+    MachineError
+        If a process is killed, as it is where memory does not suffice.
+    """
+    compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
+    libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
+    measure = partial(_measure, import_directory, libraries, fingerprint, options)
+    stolen = Stolen()
+    measured = [
+        _in_another_process(partial(measure, number)) for number in range(options.processes)
+    ]
+    measuring_stolen_pct = stolen.pct()
+    every = {
+        name: [taken for each in measured for taken in each.samples_s.get(name, [])]
+        for name in measured[0].samples_s
+    }
+    stats = {name: interleave.latency_stats(taken) for name, taken in every.items()}
+    selective, full = metrics["selective"], metrics["full"]
+    over_reference = {
+        name: interleave.ratio_stats(every["onnxruntime"], every[name]).median for name in libraries
+    }
+    copies = min(each.copies for each in measured)
+    comparison = Comparison(
+        model=reports["selective"].model,
+        full_tuning_s=full.tuning_s,
+        full_latency_ms=stats["full"].median_ms,
+        selective_tuning_s=selective.tuning_s,
+        selective_latency_ms=stats["selective"].median_ms,
+        untuned_latency_ms=stats["untuned"].median_ms,
+        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
+        used_time_pct=100 * (selective.tuning_s / full.tuning_s) if full.tuning_s else 100.0,
+        **interleave.achieved_pct(every["full"], every["selective"]),
+        achieved_perf_by_process_pct=[_achieved_pct(each) for each in measured],
+        speedup_over_onnxruntime=over_reference["selective"],
+        full_speedup_over_onnxruntime=over_reference["full"],
+        full_tuning_stolen_pct=full.tuning_stolen_pct,
+        selective_tuning_stolen_pct=selective.tuning_stolen_pct,
+        measuring_stolen_pct=measuring_stolen_pct,
+        shared_cache_gb_s=interleave.rate_stats(
+            [rate for each in measured for rate in each.shared_cache_gb_s]
+        ),
+        core_states=core_states(every, [taken for each in measured for taken in each.hand_over_s]),
+        tasks=selective.tasks,
+        representatives=selective.representatives,
+        full_trials=full.trials,
+        selective_trials=selective.trials,
+        max_relative_error=max(each.max_relative_error for each in measured),
+        kernels=kernel_pairs(
+            [each.kernels_s for each in measured],
+            compiled["selective"].other_names,
+            {row.task: row.weight for row in reports["selective"].kernels if row.weight},
+        ),
+        conditions=conditions_of(
+            fingerprint,
+            options.model_copy(
+                update={"copies": copies, "rounds": options.rounds_each * options.processes}
+            ),
+            reports["selective"].conditions.trials_per_task,
+            options.processes,
+            commit,
+        ),
+        library_sha256={name: file_sha256(library) for name, library in libraries.items()},
+    )
+    comparison.write(directory)
+    text = kernel_tables.comparison_markdown(comparison, reports["selective"])
+    write_text(directory / "report.md", text)
+    return comparison
+
+
+def _in_another_process(measure: Callable[[], Measured]) -> Measured:
+    """What is measured in a process of its own."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(measure).result()
+        except BrokenProcessPool:
+            raise MachineError(
+                "a process that measured the libraries was killed, maybe for want of memory; "
+                "lower compare.copies and run again"
+            ) from None
+
+
+def _measure(
+    import_directory: Path,
+    libraries: dict[str, Path],
+    fingerprint: Fingerprint,
+    options: CompareOptions,
+    number: int,
+) -> Measured:
+    """The rounds of one process: the first has untuned TVM beside the others, for scale."""
+    variants = Variants(
+        import_directory,
+        libraries,
+        fingerprint,
+        options,
+        with_untuned=number == 0,
+        turned=number % 2 == 1,
+    )
+    error = max(variants.relative_error(name) for name in libraries)
+    samples_s = variants.measured(options.rounds_each)
+    return Measured(
+        samples_s,
+        error,
+        variants.options.copies,
+        variants.kernels_measured(),
+        variants.shared_cache_gb_s,
+        variants.hand_over_s,
+    )
+
+
+def _achieved_pct(measured: Measured) -> float:
+    """Selective tuning's performance over full tuning's in one process: its rounds' median."""
+    samples_s = measured.samples_s
+    return interleave.achieved_pct(samples_s["full"], samples_s["selective"])["achieved_perf_pct"]

@@ -1,0 +1,123 @@
+"""The kernels of one result: how long each takes, and how near that is to the machine's peak."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from fewtune.artifacts import Fingerprint, KernelRow, Selection, ShareReport, TaskInfo, TuneReport
+from fewtune.machine.peak import Peak
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.target import target_from_json
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.task.extract import Task
+from fewtune.workers.pool import WorkerPool
+
+
+def kernel_rows(
+    tasks: list[Task],
+    selection: Selection,
+    tuned: TuneReport,
+    shared: ShareReport,
+    in_place: dict[str, int],
+    fingerprint: Fingerprint,
+    peak: Peak | None,
+) -> list[KernelRow]:
+    """List every task with its measured latency; those set aside are measured here.
+
+    A task that is never called, since what it would copy is computed in place, is not measured.
+
+    Parameters
+    ----------
+    tasks : list of Task
+    selection : Selection
+    tuned : TuneReport
+    shared : ShareReport
+    in_place : dict of int
+        Calls that the library leaves out, by task.
+    fingerprint : Fingerprint
+    peak : Peak or None
+        Of the machine, if it was measured.
+    """
+    latency_ms: dict[str, float | None] = {}
+    schedules: dict[str, str] = {}
+    donors: dict[str, str | None] = {}
+    for line in [*tuned.tasks, *shared.representatives]:
+        latency_ms[line.task] = line.known_ms
+        won = line.best_ms is not None and line.best_ms != line.default_ms
+        schedules[line.task] = "tuned" if won else "default"
+    for line in shared.tasks:
+        latency_ms[line.task] = line.known_ms
+        schedules[line.task] = line.status if line.known_ms is not None else "none"
+        donors[line.task] = line.donor
+    calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
+    schedules.update((name, "in place") for name, left in calls.items() if not left)
+    called_aside = {name for name in selection.set_aside if calls[name]}
+    aside = [task for task in tasks if task.info.name in called_aside]
+    for name, measured_ms in _measure_defaults(
+        aside, fingerprint, cold_weights=tuned.cold_weights
+    ).items():
+        latency_ms[name] = measured_ms
+        schedules[name] = "default" if measured_ms is not None else "none"
+    whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in calls.items())
+    rows = []
+    for task in tasks:
+        name, call_ms = task.info.name, latency_ms.get(task.info.name)
+        row = _row(task.info, call_ms, schedules.get(name, "none"), donors.get(name), peak)
+        share = call_ms * calls[name] / whole_ms if call_ms and whole_ms else None
+        rows.append(row.model_copy(update={"share": share, "weight": calls[name]}))
+    return rows
+
+
+def _row(
+    info: TaskInfo, call_ms: float | None, schedule: Any, donor: str | None, peak: Peak | None
+) -> KernelRow:
+    """A kernel's figures, but for its share of the whole."""
+    row = KernelRow(
+        task=info.name,
+        weight=info.weight,
+        latency_ms=call_ms,
+        share=None,
+        gflops=info.flops / call_ms / 1e6 if call_ms else None,
+        gb_s=info.bytes / call_ms / 1e6 if call_ms else None,
+        schedule=schedule,
+        donor=donor,
+    )
+    if peak is None or row.gflops is None or not row.is_searched:
+        return row
+    return row.model_copy(update={"peak_pct": 100 * row.gflops / peak.gflops})
+
+
+def _measure_defaults(
+    tasks: list[Task], fingerprint: Fingerprint, *, cold_weights: bool
+) -> dict[str, float | None]:
+    """Milliseconds of one call of each task under its default schedule."""
+    target = target_from_json(fingerprint.target)
+    found: dict[str, float | None] = {task.info.name: None for task in tasks}
+    pairs = [(task, default_schedule(task.mod, target)) for task in tasks]
+    ready = [(task, schedule) for task, schedule in pairs if schedule is not None]
+    if ready:
+        with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
+            outcomes = Measurer(pool, cold_weights=cold_weights).measure(
+                [schedule.mod for _, schedule in ready],
+                [module_specs(task.mod) for task, _ in ready],
+                [None] * len(ready),
+                races=[task.info.name for task, _ in ready],
+            )
+        for (task, _), outcome in zip(ready, outcomes, strict=True):
+            found[task.info.name] = outcome.median_s * 1e3 if outcome.run_s else None
+    return found
+
+
+def kernels_csv(rows: list[KernelRow]) -> str:
+    """The rows as CSV, the kernel that takes most time first."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    figures = ("latency_ms", "share", "gflops", "gb_s", "peak_pct")
+    writer.writerow(["task", "weight", *figures, "schedule", "donor"])
+    for row in sorted(rows, key=lambda row: (-(row.share or 0.0), row.task)):
+        values = [getattr(row, name) for name in figures]
+        texts = ["" if value is None else f"{value:.6g}" for value in values]
+        writer.writerow([row.task, row.weight, *texts, row.schedule, row.donor or ""])
+    return stream.getvalue()

@@ -1,0 +1,172 @@
+"""The variants of one model that are measured beside each other, loaded and ready to run."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from fewtune.artifacts import Fingerprint, ImportReport
+from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
+from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool
+from fewtune.machine.core_to_core import hand_over
+from fewtune.machine.last_level_cache import shared_cache
+from fewtune.measure import interleave
+from fewtune.model import reference
+from fewtune.model.import_model import REFERENCE, read_lowered
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import set_threads
+from fewtune.task.analysis import FLOAT32_BYTES
+
+_SHARED_CACHE, _HAND_OVER = "shared cache", "hand over"
+
+
+class BenchmarkOptions(BaseModel):
+    """How long a model is measured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rounds: int = Field(default=30, ge=3, le=10_000, description="rounds of all variants in turn")
+    copies: int = Field(
+        default=3,
+        ge=1,
+        le=16,
+        description="copies of every library, and of onnxruntime's session, that take turns: how "
+        "fast weights are read depends on the memory that they happen to get",
+    )
+    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the random inputs")
+
+
+class Variants:
+    """The variants of one model, ready to run on the same inputs and threads.
+
+    Parameters
+    ----------
+    import_directory : Path
+    libraries : dict of Path
+        Exported libraries by variant name.
+    fingerprint : Fingerprint
+    options : BenchmarkOptions
+    with_untuned : bool
+        Whether the model as TVM compiles it without schedules is among them.
+    turned : bool
+        Begin with the last library, not the first. What is loaded first is slower for as long as
+        it lives: of ResNet 50's two libraries, each with three copies, the first took 2 to 5 %
+        longer than as the second (a Xeon). Copies are therefore loaded in turns, every other time
+        the other way round.
+
+    Attributes
+    ----------
+    options : BenchmarkOptions
+        With as many copies as there are.
+    shared_cache_gb_s : list of float
+        What the shared cache moved, a figure a round that was measured; none where that is unknown.
+    hand_over_s : list of float
+        What data took from core to core, a figure a round; none where there is but one.
+    """
+
+    def __init__(
+        self,
+        import_directory: Path,
+        libraries: dict[str, Path],
+        fingerprint: Fingerprint,
+        options: BenchmarkOptions,
+        *,
+        with_untuned: bool = True,
+        turned: bool = False,
+    ) -> None:
+        set_threads(fingerprint.threads)
+        target = target_from_json(fingerprint.target)
+        imported = ImportReport.read(import_directory)
+        inputs = imported.inputs
+        self.options = _with_room(options, imported.parameters, len(libraries) + 1)
+        feeds = reference.random_inputs(inputs, options.seed)
+        ordered = [feeds[spec.name] for spec in inputs]
+        model, copies = import_directory / REFERENCE, range(self.options.copies)
+        self._compiled: dict[str, list[CompiledModel]] = {}
+        if with_untuned:
+            untuned = build_executable(read_lowered(import_directory), target)
+            self._compiled["untuned"] = [CompiledModel(untuned, target)]
+            self._compiled["untuned"][0].set_inputs(ordered)
+        sessions: list[reference.OnnxruntimeSession] = []
+        self._compiled.update((name, []) for name in libraries)
+        for copy in copies:
+            names = [*libraries, "onnxruntime"]
+            for name in names if (copy + turned) % 2 == 0 else names[::-1]:
+                if name in libraries:
+                    loaded = CompiledModel(libraries[name], target)
+                    loaded.set_inputs(ordered)
+                    self._compiled[name].append(loaded)
+                else:
+                    sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
+        self.runs: dict[str, list[interleave.Run]] = {
+            name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
+        }
+        self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
+        self._expected = sessions[0].run(feeds)
+        self._shared_cache = shared_cache(target, fingerprint.threads)
+        self._hand_over = hand_over(target, fingerprint.threads)
+        self.shared_cache_gb_s: list[float] = []
+        self.hand_over_s: list[float] = []
+
+    def measured(self, rounds: int) -> dict[str, list[float]]:
+        """Seconds of one call of every variant, in turns; untuned is there for scale.
+
+        The shared cache has its turn, too (`shared_cache_gb_s`), and what the cores hand over.
+
+        While a library runs, this thread keeps off the cores of TVM's other threads, which are
+        bound to theirs: where it does not, every other process of a comparison had both on one core
+        for a while, and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime binds none
+        of its own, and the system keeps them apart.
+        """
+        untuned = frozenset({"untuned"})
+        tuned = frozenset(self._compiled) - untuned
+        # There is a pool to keep off once a kernel has run.
+        self._compiled[min(tuned)][0].run()
+        roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
+        placed = {
+            name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
+            for name, runs in self.runs.items()
+        }
+        cache, handing = self._shared_cache, self._hand_over
+        if cache is not None:
+            placed[_SHARED_CACHE] = [partial(_on, apart, cache.run)]
+        if handing is not None:
+            placed[_HAND_OVER] = [partial(_on, apart, handing.run)]
+        try:
+            samples = interleave.interleave(placed, rounds, for_scale=untuned, together=tuned)
+        finally:
+            os.sched_setaffinity(0, roaming)
+        if cache is not None:
+            self.shared_cache_gb_s += [cache.rate_gb_s(s) for s in samples.pop(_SHARED_CACHE)]
+        self.hand_over_s += [time_s / 2 for time_s in samples.pop(_HAND_OVER, [])]
+        return samples
+
+    def kernels_measured(self) -> dict[str, KernelSamples]:
+        """What each kernel of every library takes where the model calls it, libraries in turns."""
+        tuned = {name: each for name, each in self._compiled.items() if name != "untuned"}
+        with apart_from_the_pool():
+            return kernels_in_turns(tuned)
+
+    def relative_error(self, name: str) -> float:
+        """Largest relative error of a variant against onnxruntime on the measured inputs."""
+        actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name][0].run()]
+        return reference.relative_error(actual, self._expected)
+
+
+def _on(cores: set[int], run: interleave.Run) -> object:
+    """Run something with this thread on some cores."""
+    os.sched_setaffinity(0, cores)
+    return run()
+
+
+def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:
+    """Options with no more copies than half of the free memory holds the weights of."""
+    room = psutil.virtual_memory().available // 2
+    fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
+    return options.model_copy(update={"copies": min(options.copies, fitting)})

@@ -1,0 +1,1 @@
+"""Compilation: the tuning log applied, built, exported."""

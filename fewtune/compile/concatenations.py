@@ -1,0 +1,197 @@
+"""Which concatenations need not copy: what calls of kernels tell of where tensors may live.
+
+What is a concatenation is not told from names: its kernel must be, node by node, the one that
+TOPI makes of such shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tvm_ffi
+
+from fewtune.runtime.tvm import relax, te, tvm
+
+# A row of a part begins and ends with a vector, or vectors would have to be taken apart.
+_ALIGNED_ELEMENTS = 16
+
+
+class Place(NamedTuple):
+    """Where a tensor lives: in whose buffer, and where in it the tensor begins, by axis."""
+
+    whole: relax.Var
+    begin: tuple[int, ...]
+
+
+class Call(NamedTuple):
+    """A kernel call: its number among the bindings, the kernel, and the tensors given to it."""
+
+    number: int
+    kernel: str
+    tensors: tuple[relax.Expr, ...]
+
+
+def concatenations(lowered: tvm.IRModule) -> dict[str, int]:
+    """The kernels that do nothing but concatenate, with the axis along which they do.
+
+    Parameters
+    ----------
+    lowered : IRModule
+        Fused kernels without schedules.
+    """
+    axes = {
+        symbol.name_hint: _axis_of(function)
+        for symbol, function in lowered.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc)
+    }
+    return {name: axis for name, axis in axes.items() if axis is not None}
+
+
+class Graph:
+    """What ``main`` allocates, and which kernels it calls with that.
+
+    Attributes
+    ----------
+    all : list of Binding
+    allocated : dict of int
+        By tensor, the number of the binding that allocates it.
+    calls : list of Call
+    seen : set of Var
+        Tensors that anything else than a kernel gets to see, the caller of ``main`` among them.
+    """
+
+    def __init__(self, main: relax.Function) -> None:
+        self.all = [binding for block in main.body.blocks for binding in block.bindings]
+        self.allocated: dict[relax.Var, int] = {}
+        self.calls: list[Call] = []
+        self.seen: set[relax.Expr] = set()
+        self._same: dict[relax.Var, relax.Var] = {}
+        for number, binding in enumerate(self.all):
+            self._add(number, binding.var, binding.value)
+        self._see(main.body.body)
+
+    def root(self, value: relax.Expr) -> relax.Expr:
+        """The tensor that a variable is another name of."""
+        while value in self._same:
+            value = self._same[value]
+        return value
+
+    def shape(self, tensor: relax.Expr) -> tuple[int, ...]:
+        """Extents of an allocated tensor."""
+        return tuple(int(extent) for extent in tensor.ty.shape)
+
+    def _add(self, number: int, name: relax.Var, value: relax.Expr) -> None:
+        if isinstance(value, relax.Var):
+            self._same[name] = value
+        elif calls_kernel(value):
+            tensors = tuple(self.root(each) for each in value.args)
+            self.calls.append(Call(number, value.op.name_hint, tensors))
+        elif _allocates(value):
+            self.allocated[name] = number
+        else:
+            self._see(value)
+
+    def _see(self, value: relax.Expr) -> None:
+        self.seen.update(self.root(each) for each in relax.analysis.free_vars(value))
+
+
+def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Expr, Place]]:
+    """Which calls are to be left out, and where the parts live that they would have copied.
+
+    A part has to be written and read by kernels alone, may be part of one concatenation only, and
+    its rows have to be whole vectors.
+
+    Parameters
+    ----------
+    graph : Graph
+    axes : dict of int
+        Concatenating kernels, as `concatenations` found them.
+
+    Returns
+    -------
+    left_out : list of Call
+    places : dict of Place
+        By part.
+    """
+    left_out: list[Call] = []
+    inner: dict[relax.Expr, Place] = {}
+    for call in graph.calls:
+        if call.kernel not in axes:
+            continue
+        axis = axes[call.kernel]
+        *parts, whole = call.tensors
+        if whole not in graph.allocated or not _can_live_elsewhere(graph, parts, axis, inner):
+            continue
+        offset = 0
+        for part in parts:
+            begin = [offset if each == axis else 0 for each in range(len(graph.shape(whole)))]
+            inner[part] = Place(whole, tuple(begin))
+            offset += graph.shape(part)[axis]
+        left_out.append(call)
+    return left_out, {tensor: _outermost(tensor, inner) for tensor in inner}
+
+
+def _can_live_elsewhere(
+    graph: Graph, parts: Sequence[relax.Expr], axis: int, placed: dict[relax.Expr, Place]
+) -> bool:
+    """Whether kernels are all that know of some tensors, and vectors fit into their rows."""
+    return len(set(parts)) == len(parts) and all(
+        part in graph.allocated
+        and part not in graph.seen
+        and part not in placed
+        and math.prod(graph.shape(part)[axis:]) % _ALIGNED_ELEMENTS == 0
+        for part in parts
+    )
+
+
+def _outermost(tensor: relax.Expr, inner: dict[relax.Expr, Place]) -> Place:
+    """Where a tensor lives in the end: the whole that it is a part of may be a part itself."""
+    place = inner[tensor]
+    while place.whole in inner:
+        whole, begin = inner[place.whole]
+        begin = tuple(first + further for first, further in zip(begin, place.begin, strict=True))
+        place = Place(whole, begin)
+    return place
+
+
+def home_of(tensor: relax.Expr, places: dict[relax.Expr, Place]) -> relax.Expr:
+    """In whose buffer a tensor lives: its own, unless it is a part."""
+    return places[tensor].whole if tensor in places else tensor
+
+
+def _axis_of(function: tvm.tirx.PrimFunc) -> int | None:
+    """The axis along which a kernel concatenates; None where it does anything else."""
+    buffers = list(function.params)
+    if len(buffers) < 2 or not all(_has_known_shape(each) for each in buffers):
+        return None
+    shapes = [[int(extent) for extent in each.shape] for each in buffers]
+    *parts, whole = shapes
+    for axis, extent in enumerate(whole):
+        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+        is_sum = len(others) == 1 and sum(shape[axis] for shape in parts) == extent
+        # A rank that differs may look alike without the axis, but no such sum is made by TOPI.
+        if not is_sum or any(len(shape) != len(whole) for shape in parts):
+            continue
+        given = [te.placeholder(each.shape, str(each.dtype)) for each in buffers[:-1]]
+        made = te.create_prim_func([*given, tvm.topi.concatenate(given, axis)])
+        if tvm_ffi.structural_equal(made.body, function.body, map_free_vars=True):
+            return axis
+    return None
+
+
+def _has_known_shape(value: tvm.tirx.Var) -> bool:
+    return isinstance(value, tvm.tirx.Buffer) and all(
+        type(extent).__name__ == "IntImm" for extent in value.shape
+    )
+
+
+def calls_kernel(value: relax.Expr) -> bool:
+    """Whether an expression is a call of one of the module's own functions."""
+    return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+
+
+def _allocates(value: relax.Expr) -> bool:
+    name = getattr(value.op, "name", None) if isinstance(value, relax.Call) else None
+    return name == "relax.builtin.alloc_tensor"

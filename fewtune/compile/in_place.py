@@ -1,0 +1,170 @@
+"""Parts of a concatenation computed where it would copy them, so that nothing is left to copy.
+
+Each part gets its place in the buffer of the whole, and every kernel that writes or reads the part
+is given the whole and told, by TIR's ``match_buffer``, which region of it is meant. Schedules stay
+as they were measured: only addresses change. Of a chain of concatenations, as DenseNet has, all
+live in the buffer of the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import tvm_ffi
+
+from fewtune.compile.concatenations import Call, Graph, Place, calls_kernel, home_of, plan
+from fewtune.runtime.tvm import relax, tvm
+
+# What follows the name of a kernel whose tensors lie within others, before a number.
+IN_PLACE = "_in_place"
+
+
+class _Region(NamedTuple):
+    """The part of a larger buffer that is meant: the buffer's extents, and the part's begin."""
+
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+
+
+def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRModule, Counter[str]]:
+    """Leave out the concatenations whose parts can all be computed in place.
+
+    A part can be, if only kernels write and read it, if it is part of no other concatenation that
+    was left out before, and if its rows are whole vectors. A kernel may read one part of a buffer
+    and write another: it relies on no element of what it reads being written, not on more.
+
+    Parameters
+    ----------
+    module : IRModule
+        After ``CallTIRRewrite``: ``main`` allocates tensors and calls kernels with them.
+    axes : dict of int
+        Concatenating kernels, as `concatenations` found them.
+
+    Returns
+    -------
+    module : IRModule
+        Without kernels that nobody calls any more.
+    left_out : Counter of str
+        Calls that are gone, by kernel.
+    """
+    main = module["main"]
+    graph = Graph(main)
+    left_out, places = plan(graph, axes)
+    if not left_out:
+        return module, Counter()
+    rewriting = _Rewriting(module, graph, places)
+    bindings = rewriting.bindings({call.number for call in left_out})
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], main.body.body)
+    main = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    rewriting.builder.update_func(module.get_global_var("main"), main)
+    called = {binding.value.op.name_hint for binding in bindings if calls_kernel(binding.value)}
+    functions = {
+        symbol: function
+        for symbol, function in rewriting.builder.get().functions_items()
+        if symbol.name_hint in called or not isinstance(function, tvm.tirx.PrimFunc)
+    }
+    counts = Counter(call.kernel for call in left_out)
+    return tvm.IRModule(functions, attrs=module.attrs), counts
+
+
+class _Rewriting:
+    """Makes the bindings anew, and the kernels that are given wholes instead of parts.
+
+    Attributes
+    ----------
+    builder : BlockBuilder
+        Of the module, with these kernels.
+    """
+
+    def __init__(self, module: tvm.IRModule, graph: Graph, places: dict[relax.Expr, Place]) -> None:
+        self.builder = relax.BlockBuilder(module)
+        self._module = module
+        self._graph = graph
+        self._places = places
+        self._made: dict[tuple, tvm.ir.GlobalVar] = {}
+
+    def bindings(self, left_out: set[int]) -> list[relax.Binding]:
+        """The bindings but for some; a whole is allocated where its first part was."""
+        graph = self._graph
+        calls = {call.number: call for call in graph.calls}
+        found: list[relax.Binding] = []
+        allocated: set[relax.Expr] = set()
+        for number, binding in enumerate(graph.all):
+            if binding.var in graph.allocated:
+                home = home_of(binding.var, self._places)
+                if home not in allocated:
+                    allocated.add(home)
+                    found.append(graph.all[graph.allocated[home]])
+            elif number in calls:
+                if number not in left_out:
+                    call = self._call(calls[number], binding.value)
+                    found.append(relax.VarBinding(binding.var, call))
+            # Kernels are given the whole itself: nobody needs another name of a part.
+            elif graph.root(binding.var) not in self._places:
+                found.append(binding)
+        return found
+
+    def _call(self, call: Call, given: relax.Call) -> relax.Call:
+        moved = {
+            number: self._places[tensor]
+            for number, tensor in enumerate(call.tensors)
+            if tensor in self._places
+        }
+        if not moved:
+            return given
+        regions = {n: _Region(self._graph.shape(p.whole), p.begin) for n, p in moved.items()}
+        arguments = [
+            moved[number].whole if number in moved else each
+            for number, each in enumerate(given.args)
+        ]
+        kernel = self._kernel(call.kernel, regions)
+        return relax.Call(kernel, arguments, given.attrs, given.ty_args)
+
+    def _kernel(self, name: str, regions: dict[int, _Region]) -> tvm.ir.GlobalVar:
+        """A kernel that finds some of its tensors within others; made once for equal places."""
+        key = (name, *sorted(regions.items()))
+        if key not in self._made:
+            made_name = f"{name}{IN_PLACE}{len(self._made)}"
+            function = _within(self._module[name], regions)
+            function = function.with_attr("global_symbol", made_name)
+            self._made[key] = self.builder.add_func(function, made_name)
+        return self._made[key]
+
+
+def _within(function: tvm.tirx.PrimFunc, regions: dict[int, _Region]) -> tvm.tirx.PrimFunc:
+    """A kernel some of whose buffers, by number, are regions of larger ones."""
+    buffers, matched = list(function.params), []
+    opened: dict[tvm.tirx.Var, tvm.tirx.Buffer] = {}
+    for number, region in sorted(regions.items()):
+        given = buffers[number]
+        kind = str(given.shape[0].ty)
+        # Where it begins is left for ``match_buffer`` to say.
+        begin = tvm.tirx.Var(f"{given.name}_begin", kind)
+        narrow = tvm.tirx.decl_buffer(given.shape, given.dtype, given.name, elem_offset=begin)
+        extents = [tvm.tirx.const(extent, kind) for extent in region.shape]
+        wide = tvm.tirx.decl_buffer(extents, given.dtype, f"{given.name}_whole")
+        ranges = [
+            tvm.ir.Range.from_min_extent(tvm.tirx.const(first, kind), extent)
+            for first, extent in zip(region.begin, given.shape, strict=True)
+        ]
+        source = tvm.tirx.BufferRegion(wide, ranges)
+        matched.append(tvm.s_tir.MatchBufferRegion(narrow, source))
+        opened[given], buffers[number] = narrow, wide
+    realize = tvm_ffi.structural_map(
+        function.body, (tvm.tirx.Var, lambda var: opened.get(var, var)), order="post"
+    )
+    block = realize.block
+    root = tvm.s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        block.body,
+        block.init,
+        block.alloc_buffers,
+        [*block.match_buffers, *matched],
+        block.annotations,
+    )
+    body = tvm.s_tir.SBlockRealize(realize.iter_values, realize.predicate, root)
+    return tvm.tirx.PrimFunc(buffers, body, function.ret_type, function.attrs)

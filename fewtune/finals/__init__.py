@@ -1,0 +1,1 @@
+"""Finals: the fastest schedules of each task, measured where the model calls them."""

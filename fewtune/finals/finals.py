@@ -1,0 +1,294 @@
+"""Finals in the model: who is the fastest where the model calls it.
+
+Alone, a kernel finds its data as the measurement leaves them; in the model as the kernels before it
+do: in which core's cache, or in none. Of schedules that are near each other alone, another one than
+the first is often the fastest in the model (`benchmarks/in_model.py`), by up to a quarter of the
+kernel's time. The likeliest few of every task are therefore compiled once more, together, and take
+turns in a model made of them (`fewtune.workers.model_runner`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune.artifacts import Skeleton
+from fewtune.measure.measurer import Measurer
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.space.parallel_axis import usual_axes
+from fewtune.task.extract import Task
+from fewtune.trial.trial import Trial
+from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
+from fewtune.tuning.finalists import contested
+from fewtune.tuning.task_state import TaskState
+from fewtune.workers.handle import WorkerHandle, call_all
+from fewtune.workers.kernel_library import Candidate, Contender
+from fewtune.workers.model_runner import Runs
+from fewtune.workers.pool import WorkerPool
+
+# Far beyond what compiling, or running, all of them takes.
+_LIMIT_S = 600.0
+# In which contenders run the model: whoever is taken is the faster one in each.
+_PROCESSES = 2
+# Of the runs that say what tasks take in the model before any of them is refined.
+_WEIGHING_S = 0.3
+
+
+class Final(NamedTuple):
+    """How the contenders of one task fared.
+
+    Attributes
+    ----------
+    keys : list of str
+        The contenders' traces; alone, the first was the fastest.
+    medians_s : list of list of float
+        Process by process, the seconds that all calls of one run of the model took with each, and
+        that calls after it took for its sake.
+    chosen : int
+        The place of the fastest.
+    gain_s : float
+        Seconds a run that what one process's runs choose is faster than the first in another's.
+    """
+
+    keys: list[str]
+    medians_s: list[list[float]]
+    chosen: int
+    gain_s: float
+
+    @staticmethod
+    def of(keys: list[str], processes: list[list[list[float]]]) -> Final:
+        """Judge by samples: by process, a list of them each contender.
+
+        How fast a kernel reads its weights depends on the memory that a process happens to have
+        for them: whoever is to be taken instead of the first must be faster in every process.
+        """
+        medians_s = [[statistics.median(each) for each in samples] for samples in processes]
+        totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
+        able = [
+            place
+            for place in range(len(keys))
+            if all(times_s[place] <= times_s[0] for times_s in medians_s)
+        ]
+        chosen = min(able, key=totals_s.__getitem__)
+        gains_s = [_gain(one_s, other_s) for one_s, other_s in permutations(medians_s, 2)]
+        return Final(keys, medians_s, chosen, statistics.mean(gains_s) if gains_s else 0.0)
+
+    def time_s(self, place: int) -> float:
+        """Seconds of all calls of a contender in one run: the mean of the processes' medians."""
+        return statistics.mean(times_s[place] for times_s in self.medians_s)
+
+
+def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
+    """What the fastest by some figures is faster than the first contender by others."""
+    return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
+
+
+class FinalsResult(NamedTuple):
+    """What finals came to.
+
+    Attributes
+    ----------
+    finals : dict of Final
+        By task, where there was more than one contender.
+    shared_cache_gb_s : list of float
+        What the shared cache moved before and after the runs of each process: in one state of the
+        machine another contender may be the fastest than in the other
+        (`fewtune.machine.last_level_cache`).
+    """
+
+    finals: dict[str, Final]
+    shared_cache_gb_s: list[float]
+
+
+@dataclass
+class Finals:
+    """Holds the finals of a model's tasks.
+
+    Parameters
+    ----------
+    skeleton : Skeleton
+    tasks : list of Task
+        All tasks of the model.
+    target : Target
+        A CPU.
+    most : int
+        Contenders of a task that takes much of the model's time (`fewtune.tuning.finalists`).
+    """
+
+    skeleton: Skeleton
+    tasks: list[Task]
+    target: tvm.target.Target
+    most: int
+    # For libraries: those of what is not searched are compiled once.
+    _scratch: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
+    _unsearched: dict[str, Contender] = field(default_factory=dict, init=False)
+
+    def close(self) -> None:
+        """Remove the libraries that were made."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._scratch, self._unsearched = None, {}
+
+    def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
+        """Every searched task's contenders; none at all where too little is contested.
+
+        One alone where a bank has the task itself.
+        """
+        ranked = {
+            name: state.ranked()[: 1 if state.taken else None]
+            for name, state in states.items()
+            if state.ranked() and not state.crashed
+        }
+        times_s = {name: states[name].progress.share_s for name in ranked}
+        usual = usual_axes(task.info for task in self.tasks)
+        return contested(ranked, times_s, self.most, usual)
+
+    def weigh(self, best: dict[str, Trial], measurer: Measurer) -> dict[str, float]:
+        """Say what tasks take where the model calls them, by a few runs in one process.
+
+        Parameters
+        ----------
+        best : dict of Trial
+            By task: its schedule.
+        measurer : Measurer
+
+        Returns
+        -------
+        times_s : dict of float
+            By task, seconds of all its calls in one run.
+
+        Raises
+        ------
+        WorkerLostError, RequestFailedError
+            If it cannot be compiled, or run.
+        """
+        contenders = {name: [trial] for name, trial in best.items()}
+        (runs,) = self._run(contenders, measurer, measurer.pool.handles[:1], _WEIGHING_S)
+        return {
+            task.info.name: statistics.median(runs.samples[task.info.workload][0])
+            for task in self.tasks
+            if task.info.name in best and task.info.workload in runs.samples
+        }
+
+    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> FinalsResult:
+        """Measure the contenders in the model.
+
+        Parameters
+        ----------
+        contenders : dict of list of Trial
+            As `contenders` gave them.
+        measurer : Measurer
+            Its workers compile and run them; its phases are added to.
+
+        Returns
+        -------
+        held : FinalsResult
+
+        Raises
+        ------
+        WorkerLostError, RequestFailedError
+            If it cannot be compiled, or run.
+        """
+        # One alone has memory of its own luck; of many, each could keep back whoever is faster.
+        processes = self._run(contenders, measurer, measurer.pool.handles[:_PROCESSES])
+        finals = {
+            task.info.name: Final.of(
+                [trial.key for trial in contenders[task.info.name]],
+                [runs.samples[task.info.workload] for runs in processes],
+            )
+            for task in self.tasks
+            if len(contenders.get(task.info.name, [])) > 1
+            and task.info.workload in processes[0].samples
+        }
+        return FinalsResult(finals, [rate for runs in processes for rate in runs.shared_cache_gb_s])
+
+    def _run(
+        self,
+        contenders: dict[str, list[Trial]],
+        measurer: Measurer,
+        handles: Sequence[WorkerHandle],
+        *runs_s: float,
+    ) -> list[Runs]:
+        """What each of some workers measured, one after the other."""
+        pool, phases = measurer.pool, measurer.phases
+        called = {site.workload for site in self.skeleton.sites}
+        candidates: dict[str, list[Candidate]] = {}
+        for task in self.tasks:
+            if task.info.workload in called:
+                module = tvm.ir.save_json(task.mod)
+                keys = [trial.key for trial in contenders.get(task.info.name, [])]
+                candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
+        self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="fewtune-")
+        directory = Path(tempfile.mkdtemp(dir=self._scratch.name))
+        try:
+            with phases.timed("build_s"):
+                linked = _ready(pool, candidates, directory, self._unsearched)
+                skeleton = self.skeleton.model_dump_json()
+                _together(handles, [("load_model", skeleton, linked) for _ in handles])
+            with phases.timed("run_s"):
+                processes = [h.call("run_model", *runs_s, timeout_s=_LIMIT_S) for h in handles]
+        except (WorkerLostError, RequestFailedError):
+            # One may still be at it, and would give that answer to the next request.
+            for handle in pool.handles:
+                handle.kill()
+            raise
+        pool.tidy()
+        return processes
+
+
+def _ready(
+    pool: WorkerPool,
+    candidates: dict[str, list[Candidate]],
+    directory: Path,
+    unsearched: dict[str, Contender],
+) -> dict[str, list[Contender]]:
+    """Get all contenders into libraries, on all workers at once.
+
+    What a worker still has of its measurement is a library of its own by now; what none has is
+    compiled once more, into one library a worker; what is not searched just the first time.
+    """
+    exported: list[dict[int, str]] = [{} for _ in pool.handles]
+    rest: dict[str, Candidate] = {}
+    for workload, each in candidates.items():
+        for place, candidate in enumerate(each):
+            name = f"kernel_{workload}_{place}"
+            if candidate.key is None and name in unsearched:
+                continue
+            kept = pool.kept_build(workload, candidate.key) if candidate.key is not None else None
+            if kept is None:
+                rest[name] = candidate
+            else:
+                exported[kept.worker][kept.number] = str(directory / f"{name}.so")
+    # First, for a task may have been searched since: its contenders take that name then.
+    found = dict(unsearched)
+    for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
+        found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
+    # One to each in turn: contenders of one task take about as long to compile.
+    names = list(rest)
+    parts = [
+        {name: rest[name] for name in names[start :: len(pool.handles)]}
+        for start in range(len(pool.handles))
+    ]
+    paths = [str(directory / f"{place}.so") for place in range(len(parts))]
+    requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
+    for made in _together(pool.handles, requests):
+        found.update(made)
+    unsearched.update((n, found[n]) for n, each in rest.items() if each.key is None)
+    return {
+        workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
+        for workload, each in candidates.items()
+    }
+
+
+def _together(handles: Sequence[WorkerHandle], requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The answers of some workers, each to its own request; what fails is raised."""
+    replies = call_all(handles, requests, _LIMIT_S, "build_timeout")
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,0 +1,99 @@
+"""The machine a figure was measured on: its fingerprint, target and threads."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fewtune.artifacts import Fingerprint
+from fewtune.errors import InputError, MachineError
+from fewtune.runtime.target import device_of, resolve_target, target_json
+
+_VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
+
+
+class FingerprintOptions(BaseModel):
+    """Which target to compile for, and how many threads run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: str = Field(
+        default="auto", description="auto (this CPU), a kind (cuda), or a TVM target as JSON"
+    )
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto", description="auto (all usable cores) or a number"
+    )
+
+    def thread_count(self) -> int:
+        """The number of threads, at least 1.
+
+        Raises
+        ------
+        InputError
+            If ``threads`` is more than the usable cores.
+        """
+        cores = len(os.sched_getaffinity(0))
+        if self.threads == "auto":
+            return cores
+        if self.threads <= cores:
+            return self.threads
+        raise InputError(f"threads is {self.threads}, but only {cores} cores are usable")
+
+
+def cpu_name() -> str:
+    """The processor's model name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def require_compiler() -> None:
+    """Check that there is a compiler to link libraries with, before hours are spent on tuning.
+
+    Raises
+    ------
+    MachineError
+        If there is none on the PATH.
+    """
+    if not any(shutil.which(name) for name in ("cc", "gcc", "g++", "clang")):
+        raise MachineError(
+            "no C compiler (cc, gcc, g++ or clang) is on the PATH, and linking the tuned library "
+            "needs one: install gcc"
+        )
+
+
+def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
+    """Look at this machine.
+
+    Raises
+    ------
+    InputError, MachineError
+        As `resolve_target`, `FingerprintOptions.thread_count` and `require_compiler`.
+    """
+    require_compiler()
+    from fewtune.runtime.tvm import tvm
+
+    threads = options.thread_count()
+    target = resolve_target(options.target, threads)
+    device = device_of(target)
+    name = cpu_name() if target.kind.name == "llvm" else f"{device.device_name} ({cpu_name()})"
+    versions = {package: importlib.metadata.version(package) for package in _VERSIONED}
+    versions["python"] = platform.python_version()
+    versions["llvm"] = str(tvm.get_global_func("target.llvm_version_major")())
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Fingerprint(
+        device=name,
+        logical_cores=os.cpu_count() or 1,
+        memory_gib=round(pages / 2**30),
+        system=f"{platform.system()} {platform.machine()}",
+        target=target_json(target),
+        threads=threads,
+        versions=versions,
+    )

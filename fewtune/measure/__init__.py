@@ -1,0 +1,1 @@
+"""Measuring: candidates built and timed on workers, variants in turns."""

@@ -1,0 +1,282 @@
+"""Build and measure candidates of one task through a worker pool."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from fewtune.measure.build_while_measuring import Overlap
+from fewtune.measure.drift import Yardsticks
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.timing.buffers import Specs
+from fewtune.timing.calibration import Measured
+from fewtune.timing.timer import Race
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.phases import Phases
+from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.workers.build_queue import Building, building
+from fewtune.workers.pool import WorkerPool
+from fewtune.workers.preallocate import take_memory
+
+# Of a duel; and how many of them one worker has before the next one's turn.
+_ROUNDS, _ROUND_S = 6, 0.001
+_ROUNDS_A_VISIT = 2
+
+
+def module_specs(module: tvm.IRModule) -> Specs:
+    """Shapes and dtypes of the buffers of a module's ``main``."""
+    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    return [([int(extent) for extent in info.shape], str(info.dtype)) for info in arguments]
+
+
+@dataclass
+class Measurer:
+    """Builds a batch on all workers and races its candidates one at a time.
+
+    On a CPU building and measuring would share the cores, so one follows the other: two builds
+    beside a two-thread kernel slow it by half, and unevenly.
+
+    Parameters
+    ----------
+    pool : WorkerPool
+    overlap : bool
+        Measure a candidate as soon as it is built, while others build: for a device of its own.
+    cold_weights : bool
+        Every measured call finds its weights in memory, as in a model whose weights outgrow the
+        cache (`fewtune.timing.cold_weights`).
+
+    Attributes
+    ----------
+    repeats : int
+        Measurements made again, since the machine ran slow around them.
+    most_flops_s : float
+        Operations a second of the calibration kernel at its fastest; infinite where unknown.
+    """
+
+    pool: WorkerPool
+    overlap: bool = False
+    cold_weights: bool = False
+    phases: Phases = field(default_factory=Phases)
+    failures: Counter = field(default_factory=Counter)
+    repeats: int = 0
+    yardsticks: Yardsticks = field(init=False)
+    most_flops_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        self.yardsticks = Yardsticks(self._measured, self._lives)
+
+    def measure(
+        self,
+        modules: list[tvm.IRModule] | Building[Built | Failure],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable] | None = None,
+        keys: Sequence[tuple[str, str]] | None = None,
+    ) -> list[Outcome]:
+        """Build and race candidates.
+
+        Parameters
+        ----------
+        modules : list of IRModule, or Building
+            Scheduled modules, of one task or of several; from `building`, where the workers are to
+            begin before the last of them is known.
+        specs : list of Specs
+            Their buffers.
+        best_s : list of float or None
+            The time each has to beat to be measured in full. Within a call, an earlier
+            candidate of the same race lowers it.
+        races : sequence of hashable, optional
+            Which race each runs in: candidates of several tasks are not to be held to each other.
+            One for all unless given.
+        keys : sequence of tuple of str, optional
+            Workload and trace of each, by which the fastest are kept
+            (`fewtune.workers.build_cache`).
+
+        Returns
+        -------
+        outcomes : list of Outcome
+            In the order of ``modules``.
+        """
+        if not isinstance(modules, Building):
+            with self.building() as whole:
+                whole.add(modules)
+                return self.measure(whole, specs, best_s, races, keys)
+        payload = modules.payload
+        # A race of their own, which no later call goes on with.
+        races = [object()] * len(payload) if races is None else races
+        if self.overlap:
+            return self._overlapped(payload, specs, best_s, races)
+        with self.phases.timed("build_s"):
+            built = modules.finished()
+        with self.phases.timed("run_s"):
+            take_memory(self.pool, built, specs)
+        bars: dict[Hashable, float | None] = {}
+        outcomes: list[Outcome] = []
+        for place, result in enumerate(built):
+            key = races[place]
+            bar = _lower(bars.get(key), best_s[place])
+            outcome, result = self._race(key, result, payload[place], specs[place], bar)
+            bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
+            if outcome.cause:
+                self.failures[outcome.cause] += 1
+            elif keys is not None and isinstance(result, Built):
+                self.pool.kept.take(*keys[place], result, outcome.median_s)
+            outcomes.append(outcome)
+        started = time.perf_counter()
+        self.pool.tidy()
+        self.phases.build_s += time.perf_counter() - started
+        return outcomes
+
+    def building(self) -> AbstractContextManager[Building[Built | Failure]]:
+        """A batch that is compiled while it is being put together, to be measured by `measure`."""
+        # Where building and measuring overlap, a batch begins when it is known as a whole.
+        return building((lambda _: []) if self.overlap else self.pool.build)
+
+    def _overlapped(
+        self,
+        payload: list[str],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable],
+    ) -> list[Outcome]:
+        started = time.perf_counter()
+        bars: dict[Hashable, float | None] = {}
+        outcomes: dict[int, Outcome] = {}
+
+        def request(place: int) -> tuple:
+            bar = _lower(bars.get(races[place]), best_s[place])
+            return specs[place], Race(bar, cold_weights=self.cold_weights)
+
+        def done(place: int, told: Failure | list[float]) -> None:
+            if isinstance(told, Failure):
+                outcomes[place] = Outcome.failed(told)
+                self.failures[told.cause] += 1
+            else:
+                outcomes[place] = Outcome(told)
+                key = races[place]
+                bars[key] = _lower(bars.get(key), outcomes[place].median_s)
+
+        batch = Overlap(self.pool, payload, request, done)
+        batch.run()
+        self.pool.tidy()
+        self.phases.run_s += batch.device_s
+        self.phases.build_s += time.perf_counter() - started - batch.device_s
+        return [outcomes[place] for place in range(len(payload))]
+
+    def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
+        """Get candidates ready for duels, on all workers at once; what is built stays as it is."""
+        ready: dict[int, Built | Failure] = {}
+        modules = {}
+        for place, each in enumerate(wanted):
+            if isinstance(each, Built):
+                ready[place] = each
+            else:
+                modules[place] = each
+        with self.phases.timed("build_s"):
+            built = self.pool.build([tvm.ir.save_json(module) for module in modules.values()])
+        ready.update(zip(modules, built, strict=True))
+        return [ready[place] for place in range(len(wanted))]
+
+    def duel(
+        self,
+        contestants: Sequence[Built | Failure],
+        specs: Specs,
+        rounds: int = _ROUNDS,
+        round_s: float = _ROUND_S,
+    ) -> list[Outcome]:
+        """Measure candidates of one task in turns, to tell which is really the fastest.
+
+        Those of one worker take turns in it, and the workers take turns.
+
+        Parameters
+        ----------
+        contestants : sequence of Built or Failure
+            As `build` gave them.
+        specs : Specs
+        rounds : int
+        round_s : float
+            Seconds of a candidate a round; at least one call.
+
+        Returns
+        -------
+        outcomes : list of Outcome
+            A sample a round. Where a worker failed, all of them failed: what one of them did not
+            take part in was no duel.
+        """
+        outcomes = [Outcome.failed(c) if isinstance(c, Failure) else None for c in contestants]
+        samples: list[list[float]] = [[] for _ in contestants]
+        places: dict[int, dict[int, int]] = {}
+        for place, each in enumerate(contestants):
+            if isinstance(each, Built):
+                places.setdefault(each.worker, {})[place] = each.number
+        workers = list(places)
+        with self.phases.timed("run_s"):
+            for done in range(0, rounds, _ROUNDS_A_VISIT):
+                workers = [*workers[1:], *workers[:1]]
+                for worker in workers:
+                    try:
+                        taken = self.pool.handles[worker].call(
+                            "duel",
+                            list(places[worker].values()),
+                            specs,
+                            min(_ROUNDS_A_VISIT, rounds - done),
+                            round_s,
+                            self.cold_weights,
+                            timeout_s=60 + 2 * _ROUNDS_A_VISIT,
+                        )
+                    except (WorkerLostError, RequestFailedError) as fault:
+                        return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
+                    for place, sample in zip(places[worker], taken, strict=True):
+                        samples[place] += sample
+        return [
+            Outcome(sample) if outcome is None else outcome
+            for outcome, sample in zip(outcomes, samples, strict=True)
+        ]
+
+    def _race(
+        self,
+        race: Hashable,
+        result: Built | Failure,
+        payload: str,
+        specs: Specs,
+        bar: float | None,
+    ) -> tuple[Outcome, Built | Failure]:
+        """The outcome, and what was measured: what its worker had lost is another build by then."""
+        if isinstance(result, Failure):
+            return Outcome.failed(result), result
+        if not self._lives(result):
+            # The worker died under an earlier candidate and took this one's code along.
+            started = time.perf_counter()
+            rebuilt = self.pool.build([payload])[0]
+            self.phases.build_s += time.perf_counter() - started
+            if isinstance(rebuilt, Failure):
+                return Outcome.failed(rebuilt), rebuilt
+            result = rebuilt
+        with self.phases.timed("run_s"):
+            try:
+                return self.yardsticks.outcome(race, result, specs, bar), result
+            except (WorkerLostError, RequestFailedError) as fault:
+                return Outcome.failed(Failure.of(fault, running=True)), result
+
+    def _lives(self, built: Built) -> bool:
+        return not self.pool.handles[built.worker].lost_since(built)
+
+    def _measured(self, built: Built, specs: Specs, bar: float | None) -> Measured:
+        measured = self.pool.handles[built.worker].call(
+            "measure",
+            built.number,
+            specs,
+            Race(bar, cold_weights=self.cold_weights),
+            timeout_s=self.pool.options.run_timeout_s,
+        )
+        self.repeats += measured.repeats
+        self.most_flops_s = measured.most_flops_s or self.most_flops_s
+        return measured
+
+
+def _lower(first: float | None, second: float | None) -> float | None:
+    known = [value for value in (first, second) if value is not None]
+    return min(known) if known else None

@@ -1,0 +1,1 @@
+"""Passes of the import: converters, Winograd, padding, transposes."""

@@ -1,0 +1,127 @@
+"""Converters of ONNX operators into forms that the layout conversion knows.
+
+TVM 0.27 imports ``Clip`` as opaque kernels, ``Max`` and ``Min`` as a stack and a reduction, and
+has no layout rule for ``leakyrelu``: around each, a network in NHWC gets transposes. Expressed by
+``maximum`` and ``minimum``, with constants of the other operand's rank, they are converted like any
+sum and fuse into the convolution before them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.tvm import relax, tvm
+
+
+@contextlib.contextmanager
+def layout_friendly() -> Iterator[None]:
+    """Within the block, TVM's importer uses the converters of this module."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    ours = {
+        "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
+        "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
+        "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
+        "LeakyRelu": {"_impl_v1": _leaky_relu},
+        "HardSigmoid": {"_impl_v1": _hard_sigmoid},
+        "HardSwish": {"_impl_v14": _hard_swish},
+    }
+    with contextlib.ExitStack() as undo:
+        for name, versions in ours.items():
+            converter = getattr(onnx_frontend, name)
+            for version, convert in versions.items():
+                theirs = getattr(converter, version)
+                if version in vars(converter):
+                    undo.callback(setattr, converter, version, vars(converter)[version])
+                else:
+                    undo.callback(delattr, converter, version)
+                ours_first = functools.partial(_converted, convert, theirs)
+                setattr(converter, version, staticmethod(ours_first))
+        yield
+
+
+def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
+    """Convert by a rule of this module; by TVM's own where that does not apply."""
+    converted = ours(bb, list(inputs), attr)
+    return converted if converted is not None else theirs(bb, inputs, attr, params)
+
+
+def _clip_by_attributes(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    return _clipped(bb, inputs[0], attr.get("min"), attr.get("max"))
+
+
+def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+    bounds: list[float | None] = []
+    for bound in [*inputs[1:], None, None][:2]:
+        if bound is None:
+            bounds.append(None)
+        elif isinstance(bound, tvm.ir.expr.GenericConst):
+            bounds.append(float(bound.value.numpy()))
+        else:
+            return None
+    # A bound that is no number is none (ONNX), which TVM's own converter knows.
+    if any(bound is not None and np.isnan(bound) for bound in bounds):
+        return None
+    return _clipped(bb, inputs[0], *bounds)
+
+
+def _clipped(
+    bb: Any, data: relax.Expr, least: float | None, most: float | None
+) -> relax.Expr | None:
+    if not _is_float(data):
+        return None
+    if least is not None and np.isfinite(least):
+        data = bb.normalize(relax.op.maximum(data, _constant_like(data, least)))
+    if most is not None and np.isfinite(most):
+        data = bb.normalize(relax.op.minimum(data, _constant_like(data, most)))
+    return data
+
+
+def _paired(
+    operator: Any,
+    bb: Any,  # noqa: ARG001
+    inputs: list[Any],
+    attr: dict[str, Any],  # noqa: ARG001
+) -> relax.Expr | None:
+    # Of more than two, `rewrites.chain_variadic` has made pairs.
+    if len(inputs) != 2 or all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
+        return None
+    return operator(*inputs)
+
+
+def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    (data,) = inputs
+    slope = float(attr.get("alpha", 0.01))
+    if not _is_float(data) or not 0 <= slope <= 1:
+        return None
+    below = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
+    return relax.op.maximum(data, below)
+
+
+def _hard_sigmoid(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    (data,) = inputs
+    if not _is_float(data):
+        return None
+    slope, shift = float(attr.get("alpha", 0.2)), float(attr.get("beta", 0.5))
+    scaled = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
+    return _clipped(bb, bb.normalize(relax.op.add(scaled, _constant_like(data, shift))), 0.0, 1.0)
+
+
+def _hard_swish(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+    gate = _hard_sigmoid(bb, inputs, {"alpha": 1 / 6, "beta": 0.5})
+    return None if gate is None else relax.op.multiply(inputs[0], gate)
+
+
+def _is_float(data: relax.Expr) -> bool:
+    return str(data.ty.dtype).startswith("float") and data.ty.ndim >= 0
+
+
+def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
+    """A constant that broadcasts to ``data`` and has its rank, as the layout conversion needs."""
+    dtype = str(data.ty.dtype)
+    return relax.const(np.full((1,) * data.ty.ndim, value, dtype), dtype)

@@ -1,0 +1,155 @@
+"""Products of two activations whose extents fill no register tile, such as attention's.
+
+A vision transformer has 197 tokens: no vector divides the 197 columns of its scores, and no tile
+has more than one of their 197 rows, which then reads all of the other operand for itself. With a
+few rows and columns of zeros beside them they are products like any other; what these come to is
+left out by the kernel after it. The copies are fused with what made the operands, where that is
+elementwise or a transpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fewtune.model.passes.pad_filters import (
+    LEAST_GAIN,
+    Legalizer,
+    Padding,
+    injective,
+    without_padding,
+)
+from fewtune.model.passes.winograd import TYPE, filled
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.schedule.tiling import filled_rows, register_tile, tile_rate
+from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
+
+PRODUCT = "relax.matmul"
+_PADDED = "padded"
+# Parts of the peak: of what LLVM vectorises by itself, and of tiles of one row, whose other operand
+# comes from the second cache for each of them (both on an EPYC: 0.47 and 0.49).
+_NO_VECTOR, _ONE_ROW = 0.4, 0.5
+# What copies move is in the caches, which move so many times what memory does: roughly.
+_IN_CACHE = 0.25
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of matrices, none of which is constant.
+
+    Attributes
+    ----------
+    count : int
+        Products of one call.
+    rows, depth, columns : int
+    traits : CpuTraits
+        Of the CPU whose registers are to be filled.
+    """
+
+    count: int
+    rows: int
+    depth: int
+    columns: int
+    traits: CpuTraits
+
+    @property
+    def padded_columns(self) -> int:
+        """As many columns as fill vectors."""
+        return filled(self.columns, self.traits.lanes(TYPE))
+
+    @property
+    def padded_rows(self) -> int:
+        """As many rows as make up whole register tiles."""
+        return filled_rows(self.rows, self.padded_columns, self.traits, TYPE)
+
+    @property
+    def added_flops(self) -> int:
+        """Of the rows and columns beyond those given; a multiplication and an addition are two."""
+        more = self.padded_rows * self.padded_columns - self.rows * self.columns
+        return 2 * self.count * self.depth * more
+
+    @property
+    def gains(self) -> bool:
+        """Whether padding is expected to pay."""
+        given, padded = (self.rows, self.columns), (self.padded_rows, self.padded_columns)
+        return padded != given and self._cost(*padded) < LEAST_GAIN * self._cost(*given)
+
+    def _cost(self, rows: int, columns: int) -> float:
+        """Roughly the time of it with so many rows and columns, in the bytes memory moves in it."""
+        flops = 2 * self.count * rows * self.depth * columns
+        lengths = ((self.rows, rows), (self.columns, columns))
+        copies = [after * self.depth for before, after in lengths if after > before]
+        if copies:
+            copies.append(self.rows * self.columns)
+        moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
+        size = FLOAT32_BYTES * self.count * (moved + 2 * _IN_CACHE * sum(copies))
+        return cost_bytes(flops / self._pace(rows, columns), size, calls=1 + len(copies))
+
+    def _pace(self, rows: int, columns: int) -> float:
+        """Part of the peak, by rule."""
+        lanes = self.traits.lanes(TYPE)
+        in_tile, elements = register_tile(rows, columns, self.traits, TYPE)
+        pace = tile_rate(in_tile, elements, lanes, self.traits) / lanes
+        return max(_NO_VECTOR, min(pace, 1.0 if in_tile > 1 else _ONE_ROW))
+
+
+def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
+    """What `relax.transform.LegalizeOps` needs to know to pad products where that pays.
+
+    Parameters
+    ----------
+    padding : Padding
+        Remembers them beside the convolutions.
+    traits : CpuTraits
+
+    Returns
+    -------
+    legalizers : dict of callable
+        By operator; TVM's own serves the other products, and the padded ones themselves.
+    """
+    usual = tvm.ir.Op.get(PRODUCT).get_attr("FLegalize")
+
+    def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        product = product_of(call, traits)
+        if product is None or not product.gains:
+            return usual(builder, call)
+        padding.chosen.append(product)
+        operands = [
+            _padded(builder, call.args[0], -2, product.padded_rows),
+            _padded(builder, call.args[1], -1, product.padded_columns),
+        ]
+        whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
+        return without_padding(builder, usual(builder, whole), call)
+
+    return {PRODUCT: legalized}
+
+
+def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
+    """The product of a call; None where an operand is constant or shared between several."""
+    if any(isinstance(each, tvm.ir.expr.GenericConst) for each in call.args):
+        return None
+    first, second = ([int(extent) for extent in each.ty.shape] for each in call.args)
+    is_plain = len(first) == len(second) > 1 and first[:-2] == second[:-2]
+    if not is_plain or any(str(each.ty.dtype) != TYPE for each in (*call.args, call)):
+        return None
+    return Product(prod(first[:-2]), *first[-2:], second[-1], traits)
+
+
+def _padded(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent: int) -> relax.Expr:
+    """An operand with zeros behind what it has of an axis."""
+    shape = [int(each) for each in operand.ty.shape]
+    if shape[axis] == extent:
+        return operand
+    wide = [*shape]
+    wide[axis] = extent
+
+    def filled_up(given: te.Tensor) -> te.Tensor:
+        zero = tvm.tirx.const(0, TYPE)
+        return te.compute(
+            wide,
+            lambda *at: tvm.tirx.if_then_else(at[axis] < shape[axis], given(*at), zero),
+            name=_PADDED,
+        )
+
+    return builder.emit(injective(builder, filled_up, operand, _PADDED))

@@ -1,0 +1,244 @@
+"""3x3 convolutions as products of transformed tiles: fewer multiplications, the same result.
+
+Winograd's minimal filtering (Lavin & Gray 2016, arXiv:1509.09308) computes a tile of ``m x m``
+outputs from ``m + 2`` squared transformed inputs: 2.25 (m = 2) or 4 (m = 4) times fewer
+multiplications than the sum itself. In NHWC it is three kernels: the input's transform, one matrix
+product for each place of the tile, which is a task like any other, and the output's transform,
+into which bias, activation and residual are fused. The weights are transformed here, once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import te, tvm
+from fewtune.schedule.tiling import filled_rows
+from fewtune.task.winograd_names import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS, PRODUCTS
+
+KERNEL = 3
+# Elements of the widest vectors.
+LANES = 16
+TYPE = "float32"
+
+# Lavin & Gray, section 4.1 and 4.3: the transforms of input (B), weights (G) and output (A).
+TRANSFORMS: dict[int, tuple[Any, Any, Any]] = {
+    2: (
+        [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]],
+        [[1, 0, 0], [1 / 2, 1 / 2, 1 / 2], [1 / 2, -1 / 2, 1 / 2], [0, 0, 1]],
+        [[1, 1, 1, 0], [0, 1, -1, -1]],
+    ),
+    4: (
+        [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ],
+        [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ],
+        [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A 3x3 convolution of stride 1, in NHWC.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the input: batch, height, width, channels.
+    filters : int
+    padding : tuple of int
+        Top, left, bottom, right.
+    traits : CpuTraits, optional
+        Of the CPU whose registers the products' rows are to fill; without, none are added to them.
+    """
+
+    shape: tuple[int, int, int, int]
+    filters: int
+    padding: tuple[int, int, int, int]
+    traits: CpuTraits | None = None
+
+    @property
+    def height(self) -> int:
+        """Rows of the output."""
+        return self.shape[1] + self.padding[0] + self.padding[2] - KERNEL + 1
+
+    @property
+    def width(self) -> int:
+        """Columns of the output."""
+        return self.shape[2] + self.padding[1] + self.padding[3] - KERNEL + 1
+
+    @property
+    def depth(self) -> int:
+        """Products that are summed for one output."""
+        return KERNEL**2 * self.shape[3]
+
+    @property
+    def flops(self) -> int:
+        """Of the plain sum; a multiplication and an addition are two."""
+        return self.shape[0] * self.height * self.width * self.filters * self.depth * 2
+
+    @property
+    def padded_filters(self) -> int:
+        """Filters of the products: as many as fill vectors, the last ones perhaps zero."""
+        return filled(self.filters, LANES)
+
+    def tiles(self, m: int) -> tuple[int, int]:
+        """Rows and columns of tiles of ``m x m`` outputs, the last ones perhaps in part."""
+        return math.ceil(self.height / m), math.ceil(self.width / m)
+
+    def product_flops(self, m: int) -> int:
+        """Of the products that take the place of the sum."""
+        return 2 * self.tile_points(m) * self.shape[3] * self.padded_filters
+
+    def tile_points(self, m: int) -> int:
+        """Rows of all products."""
+        return (m + KERNEL - 1) ** 2 * self.product_rows(m)
+
+    def product_rows(self, m: int) -> int:
+        """Tiles of all images, and what is added to them so that registers are filled."""
+        rows, columns = self.tiles(m)
+        count = self.shape[0] * rows * columns
+        if self.traits is None:
+            return count
+        return filled_rows(count, self.padded_filters, self.traits, TYPE)
+
+
+def filled(filters: int, lanes: int) -> int:
+    """As many filters as fill vectors."""
+    return math.ceil(filters / lanes) * lanes
+
+
+def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
+    """The weights of every place of the tile.
+
+    Parameters
+    ----------
+    weights : numpy.ndarray
+        Shape (3, 3, channels, filters).
+    m : int
+
+    Returns
+    -------
+    transformed : numpy.ndarray
+        Shape ((m + 2) ** 2, channels, padded filters), of the type given; summed in float64.
+        Filters beyond those given are zero.
+    """
+    g = np.array(TRANSFORMS[m][1])
+    *_, channels, filters = weights.shape
+    places = np.einsum("ai,bj,ijcn->abcn", g, g, weights.astype(np.float64))
+    transformed = places.reshape(-1, channels, filters).astype(weights.dtype)
+    return np.pad(transformed, ((0, 0), (0, 0), (0, -filters % LANES)))
+
+
+def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
+    """The input's tiles, transformed: shape ((m + 2) ** 2, rows of a product, channels).
+
+    In two blocks: down the columns of every row of tiles, then along the rows. Rows of the products
+    beyond the tiles are the last tile again, which nothing reads.
+    """
+    batch, height, width, channels = convolution.shape
+    top, left = convolution.padding[:2]
+    rows, columns = convolution.tiles(m)
+    places = m + KERNEL - 1
+    matrix = TRANSFORMS[m][0]
+
+    zero = tvm.tirx.const(0, TYPE)
+
+    def at(b: Any, y: Any, x: Any, c: Any) -> Any:
+        inside = tvm.tirx.all(y >= top, y < height + top)
+        return tvm.tirx.if_then_else(inside, data[b, y - top, x - left, c], zero)
+
+    def column(b: Any, t: Any, e: Any, x: Any, c: Any) -> Any:
+        # One question a column, not one of each of its numbers: TVM takes half the time for it.
+        inside = tvm.tirx.all(x >= left, x < width + left)
+        found = _chosen(e, matrix, lambda i: at(b, t * m + i, x, c))
+        return tvm.tirx.if_then_else(inside, found, zero)
+
+    along = te.compute(
+        (batch, rows, places, columns * m + KERNEL - 1, channels), column, name=INPUT_ROWS
+    )
+
+    count, product_rows = batch * rows * columns, convolution.product_rows(m)
+
+    def tile(place: Any, row: Any, c: Any) -> Any:
+        p = row if product_rows == count else tvm.tirx.min(row, count - 1)
+        b, t, s = p // (rows * columns), p // columns % rows, p % columns
+        return _chosen(place % places, matrix, lambda j: along[b, t, place // places, s * m + j, c])
+
+    return te.compute((places**2, product_rows, channels), tile, name=INPUT)
+
+
+def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
+    """One matrix product for each place of the tile: shape (places, rows, padded filters)."""
+    places, count, channels = tiles.shape
+    k = te.reduce_axis((0, channels), name="k")
+    return te.compute(
+        (places, count, weights.shape[2]),
+        lambda f, p, n: te.sum(tiles[f, p, k] * weights[f, k, n], axis=k),
+        name=PRODUCTS,
+    )
+
+
+def transformed_output(products: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
+    """The convolution's output of what `multiplied` gives, in NHWC; in two blocks again."""
+    rows, columns = convolution.tiles(m)
+    places = m + KERNEL - 1
+    matrix = TRANSFORMS[m][2]
+    batch, filters = convolution.shape[0], convolution.filters
+    along = te.compute(
+        (batch, rows, columns, places, m, filters),
+        lambda b, t, s, e, j, n: _chosen(
+            j, matrix, lambda i: products[e * places + i, (b * rows + t) * columns + s, n]
+        ),
+        name=OUTPUT_COLUMNS,
+    )
+    return te.compute(
+        (batch, convolution.height, convolution.width, filters),
+        lambda b, y, x, n: _chosen(y % m, matrix, lambda i: along[b, y // m, x // m, i, x % m, n]),
+        name=OUTPUT,
+    )
+
+
+def _chosen(index: Any, matrix: Sequence[Sequence[float]], term: Callable[[int], Any]) -> Any:
+    """The product of a matrix's row with a vector; ``index`` says which row.
+
+    A chain of choices: where the loop over the rows is unrolled, one of them is left.
+    """
+    result = _combination(matrix[-1], term)
+    for place in reversed(range(len(matrix) - 1)):
+        result = tvm.tirx.Select(index == place, _combination(matrix[place], term), result)
+    return result
+
+
+def _combination(row: Sequence[float], term: Callable[[int], Any]) -> Any:
+    """A weighted sum that leaves zeros out, and does not multiply by one."""
+    total = None
+    for place, factor in enumerate(row):
+        if factor == 0:
+            continue
+        size = factor if total is None else abs(factor)
+        value = term(place)
+        scaled = value if size == 1 else value * tvm.tirx.const(size, TYPE)
+        if total is None:
+            total = scaled
+            continue
+        total = total + scaled if factor > 0 else total - scaled
+    return total

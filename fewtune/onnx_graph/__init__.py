@@ -1,0 +1,1 @@
+"""The ONNX graph: read, checked, bound to shapes, rewritten, simplified."""

@@ -1,0 +1,100 @@
+"""An ONNX file as it is given: parsed, and checked for all but its shapes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import external_files
+from fewtune.onnx_graph.graph import detach_weights, graph_inputs
+from fewtune.onnx_graph.shapes import check_types
+
+_PROTOBUF_LIMIT = 2**31
+
+
+def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, list[str]]:
+    """Parse a model file and check all of it but its shapes; external data stays on disk.
+
+    Parameters
+    ----------
+    path : Path
+    taken_names : frozenset of str
+        Names that files of external data may not have.
+
+    Returns
+    -------
+    model : ModelProto
+    locations : list of str
+        Of its external data, beside it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is no model that can be run.
+    """
+    model = _parsed(path)
+    if not model.graph.output:
+        raise InputError(f"{path}: the model has no outputs")
+    if not graph_inputs(model.graph):
+        raise InputError(f"{path}: the model has no inputs: there is nothing to run it on")
+    locations = external_files(model, path.parent)
+    taken = sorted(taken_names & set(locations))
+    if taken:
+        raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
+    check_types(model)
+    try:
+        onnx.checker.check_model(_for_checker(path, model))
+    except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
+        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+        raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
+    return model, locations
+
+
+def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
+    """What to give the checker: the path, as it cannot take a model above 2 GB from memory.
+
+    It refuses inputs and outputs of open rank, which the user may bind and inference may find.
+    """
+    values = [*graph_inputs(model.graph), *model.graph.output]
+    if all(value.type.tensor_type.HasField("shape") for value in values):
+        return str(path)
+    light_copy, _ = detach_weights(model)
+    for value in [*light_copy.graph.input, *light_copy.graph.output]:
+        value.type.tensor_type.shape.SetInParent()
+    return light_copy
+
+
+def _parsed(path: Path) -> ModelProto:
+    if not path.exists():
+        raise InputError(f"no such file: {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: give the path of an .onnx file")
+    if path.stat().st_size >= _PROTOBUF_LIMIT:
+        raise InputError(
+            f"{path} is larger than the 2 GB that ONNX can read: save it with external data"
+        )
+    model = ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError:
+        raise InputError(f"{path} is not an ONNX model, or it is truncated") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    # Protobuf takes an empty file, and some texts, for a message without fields.
+    if not model.ir_version or not model.HasField("graph"):
+        raise InputError(f"{path} is not an ONNX model, or it is truncated")
+    return model
+
+
+def digest_of(path: Path, locations: list[str]) -> str:
+    """What tells a model's content from another's: SHA-256 of its files' own, in hex digits."""
+    digest = hashlib.sha256()
+    for file in [path, *(path.parent / location for location in locations)]:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

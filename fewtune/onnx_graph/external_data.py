@@ -1,0 +1,137 @@
+"""Weights that lie in files beside a model, and the files they are loaded from."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import onnx
+from onnx import ModelProto, TensorProto, external_data_helper
+
+from fewtune.errors import InputError
+from fewtune.onnx_graph.graph import all_tensors, detach_weights, model_bytes
+from fewtune.util.files import write_bytes
+
+# Protobuf refuses messages of 2 GB; from here on weights are written beside the model.
+EMBEDDED_BYTES = 1_900_000_000
+
+
+def external_files(model: ModelProto, directory: Path) -> list[str]:
+    """List the data files of a model whose external data is not loaded yet.
+
+    Parameters
+    ----------
+    model : ModelProto
+        As it was parsed from its file.
+    directory : Path
+        The folder of that file.
+
+    Returns
+    -------
+    locations : list of str
+        Paths relative to ``directory``, sorted, each once.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, too short, or lies outside ``directory``: a model from elsewhere
+        must not make this process read, or copy, other files of the machine.
+    """
+    locations = set()
+    for tensor in all_tensors(model):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        path = _checked_path(tensor.name, location, directory)
+        offset, length = _extent(tensor.name, entries)
+        size = path.stat().st_size
+        if offset + length > size:
+            raise InputError(
+                f"external data file {path} is truncated: tensor {tensor.name!r} needs "
+                f"{offset + length} bytes, the file has {size}"
+            )
+        locations.add(str(PurePosixPath(location)))
+    return sorted(locations)
+
+
+def _checked_path(tensor: str, location: str, directory: Path) -> Path:
+    if not location:
+        raise InputError(f"tensor {tensor!r} has external data without a location")
+    relative = PurePosixPath(location)
+    path = directory / relative
+    outside = relative.is_absolute() or ".." in relative.parts or "\\" in location
+    if not outside:
+        outside = not path.resolve().is_relative_to(directory.resolve())
+    if outside:
+        raise InputError(
+            f"tensor {tensor!r} has its data at {location!r}, outside the model's folder "
+            f"{directory}: such a model is refused"
+        )
+    if not path.is_file():
+        raise InputError(
+            f"external data file {path} of tensor {tensor!r} is missing: "
+            "put it beside the model under that name"
+        )
+    return path
+
+
+def _extent(tensor: str, entries: dict[str, str]) -> tuple[int, int]:
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
+    except ValueError:
+        offset = -1
+        length = 0
+    if offset < 0 or length < 0:
+        raise InputError(f"tensor {tensor!r} has external data with an impossible offset or length")
+    return offset, length
+
+
+def load(path: Path) -> ModelProto:
+    """Load a model that `save` wrote, weights included.
+
+    Raises
+    ------
+    InputError
+        If its external data is missing or lies outside the model's folder.
+    """
+    model = onnx.load(path, load_external_data=False)
+    external_files(model, path.parent)
+    external_data_helper.load_external_data_for_model(model, str(path.parent))
+    return model
+
+
+def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) -> None:
+    """Write a model of any size, the model file itself last.
+
+    Weights lie in ``<file name>.data`` beside it where the model exceeds ``embedded_bytes``.
+    """
+    if model_bytes(model) <= embedded_bytes:
+        write_bytes(path, model.SerializeToString())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    location = f"{path.name}.data"
+    light_model, weights = detach_weights(model)
+    detached = {tensor.name for tensor in weights}
+    kept = [value for value in light_model.graph.input if value.name not in detached]
+    del light_model.graph.input[:]
+    light_model.graph.input.extend(kept)
+    with (path.parent / location).open("wb") as stream:
+        for tensor in weights:
+            content = _little_endian_bytes(tensor)
+            reference = light_model.graph.initializer.add()
+            reference.name = tensor.name
+            reference.data_type = tensor.data_type
+            reference.dims.extend(tensor.dims)
+            reference.data_location = TensorProto.EXTERNAL
+            entries = {"location": location, "offset": stream.tell(), "length": len(content)}
+            for key, value in entries.items():
+                reference.external_data.add(key=key, value=str(value))
+            stream.write(content)
+    write_bytes(path, light_model.SerializeToString())
+
+
+def _little_endian_bytes(tensor: TensorProto) -> bytes:
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    array = onnx.numpy_helper.to_array(tensor)
+    return onnx.numpy_helper.from_array(array).raw_data

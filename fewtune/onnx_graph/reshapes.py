@@ -1,0 +1,176 @@
+"""Reshapes and transposes out of the way of what works elementwise.
+
+A product over the last axis of a tensor of rank 3 or 4 is exported, or made by onnxslim, as one of
+matrices between two reshapes. What follows elementwise, a GELU above all, then stands behind the
+second, and TVM fuses nothing into a product across a reshape: the activation is a kernel of its
+own, which writes and reads everything once more. Elementwise operators give the same numbers in any
+shape, so they change places with the reshape before them.
+
+Where layer norms stand between convolutions, residuals are summed between transposes to and from
+channels last, which the layout conversion cannot follow: there, the sum goes first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from onnx import ModelProto, NodeProto, ValueInfoProto
+
+from fewtune.onnx_graph.graph import has_nested_graphs, set_nodes, static_shape
+
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_UNARY = frozenset(
+    {"Abs", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish"}
+    | {"Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh"}
+)
+_BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
+
+
+def reshapes_after_activations(model: ModelProto) -> None:
+    """Move reshapes of matrix products behind what follows elementwise, in place.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred, and stay so but for those of the values that have moved. One with
+        nested graphs, which may read these values, is left as it is.
+    """
+    if has_nested_graphs(model):
+        return
+    graph = model.graph
+    shapes = {value.name: static_shape(value) for value in [*graph.input, *graph.value_info]}
+    numbers = {tensor.name for tensor in graph.initializer if not tensor.dims}
+    nodes = list(graph.node)
+    outputs = {value.name for value in graph.output}
+    producers = {name: node for node in nodes for name in node.output}
+    for reshape in [node for node in nodes if node.op_type == "Reshape"]:
+        before = producers.get(reshape.input[0])
+        if before is not None and before.op_type in _PRODUCTS:
+            _move(nodes, reshape, outputs, shapes, numbers)
+    _drop_what_undo_each_other(nodes, outputs, shapes)
+    set_nodes(model, nodes)
+    left = {name for node in graph.node for name in node.output}
+    values = [v for v in graph.value_info if v.name in left]
+    del graph.value_info[:]
+    graph.value_info.extend(values)
+
+
+def transposes_after_sums(model: ModelProto) -> None:
+    """Turn a sum or product of two equal transposes into one transpose of it, in place.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred, and stay so. One with nested graphs is left as it is.
+    """
+    if has_nested_graphs(model):
+        return
+    values = {value.name: value for value in model.graph.value_info}
+    added: list[ValueInfoProto] = []
+    nodes = list(model.graph.node)
+    transposes = {node.output[0]: node for node in nodes if node.op_type == "Transpose"}
+    readers = Counter(value.name for value in model.graph.output)
+    readers.update(name for node in nodes for name in node.input)
+    result: list[NodeProto] = []
+    for node in nodes:
+        result.append(node)
+        both = [transposes.get(name) for name in node.input]
+        if node.op_type not in _BINARY or None in both:
+            continue
+        orders = [list(each.attribute[0].ints) if each.attribute else [] for each in both]
+        given = [values.get(each.input[0]) for each in both]
+        if orders[0] != orders[1] or None in given or given[0].type != given[1].type:
+            continue
+        # Where both are needed besides, it would be a third.
+        if all(readers[name] > 1 for name in node.input):
+            continue
+        transpose = NodeProto()
+        transpose.CopyFrom(both[0])
+        transpose.name, transpose.output[0] = f"{node.output[0]}_transposed", node.output[0]
+        node.input[:] = [each.input[0] for each in both]
+        node.output[0] = f"{node.output[0]}_before_transpose"
+        transpose.input[0] = node.output[0]
+        value = ValueInfoProto(name=node.output[0])
+        value.type.CopyFrom(given[0].type)
+        values[value.name] = value
+        added.append(value)
+        transposes[transpose.output[0]] = transpose
+        result.append(transpose)
+    read = {value.name for value in model.graph.output}
+    read |= {name for node in result for name in node.input}
+    set_nodes(model, (n for n in result if n.op_type != "Transpose" or n.output[0] in read))
+    model.graph.value_info.extend(added)
+
+
+def _move(
+    nodes: list[NodeProto],
+    reshape: NodeProto,
+    outputs: set[str],
+    shapes: dict[str, list[int] | None],
+    numbers: set[str],
+) -> None:
+    """Let what follows one reshape elementwise come before it, where anything does."""
+    data, result = reshape.input[0], reshape.output[0]
+    if shapes.get(data) is None or shapes.get(result) is None:
+        return
+    moved = _followers(nodes, result, shapes, numbers)
+    places = {id(node) for node in moved}
+    read = outputs | {name for node in nodes if id(node) not in places for name in node.input}
+    leaving = [node for node in moved if node.output[0] in read]
+    # A second one that leaves would need a reshape more than there was.
+    if len(leaving) != 1 or result in read:
+        return
+    (last,) = leaving
+    end = last.output[0]
+    renamed = {node.output[0]: f"{node.output[0]}_before_reshape" for node in moved}
+    renamed[result] = data
+    for node in moved:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[0] = renamed[node.output[0]]
+        shapes[node.output[0]] = shapes[data]
+    reshape.input[0], reshape.output[0] = last.output[0], end
+    nodes.remove(reshape)
+    nodes.insert(next(i for i, node in enumerate(nodes) if node is last) + 1, reshape)
+
+
+def _followers(
+    nodes: list[NodeProto],
+    result: str,
+    shapes: dict[str, list[int] | None],
+    numbers: set[str],
+) -> list[NodeProto]:
+    """What is computed of one value elementwise, and of nothing else but numbers without axes."""
+    found: list[NodeProto] = []
+    values = {result}
+    for node in nodes:
+        is_unary = node.op_type in _UNARY and len(node.input) == 1
+        is_binary = node.op_type in _BINARY and len(node.input) == 2  # noqa: PLR2004
+        if node.domain not in ("", "ai.onnx") or not (is_unary or is_binary):
+            continue
+        others = [name for name in node.input if name not in values]
+        is_alike = shapes.get(node.output[0]) == shapes[result]
+        if numbers.issuperset(others) and is_alike and len(others) < len(node.input):
+            found.append(node)
+            values.add(node.output[0])
+    return found
+
+
+def _drop_what_undo_each_other(
+    nodes: list[NodeProto], outputs: set[str], shapes: dict[str, list[int] | None]
+) -> None:
+    """Leave out pairs of reshapes that end in the shape they began with, and what nobody reads."""
+    reshapes = {node.output[0]: node for node in nodes if node.op_type == "Reshape"}
+    undone = {}
+    for name, node in reshapes.items():
+        first = reshapes.get(node.input[0])
+        if first is None or name in outputs:
+            continue
+        given = first.input[0]
+        if shapes.get(given) is not None and shapes[given] == shapes.get(name):
+            undone[name] = given
+    for node in nodes:
+        node.input[:] = [undone.get(name, name) for name in node.input]
+    # The second of a pair first: until then it reads the other.
+    for _ in range(2):
+        read = outputs | {name for node in nodes for name in node.input}
+        nodes[:] = [n for n in nodes if n.op_type != "Reshape" or n.output[0] in read]

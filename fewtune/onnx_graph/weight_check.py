@@ -1,0 +1,74 @@
+"""Whether a model's weights can show a fault when outputs are compared.
+
+Where all weights of a layer are one constant, a kernel that reads the wrong weight computes the
+right result.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from fewtune.onnx_graph.graph import element_count, is_float
+
+# Smaller tensors are biases, scales and scalars, which may well be all zero or all one.
+LARGE_ELEMENTS = 64
+
+
+def constant_weights(model: ModelProto) -> list[str]:
+    """Name the large floating-point weights that hold one value throughout.
+
+    Weights are initialisers, Constant nodes and ConstantOfShape nodes of known shape, with more
+    than ``LARGE_ELEMENTS`` elements.
+    """
+    return [name for name, _, constant in _large_weights(model) if constant]
+
+
+def can_show_fault(model: ModelProto) -> bool:
+    """Whether most of the elements in large weights belong to weights that vary.
+
+    A model without large weights can: its outputs vary with its inputs.
+    """
+    weights = _large_weights(model)
+    varying = sum(elements for _, elements, constant in weights if not constant)
+    total = sum(elements for _, elements, _ in weights)
+    return not weights or 2 * varying > total
+
+
+def explain_blindness(model: ModelProto) -> str:
+    """One line for the user about a model that `can_show_fault` refuses."""
+    names = constant_weights(model)
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return (
+        f"most weights hold one constant value ({shown}): comparing outputs could show no fault; "
+        "give a model with trained or random weights"
+    )
+
+
+def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
+    """Name, number of elements, and whether constant, of each large weight."""
+    found = []
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    tensors = list(initializers.items())
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            tensors += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
+        elif node.op_type == "ConstantOfShape" and node.input[0] in initializers:
+            value = next((a.t for a in node.attribute if a.name == "value"), None)
+            elements = math.prod(numpy_helper.to_array(initializers[node.input[0]]).tolist())
+            if elements > LARGE_ELEMENTS and (value is None or is_float(value.data_type)):
+                found.append((node.output[0], elements, True))
+    for name, tensor in tensors:
+        elements = element_count(tensor)
+        if elements > LARGE_ELEMENTS and is_float(tensor.data_type):
+            found.append((name, elements, _holds_one_value(tensor)))
+    return found
+
+
+def _holds_one_value(tensor: TensorProto) -> bool:
+    values = numpy_helper.to_array(tensor).ravel()
+    # Most weights vary within their first elements: the rest is read only where those agree.
+    first = values[:LARGE_ELEMENTS]
+    return bool(np.all(first == values[0]) and np.all(values == values[0]))

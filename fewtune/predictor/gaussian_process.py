@@ -1,0 +1,138 @@
+"""What a run's own trials tell beyond the pretrained predictor: a Gaussian process of the rest.
+
+The predictor was trained elsewhere: on other tasks, maybe on another machine. By how much it errs
+about a candidate is estimated from candidates that were measured here, the more alike their
+decisions the more (kriging; Rasmussen and Williams 2006, chapter 2). Two kernels add up: what holds
+for one task may hold for all on this machine, and for this task in particular. Few trials correct
+little and cannot mislead much, so that it needs no warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from fewtune.predictor.feature_names import NAMES
+
+# Features of decisions: of one task, those before are all the same.
+_DECISIONS = slice(NAMES.index("elements"), None)
+# Logarithms of paces: how far the predictor errs alike for all tasks, and for one task beyond that;
+# how far measurements err. By replaying full tuning's trials of SqueezeNet and DenseNet 121 on a
+# machine that the predictor does not know; half or twice as much makes little difference.
+_COMMON, _OWN, _NOISE = 0.1, 0.1, 0.07
+# Candidates are alike whose features are within this distance, each counted in its own spread over
+# a task's candidates, or in this where it hardly differs.
+_COMMON_LENGTH, _OWN_LENGTH = 6.0, 4.0
+_LEAST_SPREAD = 0.25
+# How far a whole task may be off: a task's best is not known.
+_OFFSET = 0.5
+# Errors beyond this are of failures to measure.
+_MOST_OFF = 1.0
+# A candidate at half the pace of the best counts about a third: fast ones are to be told apart.
+_KEENNESS, _SLOWEST = 1.5, -3.0
+# It is fitted anew when samples have grown by this part, to no more than so many of them.
+_GROWTH, _MOST_SAMPLES = 0.05, 1024
+
+
+class _Group:
+    """Samples of one task: features of decisions, paces, and what the predictor said."""
+
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+        self.paces: list[float] = []
+        self.expected: list[float] = []
+
+    def fastest(self, most: int) -> np.ndarray:
+        """Places of the fastest samples, in the order in which they came."""
+        order = np.argsort(-np.array(self.paces), kind="stable")
+        return np.sort(order[:most])
+
+
+class Residual:
+    """Corrects what the predictor expects, by what was measured of one run's tasks."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, _Group] = {}
+        self._samples = self._fitted_samples = 0
+        self._rows = np.empty((0, len(NAMES[_DECISIONS])))
+        self._spreads = np.ones(len(NAMES[_DECISIONS]))
+        self._tasks: np.ndarray = np.empty(0, dtype=int)
+        self._weights = np.empty(0)
+
+    def learn(
+        self, task: Hashable, features: np.ndarray, times_s: np.ndarray, expected: np.ndarray
+    ) -> None:
+        """Take in measured candidates of a task.
+
+        Parameters
+        ----------
+        task : hashable
+            What tells tasks apart: only times of one task are compared.
+        features : ndarray, (candidates, `NAMES`)
+        times_s : ndarray, (candidates,)
+            Seconds; a candidate that failed says nothing of paces.
+        expected : ndarray, (candidates,)
+            What the predictor said of them.
+        """
+        for row, time_s, pace in zip(features, times_s, expected, strict=True):
+            if np.isfinite(time_s):
+                group = self._groups.setdefault(task, _Group())
+                group.rows.append(np.asarray(row[_DECISIONS], dtype=float))
+                group.paces.append(-float(np.log(time_s)))
+                group.expected.append(float(pace))
+                self._samples += 1
+
+    def correction(self, task: Hashable, features: np.ndarray) -> np.ndarray:
+        """What to add to the logarithms of paces expected of a task's candidates, (candidates,)."""
+        if self._samples > (1 + _GROWTH) * self._fitted_samples:
+            self._fit()
+        if not len(self._rows):
+            return np.zeros(len(features))
+        own = self._tasks == self._number(task)
+        apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)
+        found = _alike(apart, _COMMON, _COMMON_LENGTH) @ self._weights
+        found += _alike(apart[:, own], _OWN, _OWN_LENGTH) @ self._weights[own]
+        # What differs by rounding is a tie.
+        return np.round(found, 6)
+
+    def _number(self, task: Hashable) -> int:
+        return list(self._groups).index(task) if task in self._groups else -1
+
+    def _fit(self) -> None:
+        self._fitted_samples = self._samples
+        # Fast ones decide; a long run has more of them than are worth their time.
+        most = self._samples if self._samples <= _MOST_SAMPLES else 0
+        most = most or max(1, _MOST_SAMPLES // len(self._groups))
+        rows, tasks, left, noise = [], [], [], []
+        squares, freedom = np.zeros(len(self._spreads)), 0
+        for number, group in enumerate(self._groups.values()):
+            kept = group.fastest(most)
+            paces = np.array(group.paces)[kept]
+            counts = np.exp(_KEENNESS * np.maximum(paces - paces.max(), _SLOWEST))
+            off = paces - np.array(group.expected)[kept]
+            left.append(np.clip(off - np.average(off, weights=counts), -_MOST_OFF, _MOST_OFF))
+            noise.append(_NOISE**2 / counts)
+            rows.append(np.stack(group.rows)[kept])
+            squares += ((rows[-1] - rows[-1].mean(axis=0)) ** 2).sum(axis=0)
+            freedom += len(kept) - 1
+            tasks.append(np.full(len(kept), number))
+        self._spreads = np.maximum(np.sqrt(squares / max(1, freedom)), _LEAST_SPREAD)
+        self._rows, self._tasks = np.concatenate(rows) / self._spreads, np.concatenate(tasks)
+        apart = _apart(self._rows, self._rows)
+        own = self._tasks[:, None] == self._tasks[None, :]
+        covariance = _alike(apart, _COMMON, _COMMON_LENGTH)
+        covariance += own * (_alike(apart, _OWN, _OWN_LENGTH) + _OFFSET**2)
+        covariance[np.diag_indices(len(covariance))] += np.concatenate(noise)
+        self._weights = np.linalg.solve(covariance, np.concatenate(left))
+
+
+def _apart(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Squares of distances, (some, others)."""
+    squares = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
+    return np.maximum(squares - 2 * some @ others.T, 0.0)
+
+
+def _alike(apart: np.ndarray, size: float, length: float) -> np.ndarray:
+    """Covariance by squares of distances (squared exponential)."""
+    return size**2 * np.exp(-apart / (2 * length**2))

@@ -1,0 +1,119 @@
+"""Samples that a predictor was trained on, kept in a file: learnt from again without tuning again.
+
+Tuning logs of practice take tens of megabytes, and a machine is at hand for a while only. What a
+predictor learns of them, features and times, is a few hundred kilobytes, from which another kind
+of trees can be grown, or the same with more tasks beside them. The file is numpy's ``.npz`` of
+plain arrays; nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.errors import InputError
+from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.pretrained import TaskSamples
+from fewtune.util.files import write_bytes
+
+# What numpy raises of a file that is empty, cut off, changed, or another array altogether.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+# What samples of two files have to share to be learnt from together.
+_ALIKE = ("device", "target", "lanes", "threads", "tvm")
+
+
+class Sampled(NamedTuple):
+    """A task, and what was measured of it.
+
+    Attributes
+    ----------
+    shapes : str
+        What it computes, whatever is fused to it: tasks of equal shapes are one task.
+    samples : TaskSamples
+    """
+
+    shapes: str
+    samples: TaskSamples
+
+
+def write_samples(path: Path, sampled: Sequence[Sampled], conditions: dict[str, Any]) -> None:
+    """Write samples, whole or not at all; equal samples make equal files.
+
+    Parameters
+    ----------
+    path : Path
+    sampled : sequence of Sampled
+    conditions : dict
+        What they were measured under, as `Pretrained.train` takes it.
+    """
+    counts = [len(each.samples.times_s) for each in sampled]
+    content = io.BytesIO()
+    np.savez_compressed(
+        content,
+        conditions=np.array(json.dumps({**conditions, "features": list(NAMES)}, sort_keys=True)),
+        shapes=np.array([each.shapes for each in sampled]),
+        counts=np.array(counts),
+        features=np.concatenate([each.samples.features for each in sampled]).astype("float32"),
+        times_s=np.concatenate([each.samples.times_s for each in sampled]).astype("float64"),
+    )
+    write_bytes(path, content.getvalue())
+
+
+def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
+    """Read what `write_samples` wrote: samples and their conditions.
+
+    Raises
+    ------
+    InputError
+        If it is missing, damaged, or of other features than these.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            conditions = json.loads(str(stored["conditions"]))
+            shapes, counts = stored["shapes"].tolist(), stored["counts"].tolist()
+            features, times_s = stored["features"], stored["times_s"]
+        known = conditions.get("features")
+    except _UNREADABLE as fault:
+        raise InputError(f"cannot read the samples {path}: {fault}") from None
+    if known != list(NAMES):
+        raise InputError(f"the samples {path} are of other features: practise again")
+    if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
+        raise InputError(f"the samples {path} are damaged")
+    ends = np.cumsum(counts)
+    found = [
+        Sampled(name, TaskSamples(features[end - count : end], times_s[end - count : end]))
+        for name, count, end in zip(shapes, counts, ends, strict=True)
+    ]
+    return found, conditions
+
+
+def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse samples that cannot be learnt from together with others.
+
+    Raises
+    ------
+    InputError
+        If the machine, threads or TVM's version differ.
+    """
+    for key in _ALIKE:
+        if conditions.get(key) != wanted.get(key):
+            raise InputError(
+                f"the samples {path} have {key} {conditions.get(key)}, "
+                f"the others {wanted.get(key)}: train one predictor of each"
+            )

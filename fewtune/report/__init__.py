@@ -1,0 +1,1 @@
+"""Reports: tables for people, of what other rooms measured."""

@@ -1,0 +1,172 @@
+"""One result in detail: its latencies, its kernels, and how near they are to the machine's peak."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import BenchmarkReport, Comparison
+from fewtune.report.machine_state import core_states_text, spread_text
+from fewtune.report.tables import comparisons_markdown, conditions_text
+from fewtune.report.time_breakdown import steps_markdown
+from fewtune.util.table import MISSING, Table, number, percent
+
+
+def kernel_table(report: BenchmarkReport) -> Table:
+    """The model's kernels, the one that takes most time first."""
+    headings = [
+        "task",
+        "calls",
+        "latency ms",
+        "share %",
+        "GFLOPS",
+        "% of peak",
+        "GB/s",
+        "schedule",
+        "donor",
+    ]
+    ordered = sorted(report.kernels, key=lambda row: (-(row.share or 0.0), row.task))
+    rows = [
+        [
+            row.task,
+            str(row.weight),
+            number(row.latency_ms),
+            percent(None if row.share is None else 100 * row.share),
+            number(row.gflops),
+            percent(row.peak_pct),
+            number(row.gb_s),
+            row.schedule,
+            row.donor or MISSING,
+        ]
+        for row in ordered
+    ]
+    return Table(headings, rows, frozenset({0, 7, 8}))
+
+
+def loss_table(comparison: Comparison, selective: BenchmarkReport, most: int = 8) -> Table:
+    """The tasks that selective tuning lost most on, by what they cost the whole model.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Its kernels were timed where the model calls them, both libraries in turns.
+    selective : BenchmarkReport
+        Of the same model: whose schedules the tasks have.
+    most : int
+        Rows at most; tasks on which nothing was lost are left out.
+    """
+    known = {row.task: row for row in selective.kernels}
+    headings = [
+        "task", "calls", "selective ms", "full ms", "lost ms [p10 - p90]", "selective GFLOPS",
+        "full GFLOPS", "schedule", "donor",
+    ]  # fmt: skip
+    rows = []
+    for pair in [pair for pair in comparison.kernels if pair.lost_ms > 0][:most]:
+        row = known[pair.task]
+        mega_operations = (row.gflops or 0.0) * (row.latency_ms or 0.0)
+        rows.append(
+            [
+                pair.task,
+                str(pair.calls),
+                number(pair.selective_ms),
+                number(pair.full_ms),
+                f"{pair.lost_ms:.3f} [{pair.lost_p10_ms:.3f} - {pair.lost_p90_ms:.3f}]",
+                number(mega_operations / pair.selective_ms if mega_operations else None),
+                number(mega_operations / pair.full_ms if mega_operations else None),
+                row.schedule,
+                row.donor or MISSING,
+            ]
+        )
+    return Table(headings, rows, frozenset({0, 7, 8}))
+
+
+def comparison_markdown(comparison: Comparison, selective: BenchmarkReport) -> str:
+    """Selective against full tuning of one model, and the tasks that make the difference."""
+    text = comparisons_markdown([comparison])
+    losses = loss_table(comparison, selective)
+    if not losses.rows:
+        return text
+    lost = [pair.lost_ms for pair in comparison.kernels if pair.lost_ms > 0]
+    gained = [-pair.lost_ms for pair in comparison.kernels if pair.lost_ms < 0]
+    return (
+        f"{text}\n### What selective tuning lost\n\nEvery kernel where the model calls it, both "
+        f"libraries in turns in {comparison.conditions.processes} processes; what is lost is of "
+        f"all calls of one run.\n\n{losses.markdown()}\n"
+        f"In sum {number(sum(lost))} ms a run are lost (tasks: {len(lost)}) and "
+        f"{number(sum(gained))} gained (tasks: {len(gained)}).\n"
+    )
+
+
+def benchmark_markdown(report: BenchmarkReport) -> str:
+    """One result's latencies and kernels, with their conditions."""
+    latencies = Table(
+        ["variant", "median ms", "p10 ms", "p90 ms", "min ms", "rounds"],
+        [
+            [
+                name,
+                *map(number, (stats.median_ms, stats.p10_ms, stats.p90_ms, stats.min_ms)),
+                str(stats.rounds),
+            ]
+            for name, stats in report.variants.items()
+        ],
+    )
+    over_untuned, over_reference = report.speedup_over_untuned, report.speedup_over_onnxruntime
+    return (
+        f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
+        f"{over_untuned.median:.2f} times as fast as untuned "
+        f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}], "
+        f"{over_reference.median:.2f} times as fast as onnxruntime "
+        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
+        f"largest relative error {report.max_relative_error:.1e}.\n\n"
+        f"{_peak_text(report)}{steps_markdown(report.steps)}"
+        f"### Kernels\n\n{kernel_table(report).markdown()}\n"
+        f"{_search_text(report)}"
+        f"Measured on {conditions_text(report.conditions)}.\n"
+    )
+
+
+def _peak_text(report: BenchmarkReport) -> str:
+    """How near the model is to the machine's peak, and where the rest of its time goes."""
+    lines = []
+    if report.model_gflops is not None:
+        line = f"The whole model runs at {number(report.model_gflops)} GFLOPS"
+        if report.peak_gflops is not None:
+            line += (
+                f", {percent(report.peak_pct)} % of the machine's measured peak of "
+                f"{number(report.peak_gflops)}"
+            )
+        lines.append(f"{line}.")
+    if report.plain_gflops is not None:
+        lines.append(
+            "With every convolution counted as its plain sum, not as what Winograd's transforms "
+            f"leave of it or padding adds, that is {number(report.plain_gflops)} GFLOPS."
+        )
+    if report.memory_gb_s is not None:
+        lines.append(
+            f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
+            "into the caches, or is only read, may move faster."
+        )
+    if report.shared_cache_gb_s is not None:
+        lines.append(
+            f"The cores' shared cache moved {spread_text(report.shared_cache_gb_s)} GB/s "
+            "[p10 - p90] in these rounds (triad): where that is low, other guests of the host "
+            "fill it."
+        )
+    if report.core_states:
+        lines.append(f"64 KB went from core to core {core_states_text(report.core_states)}.")
+    if report.kernels_ms and report.outside_tuned_pct is not None:
+        whole_ms = report.variants["tuned"].median_ms
+        rest_ms = whole_ms - report.kernels_ms
+        unmeasured = sum(row.latency_ms is None and row.weight > 0 for row in report.kernels)
+        lines.append(
+            f"Sum of kernels measured alone {number(report.kernels_ms)} ms, of which "
+            f"{percent(report.outside_tuned_pct)} % lie outside tuned tasks; end to end "
+            f"{number(whole_ms)} ms, {number(abs(rest_ms))} ms "
+            f"{'more' if rest_ms >= 0 else 'less'} than that sum"
+            + (f"; {unmeasured} kernels could not be measured." if unmeasured else ".")
+        )
+    return "".join(f"{line}\n" for line in lines) + ("\n" if lines else "")
+
+
+def _search_text(report: BenchmarkReport) -> str:
+    """Failed candidates by cause, and what was done where the plan did not hold."""
+    counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
+    remarks = "".join(f"- {remark}\n" for remark in report.remarks)
+    return f"Failed candidates: {counts or 'none'}.\n\n" + (f"{remarks}\n" if remarks else "")

@@ -1,0 +1,114 @@
+"""In which state the machine was while it measured: what its cores had of each other's caches."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from fewtune.artifacts import Comparison, CoreState, Spread
+from fewtune.machine.core_to_core import same_state
+from fewtune.measure.interleave import Samples
+from fewtune.util.table import Table, number
+
+
+def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreState]:
+    """Tell rounds by how far the cores were from each other.
+
+    Parameters
+    ----------
+    samples_s : dict of list of float
+        Of every variant, seconds of one call, a sample a round; one that was in fewer rounds is
+        left out.
+    hand_over_s : sequence of float
+        What the cores took to hand data over, a figure a round (`fewtune.machine.core_to_core`).
+
+    Returns
+    -------
+    states : list of CoreState
+        Nearest first; none where nothing was handed over.
+    """
+    states: list[list[int]] = []
+    for place in sorted(range(len(hand_over_s)), key=hand_over_s.__getitem__):
+        if states and same_state(hand_over_s[states[-1][0]], hand_over_s[place]):
+            states[-1].append(place)
+        else:
+            states.append([place])
+
+    def median(taken: Sequence[float], places: list[int]) -> float:
+        return statistics.median(taken[place] for place in places)
+
+    whole = {name: taken for name, taken in samples_s.items() if len(taken) == len(hand_over_s)}
+    return [
+        CoreState(
+            hand_over_us=1e6 * median(hand_over_s, places),
+            rounds=len(places),
+            latency_ms={name: 1e3 * median(taken, places) for name, taken in whole.items()},
+        )
+        for places in states
+    ]
+
+
+def core_states_text(states: Sequence[CoreState]) -> str:
+    """How long data took from core to core, and what every variant took meanwhile."""
+    if len(states) == 1:
+        return f"in {number(states[0].hand_over_us)} us in all rounds"
+    whole = sum(state.rounds for state in states)
+    return ", ".join(
+        f"in {number(state.hand_over_us)} us in {state.rounds} of {whole} rounds ("
+        + ", ".join(f"{name} {number(took)} ms" for name, took in state.latency_ms.items())
+        + ")"
+        for state in states
+    )
+
+
+CORE_STATES_TITLE = (
+    "The host moved the cores in these measurements: medians of the rounds in which 64 KB took "
+    "about as long from one core to the other"
+)
+
+
+def core_state_table(comparisons: Sequence[Comparison]) -> Table | None:
+    """What every variant took in rounds of each state; None where the host moved no cores.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        Their own medians are of all rounds.
+    """
+    if all(len(each.core_states) < 2 for each in comparisons):  # noqa: PLR2004
+        return None
+    names = list(dict.fromkeys(n for e in comparisons for s in e.core_states for n in s.latency_ms))
+    rows = [
+        [
+            each.model,
+            number(state.hand_over_us),
+            str(state.rounds),
+            *(number(state.latency_ms.get(name)) for name in names),
+        ]
+        for each in comparisons
+        for state in each.core_states
+    ]
+    return Table(["model", "us", "rounds", *(f"{name} ms" for name in names)], rows)
+
+
+def shared_cache_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the cores' shared cache moved in the comparisons' rounds: one line, where it is known.
+
+    It tells in which of its states the machine was (`fewtune.machine.last_level_cache`).
+    """
+    models = [
+        f"{each.model} {spread_text(each.shared_cache_gb_s)}"
+        for each in comparisons
+        if each.shared_cache_gb_s is not None
+    ]
+    if not models:
+        return []
+    return [
+        "What the cores' shared cache moved in these measurements, GB/s [p10 - p90] (triad): "
+        f"{', '.join(models)}."
+    ]
+
+
+def spread_text(spread: Spread) -> str:
+    """A median with what a tenth of the rounds stayed under, and over."""
+    return f"{number(spread.median)} [{number(spread.p10)} - {number(spread.p90)}]"

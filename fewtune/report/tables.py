@@ -1,0 +1,279 @@
+"""Tables of results, from the artifacts alone: equal artifacts give equal bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
+from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table, shared_cache_lines
+from fewtune.util.table import MISSING, Table, number, percent
+
+_TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
+# Per cent of the cores' time: what a quiet host keeps is below it.
+_VISIBLE_STOLEN_PCT = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result: a model under a strategy.
+
+    Parameters
+    ----------
+    benchmark : BenchmarkReport
+    metrics : Metrics
+    comparison : Comparison, optional
+        Selective against full of the same model, if it was made of this very result
+        (`belongs`).
+    """
+
+    benchmark: BenchmarkReport
+    metrics: Metrics
+    comparison: Comparison | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.benchmark.model
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name."""
+        return self.benchmark.strategy
+
+
+def belongs(comparison: Comparison, selective: Result | None, full: Result | None) -> bool:
+    """Whether a comparison was made of these results, and not of earlier ones.
+
+    Tuned at the same cost they may still be other libraries: compiled anew, with another option.
+    """
+    if selective is None or full is None:
+        return False
+    tuning_s = (comparison.selective_tuning_s, comparison.full_tuning_s)
+    return tuning_s == (selective.metrics.tuning_s, full.metrics.tuning_s) and all(
+        # Older reports do not tell.
+        None in (measured := (comparison.library_sha256.get(name), each.benchmark.library_sha256))
+        or measured[0] == measured[1]
+        for name, each in (("selective", selective), ("full", full))
+    )
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """One row a result; times in the units that the headings name."""
+    headings = [
+        "model",
+        "strategy",
+        "tuning s",
+        "latency ms [p10 - p90]",
+        "untuned ms",
+        "onnxruntime ms",
+        "x over onnxruntime",
+        "% of peak",
+        "used time %",
+        "achieved %",
+        "tuned/tasks",
+        "trials",
+        "max rel. error",
+    ]
+    rows = [_result_row(result) for result in results]
+    return Table(headings, rows, frozenset({0, 1}))
+
+
+def _result_row(result: Result) -> list[str]:
+    metrics, variants = result.metrics, result.benchmark.variants
+    comparison = result.comparison
+    return [
+        result.model,
+        result.strategy,
+        number(metrics.tuning_s),
+        _latency(variants.get(_TUNED), metrics.latency_ms),
+        number(metrics.untuned_latency_ms),
+        number(metrics.onnxruntime_latency_ms),
+        f"{metrics.speedup_over_onnxruntime:.2f}",
+        percent(metrics.peak_pct),
+        percent(comparison.used_time_pct if comparison else None),
+        percent(comparison.achieved_perf_pct if comparison else None),
+        f"{metrics.representatives}/{metrics.tasks}",
+        str(metrics.trials),
+        f"{metrics.max_relative_error:.1e}",
+    ]
+
+
+def _latency(stats: LatencyStats | None, median_ms: float) -> str:
+    if stats is None:
+        return number(median_ms)
+    return f"{number(stats.median_ms)} [{number(stats.p10_ms)} - {number(stats.p90_ms)}]"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """Selective against full tuning, the table of TVM's RFC 4188 with onnxruntime beside it.
+
+    Means are over the models; the RFC gives the arithmetic one, which large values pull up.
+    """
+    headings = [
+        "model",
+        "full time s",
+        "full latency ms",
+        "selective time s",
+        "selective latency ms",
+        "used time %",
+        "achieved perf %",
+        "onnxruntime ms",
+        "x over onnxruntime",
+        "untuned ms",
+    ]
+    rows = [
+        [
+            each.model,
+            number(each.full_tuning_s),
+            number(each.full_latency_ms),
+            number(each.selective_tuning_s),
+            number(each.selective_latency_ms),
+            percent(each.used_time_pct),
+            percent(each.achieved_perf_pct),
+            number(each.onnxruntime_latency_ms),
+            _ratio(each.speedup_over_onnxruntime),
+            number(each.untuned_latency_ms),
+        ]
+        for each in comparisons
+    ]
+    if len(comparisons) > 1:
+        used = [each.used_time_pct for each in comparisons]
+        achieved = [each.achieved_perf_pct for each in comparisons]
+        known = [each.speedup_over_onnxruntime for each in comparisons]
+        over = [ratio for ratio in known if ratio is not None]
+        # Of some models only, a mean would be of other models than its neighbours'.
+        over_means = mean_texts(over, _ratio, min) if len(over) == len(known) else [MISSING] * 3
+        used_means = mean_texts(used, percent, max)
+        achieved_means = mean_texts(achieved, percent, min)
+        for place, label in enumerate(MEAN_LABELS):
+            figures = [used_means[place], achieved_means[place], MISSING, over_means[place]]
+            rows.append([label, *[MISSING] * 4, *figures, MISSING])
+    return Table(headings, rows)
+
+
+MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst (most time, least perf)")
+
+
+def mean_texts(
+    values: Sequence[float],
+    text: Callable[[float], str],
+    worst: Callable[[Sequence[float]], float],
+) -> list[str]:
+    """Arithmetic mean, geometric mean and worst of ``values``, as `MEAN_LABELS` name them."""
+    logs = [math.log(value) for value in values]
+    arithmetic, geometric = sum(values) / len(values), math.exp(sum(logs) / len(logs))
+    return [text(figure) for figure in (arithmetic, geometric, worst(values))]
+
+
+def _ratio(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def target_name(target: str) -> str:
+    """A TVM target in a few words: its kind and processor, such as ``llvm znver5``."""
+    try:
+        config = json.loads(target)
+    except ValueError:
+        return target
+    if not isinstance(config, dict):
+        return str(config)
+    processor = config.get("mcpu") or config.get("arch")
+    return " ".join(str(word) for word in (config.get("kind"), processor) if word)
+
+
+def conditions_text(conditions: Conditions) -> str:
+    """Under which figures hold, in one line of text without its end."""
+    machine = conditions.fingerprint
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))
+    code = f"fewtune {conditions.commit}, " if conditions.commit else ""
+    copies = f" of {conditions.copies} copies" if conditions.copies > 1 else ""
+    if conditions.processes > 1:
+        copies += f" in {conditions.processes} processes"
+    return (
+        f"{machine.device}, target {target_name(machine.target)}, {machine.threads} threads; "
+        f"{conditions.trials_per_task} trials a task, {conditions.rounds} rounds{copies}, "
+        f"seed {conditions.seed}; {conditions.date}; {code}{versions}"
+    )
+
+
+def conditions_lines(labelled: Sequence[tuple[str, Conditions]]) -> list[str]:
+    """One line for each set of conditions; labelled only where there are several.
+
+    Parameters
+    ----------
+    labelled : sequence of (str, Conditions)
+        What was measured, and under what.
+    """
+    groups: dict[str, list[str]] = {}
+    for label, conditions in labelled:
+        # Results of one session differ in the minute they ended and in nothing that matters.
+        key = conditions.model_copy(update={"date": conditions.date[:10]})
+        groups.setdefault(conditions_text(key), []).append(label)
+    if len(groups) == 1:
+        return [f"Measured on {text}." for text in groups]
+    return [f"{', '.join(labels)}: measured on {text}." for text, labels in groups.items()]
+
+
+def results_conditions(results: Sequence[Result]) -> list[str]:
+    """`conditions_lines` of results."""
+    return conditions_lines(
+        [(f"{result.model} {result.strategy}", result.benchmark.conditions) for result in results]
+    )
+
+
+def results_markdown(results: Sequence[Result]) -> str:
+    """The results table, the comparison of strategies where it was made, and the conditions."""
+    if not results:
+        return "No results yet.\n"
+    parts = ["## Results\n\n", results_table(results).markdown()]
+    comparisons = distinct_comparisons(results)
+    if comparisons:
+        parts += ["\n## Selective against full tuning\n\n", comparisons_markdown(comparisons)]
+    parts += [f"\n{line}\n" for line in results_conditions(results)]
+    return "".join(parts)
+
+
+def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
+    """`comparison_table` with its conditions."""
+    lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
+    lines += machine_lines(comparisons)
+    text = comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
+    states = core_state_table(comparisons)
+    return text if states is None else f"{text}\n{CORE_STATES_TITLE}:\n\n{states.markdown()}"
+
+
+def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """What is known of the machine's state while it measured."""
+    return [*stolen_lines(comparisons), *shared_cache_lines(comparisons)]
+
+
+def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the machine's host kept from its cores: one line, where it was enough to be seen."""
+    found = {
+        each.model: [
+            each.full_tuning_stolen_pct,
+            each.selective_tuning_stolen_pct,
+            each.measuring_stolen_pct,
+        ]
+        for each in comparisons
+    }
+    models = [
+        f"{model} {' / '.join(map(percent, parts))}"
+        for model, parts in found.items()
+        if any(part is not None and part >= _VISIBLE_STOLEN_PCT for part in parts)
+    ]
+    if not models:
+        return []
+    return [
+        "Per cent of the cores' time that the machine's host kept for others, in full tuning / "
+        f"selective tuning / these measurements: {', '.join(models)}."
+    ]
+
+
+def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:
+    """The comparisons that results carry, each once, by model."""
+    found = {result.model: result.comparison for result in results if result.comparison}
+    return [found[model] for model in sorted(found)]

@@ -1,0 +1,1 @@
+"""TVM, started light: targets, processor traits, vector functions, libraries."""

@@ -1,0 +1,136 @@
+"""From a lowered Relax module to something that runs: build, export, load, call."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.target import device_of
+from fewtune.runtime.tvm import relax, tvm
+
+# The virtual machine's own functions: allocating, reshaping, checking shapes.
+_BUILTIN = "vm.builtin."
+
+
+def build_executable(
+    lowered: tvm.IRModule,
+    target: tvm.target.Target,
+    rewrite: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+) -> relax.VMExecutable:
+    """Compile a module whose operators are already kernels (after FuseTIR).
+
+    Parameters
+    ----------
+    lowered : tvm.IRModule
+        Output of `fewtune.model.import_model.lower`, its kernels scheduled or not.
+    target : tvm.target.Target
+    rewrite : callable, optional
+        Is given the module once its tensors are allocated, before their memory is planned.
+
+    Returns
+    -------
+    executable : relax.VMExecutable
+    """
+    from tvm.relax import pipeline
+
+    # TVM 0.27 has these four in a function that its CPU backend forgets to export.
+    passes = tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            *([] if rewrite is None else [module_pass(rewrite)]),
+            *pipeline.finalize_passes(target),
+        ]
+    )
+    with target, tvm.transform.PassContext(opt_level=3):
+        return relax.build(lowered, target=target, relax_pipeline=passes)
+
+
+def module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:
+    """A function of a module as a pass that others may stand beside."""
+
+    def apply(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewrite(module)
+
+    return tvm.transform.module_pass(apply, opt_level=0)
+
+
+class CompiledModel:
+    """A compiled model with its inputs bound by position.
+
+    Parameters
+    ----------
+    executable : relax.VMExecutable or Path
+        As built, or the path of an exported library.
+    target : tvm.target.Target
+    """
+
+    def __init__(self, executable: relax.VMExecutable | Path, target: tvm.target.Target) -> None:
+        if isinstance(executable, Path):
+            executable = tvm.runtime.load_module(str(executable))
+        self.device = device_of(target)
+        self._executable = executable
+        self._machine = relax.VirtualMachine(executable, self.device)
+        self._timed: tuple[relax.VirtualMachine, _KernelClock] | None = None
+        self._inputs: list[tvm.runtime.Tensor] = []
+
+    def set_inputs(self, inputs: list[np.ndarray]) -> None:
+        """Copy the inputs to the device; `run` uses them until the next call."""
+        self._inputs = [tvm.runtime.tensor(value, self.device) for value in inputs]
+
+    def run(self) -> list[tvm.runtime.Tensor]:
+        """Run once; returns when the device has finished."""
+        outputs = self._machine["main"](*self._inputs)
+        self.device.sync()
+        return list(outputs) if not hasattr(outputs, "numpy") else [outputs]
+
+    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Run once on ``inputs`` and copy the outputs back."""
+        self.set_inputs(inputs)
+        return [output.numpy() for output in self.run()]
+
+    def kernel_times_s(self) -> dict[str, float]:
+        """Run once on the inputs, and time every kernel where it is called.
+
+        Returns
+        -------
+        times_s : dict of float
+            By the name that a kernel has in the library, seconds of all its calls. What the virtual
+            machine does between them is in none.
+        """
+        if self._timed is None:
+            # A machine of its own, for there is no way to take the clock off; weights are shared.
+            self._timed = (
+                relax.VirtualMachine(self._executable, self.device),
+                _KernelClock(self.device),
+            )
+            self._timed[0].set_instrument(self._timed[1])
+        machine, clock = self._timed
+        clock.times_s.clear()
+        machine["main"](*self._inputs)
+        return dict(clock.times_s)
+
+
+class _KernelClock:
+    """What a virtual machine calls before and after each call that it makes."""
+
+    def __init__(self, device: tvm.runtime.Device) -> None:
+        self.times_s: Counter[str] = Counter()
+        self._device = device
+        self._began_s = 0.0
+
+    def __call__(
+        self, _function: Any, symbol: str, is_before: bool, _result: Any, *_arguments: Any
+    ) -> None:
+        self._device.sync()
+        if is_before:
+            self._began_s = time.perf_counter()
+        elif not symbol.startswith(_BUILTIN):
+            self.times_s[symbol] += time.perf_counter() - self._began_s

@@ -1,0 +1,91 @@
+"""Targets: what a user names, made complete, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from fewtune.errors import InputError, MachineError
+
+
+def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported late)
+    """Turn the user's words into a complete TVM target.
+
+    Parameters
+    ----------
+    text : str
+        ``auto`` for this CPU, a target kind such as ``cuda`` or ``llvm``, or a target as JSON.
+    threads : int
+        Cores that a CPU kernel may use; MetaSchedule sizes its parallel loops by it.
+
+    Returns
+    -------
+    target : tvm.target.Target
+
+    Raises
+    ------
+    InputError
+        If TVM does not know the target.
+    MachineError
+        If the target's device is not on this machine.
+    """
+    from fewtune.runtime.tvm import register_intrinsics, tvm
+
+    host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
+    host = {"kind": "llvm", "mcpu": host_cpu, "num-cores": threads}
+    text = text.strip()
+    if text in ("auto", "llvm", "cpu"):
+        config: dict | str = host
+    elif text.startswith("{"):
+        try:
+            config = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
+        if isinstance(config, dict) and config.get("kind") == "llvm":
+            config = {**host, **config}
+    else:
+        config = {"kind": text}
+    try:
+        if config == {"kind": "cuda"} and tvm.cuda(0).exist:
+            target = tvm.target.Target.from_device(tvm.cuda(0))
+        else:
+            target = tvm.target.Target(config)
+    except Exception as error:  # noqa: BLE001 (TVM raises several kinds for a bad target)
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else "unknown"
+        raise InputError(
+            f"target {text!r} is not one that TVM knows ({reason}); give auto, llvm, cuda or JSON"
+        ) from None
+    device = device_of(target)
+    if not device.exist:
+        raise MachineError(
+            f"target {text!r} needs a {target.kind.name} device and this machine has none; "
+            "set fingerprint.target to auto to tune for its CPU"
+        )
+    register_intrinsics(target)
+    return target
+
+
+def device_of(target):  # noqa: ANN001, ANN201
+    """The first device that runs code of ``target``."""
+    from fewtune.runtime.tvm import tvm
+
+    kind = str(target.kind.name)
+    return tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
+
+
+def has_own_device(target) -> bool:  # noqa: ANN001
+    """Whether kernels run elsewhere than on the cores that build them."""
+    return str(target.kind.name) != "llvm"
+
+
+def target_from_json(text: str):  # noqa: ANN201
+    """Make the TVM target that a fingerprint holds."""
+    from fewtune.runtime.tvm import register_intrinsics, tvm
+
+    target = tvm.target.Target(json.loads(text))
+    register_intrinsics(target)
+    return target
+
+
+def target_json(target) -> str:  # noqa: ANN001
+    """The target as JSON with sorted keys."""
+    return json.dumps(json.loads(str(target)), sort_keys=True)

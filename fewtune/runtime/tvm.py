@@ -1,0 +1,132 @@
+"""TVM, started light: only the tensor intrinsics that fp32 code on the target needs.
+
+``tvm.s_tir.tensor_intrin`` parses the TVMScript of every intrinsic for every target when it is
+imported (14.5 s on a 2-core x86-64 machine, 11 of them for CUDA), and ``TuneContext`` imports it.
+This module puts a package of the same name in its place whose submodules are the real ones, and
+imports only the submodules asked for. Import TVM through this module, everywhere::
+
+    from fewtune.runtime.tvm import ms, tvm
+
+Environment variables that TVM reads once, when it loads, are set here as well, and exponentials and
+the like get vectors (`fewtune.runtime.vector_math`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on (the affinity mask, not the machine's count)."""
+    return len(os.sched_getaffinity(0))
+
+
+# TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
+os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+
+import tvm  # noqa: E402
+import tvm.s_tir  # noqa: E402
+from tvm_ffi.serialization import from_json_graph_str  # noqa: E402
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+def _stand_in_for_intrinsics() -> None:
+    if _INTRINSICS in sys.modules:
+        return
+    package = types.ModuleType(_INTRINSICS, "Submodules are imported one by one, as needed.")
+    package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
+    sys.modules[_INTRINSICS] = package
+    tvm.s_tir.tensor_intrin = package
+
+
+_stand_in_for_intrinsics()
+
+from tvm import relax, te  # noqa: E402
+from tvm.s_tir import meta_schedule as ms  # noqa: E402
+
+from fewtune.runtime import vector_math  # noqa: E402
+
+vector_math.register()
+
+
+def register_intrinsics(target: tvm.target.Target) -> None:
+    """Register the tensor intrinsics that the schedule rules of ``target`` name.
+
+    The rules look an intrinsic up by name when they are made, so the x86 ones must be there even
+    where no task is quantised.
+    """
+    kind = str(target.kind.name)
+    family = {"cuda": "cuda", "rocm": "rocm", "metal": "metal"}.get(kind)
+    if kind == "llvm":
+        triple = str(target.attrs.get("mtriple", "")) or "x86_64"
+        family = "arm_cpu" if triple.startswith(("aarch64", "arm")) else "x86"
+    if family is not None:
+        importlib.import_module(f"{_INTRINSICS}.{family}")
+
+
+def flat(tensor: Any) -> Any:
+    """A tensor's elements along one axis, not copied."""
+    elements = math.prod(int(extent) for extent in tensor.shape)
+    return tensor._create_view((elements,))  # noqa: SLF001 (TVM's only way)
+
+
+def fill_repeating(tensor: Any, numbers: np.ndarray) -> None:
+    """Fill a float32 tensor in the host's memory with some numbers, over and over."""
+    elements = np.from_dlpack(flat(tensor))
+    whole = len(elements) // len(numbers) * len(numbers)
+    elements[:whole].reshape(-1, len(numbers))[:] = numbers
+    elements[whole:] = numbers[: len(elements) - whole]
+
+
+def set_threads(threads: int) -> None:
+    """Let TVM's pool in this process run so many threads."""
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+def module_of(text: str) -> tvm.IRModule:
+    """A module that this very version of TVM wrote as JSON, moments ago.
+
+    ``tvm.ir.load_json`` goes through the text first for what older versions wrote, which takes 3.5
+    of its 4 ms for a scheduled kernel.
+    """
+    return from_json_graph_str(text)
+
+
+def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Compile kernels into a module whose functions can be called in this process."""
+    built = tvm.driver.build(module, target=target)
+    return getattr(built, "jit", lambda: built)()
+
+
+def has_feature(target: tvm.target.Target, feature: str) -> bool:
+    """Whether LLVM knows a CPU target to have a feature; False where nobody can tell."""
+    known = tvm.get_global_func("target.target_has_feature", allow_missing=True)
+    if known is None:
+        return False
+    try:
+        return bool(known(feature, target))
+    except Exception:  # noqa: BLE001 (no LLVM for this target: the safe answer is no)
+        return False
+
+
+__all__ = [
+    "build",
+    "fill_repeating",
+    "has_feature",
+    "ms",
+    "register_intrinsics",
+    "relax",
+    "set_threads",
+    "te",
+    "tvm",
+    "usable_cores",
+]

@@ -1,0 +1,1 @@
+"""Default schedules: by rule, without a search."""

@@ -1,0 +1,44 @@
+"""The elementwise block after a reduction, which belongs under its loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import Block, ScheduleError, describe
+from fewtune.schedule.tiling import vectorize_last
+
+
+def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
+    """The one elementwise block that reads this reduction's result, at the same place."""
+    consumers = list(sch.get_consumers(block.handle))
+    if len(consumers) != 1:
+        return None
+    tail = describe(sch, consumers[0])
+    if tail is None or tail.is_reduction or len(sch.get_producers(tail.handle)) != 1:
+        return None
+    return tail
+
+
+def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
+    """Compute the block after a reduction under one of its loops, where it can be.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+        The reduction.
+    loop : LoopRV
+    traits : CpuTraits or None
+        For its vectors; None where each iteration of the loop has one result.
+    """
+    tail = tail_of(sch, block)
+    if tail is None:
+        return
+    try:
+        sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
+    except ScheduleError:
+        return
+    if traits is not None:
+        vectorize_last(sch, tail.handle, traits, tail.data_type)

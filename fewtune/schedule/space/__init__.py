@@ -1,0 +1,1 @@
+"""Design spaces: what can be decided, drawn, moved and rated."""

@@ -1,0 +1,223 @@
+"""A design space as TVM generated it: its instructions, and the choices among them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.tiling import divisors
+
+Trace = tvm.s_tir.schedule.Trace
+Decision = tuple[int, ...] | int
+
+TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
+SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
+# Locations that are no loops, as TVM numbers them: within what reads a result, and ahead of
+# everything; and an outer loop, inside of which no more than a thread's tile is needed.
+INLINED, AHEAD, OUTSIDE = -2, -1, 2
+# Levels that MetaSchedule's tiling for CPUs splits axes into: spatial ones and reduced ones.
+SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
+_WRITTEN_BACK = "ReverseComputeAt"
+
+
+def instructions(trace: Trace) -> list[Any]:
+    """A trace's instructions before its postprocessing."""
+    kept = []
+    for instruction in trace.insts:
+        if str(instruction.kind.name) == "EnterPostproc":
+            break
+        kept.append(instruction)
+    return kept
+
+
+def sampling(trace: Trace) -> list[Any]:
+    """The sampling instructions of a trace before its postprocessing."""
+    return [inst for inst in instructions(trace) if str(inst.kind.name) in SAMPLING]
+
+
+@lru_cache(maxsize=8192)
+def factorisations(extent: int, parts: int, innermost: int) -> tuple[tuple[int, ...], ...]:
+    """All ways to write ``extent`` as a product of ``parts`` factors, the last bounded.
+
+    Parameters
+    ----------
+    extent, parts : int
+    innermost : int
+        Largest last factor.
+    """
+    if parts == 1:
+        return ((extent,),) if extent <= innermost else ()
+    ways = []
+    for factor in divisors(extent):
+        rest = factorisations(extent // factor, parts - 1, innermost)
+        ways.extend((factor, *tail) for tail in rest)
+    return tuple(ways)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One sampling instruction of a program.
+
+    Attributes
+    ----------
+    kind : str
+        `TILE`, `CATEGORICAL`, `LOCATION`, or TVM's name of another kind, which is never changed.
+    instruction : Instruction
+    given : tuple of int, or int
+        The decision that the design space came with.
+    extent, innermost : int
+        Of a tile: the iterations to split, the largest last factor.
+    values : tuple of int
+        Of a categorical choice: what there is to choose from.
+    block, axis : str, int
+        Of a tile: the block whose loop it splits, and which loop.
+    """
+
+    kind: str
+    instruction: Any
+    given: Decision
+    extent: int = 1
+    innermost: int = 1
+    values: tuple[int, ...] = ()
+    block: str = ""
+    axis: int = -1
+
+    @property
+    def ways(self) -> tuple[tuple[int, ...], ...]:
+        """Every decision of a tile."""
+        assert isinstance(self.given, tuple)
+        return factorisations(self.extent, len(self.given), self.innermost)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One design space: its instructions, and the choices among them."""
+
+    number: int
+    insts: list[Any]
+    choices: tuple[Choice, ...]
+    text: str
+    form: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from the other programs of its task."""
+        return digest_of(self.text)
+
+    @cached_property
+    def written(self) -> int:
+        """After which tile the innermost result is written back; -1 where only once all is done."""
+        return max(written_levels(self.insts), default=-1)
+
+    @staticmethod
+    def read(number: int, trace: Trace) -> Program:
+        """Read a design space as TVM generated it."""
+        insts = instructions(trace)
+        blocks, loops = _names(insts)
+        choices = []
+        for instruction in insts:
+            kind = str(instruction.kind.name)
+            if kind not in SAMPLING:
+                continue
+            given = decision_of(trace, instruction)
+            if kind == TILE and isinstance(given, tuple):
+                limit = int(instruction.attrs[1])
+                block, axis = _loop_of(instruction, blocks, loops)
+                choice = Choice(
+                    kind,
+                    instruction,
+                    given,
+                    extent=math.prod(given),
+                    innermost=limit if limit > 0 else 2**31,
+                    block=block,
+                    axis=axis,
+                )
+            elif kind == CATEGORICAL:
+                values = tuple(int(value) for value in instruction.attrs[0])
+                choice = Choice(kind, instruction, given, values=values)
+            else:
+                choice = Choice(kind, instruction, given)
+            choices.append(choice)
+        return Program(number, insts, tuple(choices), text_of(trace), form_of(insts))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One schedule of a task: a program, and a decision a choice.
+
+    A decision of None is drawn while the program is applied: the loops at which a block can be
+    computed are known only then.
+    """
+
+    program: int
+    decisions: tuple[Decision | None, ...]
+
+
+def written_levels(insts: Sequence[Any]) -> list[int]:
+    """After which tile each result is written back, in order, 0 the outermost."""
+    levels = {
+        loop: level
+        for instruction in insts
+        if str(instruction.kind.name) == "Split"
+        for level, loop in enumerate(instruction.outputs)
+    }
+    return [
+        levels.get(instruction.inputs[1], 0)
+        for instruction in insts
+        if str(instruction.kind.name) == _WRITTEN_BACK
+    ]
+
+
+def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
+    """Kinds of a program's instructions, in order, and at which tile results are written back.
+
+    Programs that differ in nothing but that are told apart by it, whatever their loops are called.
+    """
+    levels = iter(written_levels(insts))
+    kinds = (str(instruction.kind.name) for instruction in insts)
+    return tuple(f"{kind} {next(levels)}" if kind == _WRITTEN_BACK else kind for kind in kinds)
+
+
+def digest_of(text: str) -> str:
+    """What tells a program from others of its task: sixteen hex digits of its text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def decision_of(trace: Trace, instruction: Any) -> Decision:
+    """A decision as plain Python integers."""
+    decision = trace.get_decision(instruction)
+    if hasattr(decision, "__iter__"):
+        return tuple(int(factor) for factor in decision)
+    return int(decision)
+
+
+def _names(insts: list[Any]) -> tuple[dict[Any, str], dict[Any, tuple[Any, int]]]:
+    """Blocks by their names, and loops as (block, place), as a program's variables."""
+    blocks: dict[Any, str] = {}
+    loops: dict[Any, tuple[Any, int]] = {}
+    for instruction in insts:
+        kind = str(instruction.kind.name)
+        if kind in ("GetSBlock", "GetBlock"):
+            blocks[instruction.outputs[0]] = str(instruction.attrs[0])
+        elif kind == "GetLoops":
+            for place, loop in enumerate(instruction.outputs):
+                loops[loop] = (instruction.inputs[0], place)
+    return blocks, loops
+
+
+def _loop_of(
+    instruction: Any, blocks: dict[Any, str], loops: dict[Any, tuple[Any, int]]
+) -> tuple[str, int]:
+    block, axis = loops.get(instruction.inputs[0], (None, -1))
+    return blocks.get(block, ""), axis
+
+
+def text_of(trace: Trace) -> str:
+    """A trace's needed instructions as TVM writes them: equal for equal programs."""
+    needed = trace.simplified(remove_postproc=True)
+    return "\n".join(str(inst) for inst in needed.as_json()[0])

@@ -1,0 +1,62 @@
+"""The axis of a kernel's result that its threads divide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from fewtune.artifacts import TaskInfo
+from fewtune.schedule.space.design_space import SPATIAL_LEVELS
+from fewtune.task.winograd_names import PRODUCTS, TILES
+
+
+def parted(key: str) -> int | None:
+    """The axis that a schedule's threads part first, as far as its decisions tell.
+
+    Parameters
+    ----------
+    key : str
+        A trace as JSON text.
+    """
+    return parted_axis_of(_decisions(json.loads(key)))
+
+
+def parted_axis_of(decisions: Iterable[Any]) -> int | None:
+    """The same, of decisions.
+
+    Returns
+    -------
+    axis : int or None
+        The place among the spatial tiles of the first whose outermost level has more than one
+        iteration: the outermost levels are one parallel loop, of which each thread takes a stretch.
+        None where none has.
+    """
+    outermost = [decision[0] for decision in decisions if _is_spatial(decision)]
+    return next((axis for axis, count in enumerate(outermost) if count > 1), None)
+
+
+def _decisions(trace: Any) -> list[Any]:
+    """The decisions of a trace in their order; none of what is no trace."""
+    if not isinstance(trace, list) or len(trace) != 2 or not isinstance(trace[1], list):  # noqa: PLR2004
+        return []
+    return [entry[1] for entry in trace[1] if isinstance(entry, list) and len(entry) > 1]
+
+
+def _is_spatial(decision: Any) -> bool:
+    return isinstance(decision, list | tuple) and len(decision) == SPATIAL_LEVELS
+
+
+def usual_axis(task: TaskInfo) -> int | None:
+    """The axis of a task's result that kernels which are not searched part among the threads.
+
+    It is the outermost, but that Winograd's transforms part the tiles of their products.
+    """
+    if task.anchor.startswith(PRODUCTS):
+        return TILES
+    return next((axis for axis, extent in enumerate(task.shapes[-1]) if extent > 1), None)
+
+
+def usual_axes(tasks: Iterable[TaskInfo]) -> dict[str, int | None]:
+    """The `usual_axis` of each task, by its name."""
+    return {task.name: usual_axis(task) for task in tasks}

@@ -1,0 +1,171 @@
+"""The register tiles that fit a contraction by rule: rows that share a vector, and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.schedule.blocks import Block
+from fewtune.schedule.space.decision_rates import streamed_pace, tile_pace
+from fewtune.schedule.tiling import divisors
+from fewtune.task.analysis import FLOAT32_BYTES
+
+# Tiles this much below the best are still drawn: the rule is a model, not a measurement.
+_LEAST_PACE = 0.6
+# Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
+_STREAMED_BYTES, _FEW_ROWS = 2**19, 64
+# Results of so many bytes are in no core's cache when a kernel begins to write them.
+_LARGE_BYTES = 2**20
+# What reading such weights just once is worth, by the best schedules of full runs of ResNet 50 and
+# SqueezeNet on an Intel Xeon; partial sums that half of a cache of 32 kB has room for.
+_READ_ONCE, _MOST_PARTIAL_SUMS = 1.15, 2**12
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """What stands inside the outer loops of a reduction, and how fast that is expected to be.
+
+    Attributes
+    ----------
+    inner : dict of int
+        Iterations by spatial axis; an axis of one is left out.
+    pace : float
+    held : dict of int, optional
+        Those of ``inner`` that registers hold, where they do not hold all: the others stand
+        between these and the outer reduction.
+    """
+
+    inner: dict[int, int]
+    pace: float
+    held: dict[int, int] | None = None
+
+
+def register_tiles(
+    block: Block, vector: int, traits: CpuTraits, streamed: frozenset[int]
+) -> list[RegisterTile]:
+    """Register tiles by rule, best first: rows along one axis, or two, times whole vectors.
+
+    Parameters
+    ----------
+    block : Block
+    vector : int
+        The axis that its results are contiguous along.
+    traits : CpuTraits
+    streamed : frozenset of int
+        `streamed_rows` of the block.
+    """
+    lanes = traits.lanes(block.data_type)
+    if any(walk is not None and walk[vector].stride not in (0, 1) for walk in block.reads):
+        return []
+    others = [
+        axis
+        for axis, kind in enumerate(block.kinds)
+        if kind == "S" and axis != vector and block.extents[axis] > 1
+    ]
+    # Rows share the vectors that they multiply: a read that stands still along their axis.
+    rows_of = [
+        axis
+        for axis in others
+        if any(walk is not None and walk[axis].stride == 0 for walk in block.reads)
+    ]
+    reduction = prod(
+        extent for extent, kind in zip(block.extents, block.kinds, strict=True) if kind != "S"
+    )
+    tiles: dict[tuple[tuple[int, int], ...], RegisterTile] = {}
+    for elements in divisors(block.extents[vector]):
+        if elements > 8 * lanes:
+            break
+        for rows in _row_tiles(rows_of, block.extents, traits.registers):
+            count = prod(rows.values())
+            pace = tile_pace(count, elements, lanes, reduction, traits)
+            if not rows_of and pace > 0:
+                pace = streamed_pace(elements, lanes)
+            if pace > 0:
+                inner = {vector: elements, **rows}
+                tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, pace)
+    rows = {axis: block.extents[axis] for axis in streamed}
+    found = [*tiles.values(), *_covering(tiles.values(), rows, vector)]
+    best = max((tile.pace for tile in found), default=0.0)
+    good = [tile for tile in found if tile.pace >= _LEAST_PACE * best]
+    return sorted(good, key=lambda tile: (-tile.pace, sorted((tile.held or tile.inner).items())))
+
+
+def _covering(
+    tiles: Iterable[RegisterTile], rows: dict[int, int], vector: int
+) -> Iterator[RegisterTile]:
+    """Tiles with all rows that streamed weights serve, registers holding some at a time.
+
+    Every piece of the weights is read once then, and not again for each tile of rows. The partial
+    sums that registers do not hold go to the nearest cache and back: they have to fit it.
+    """
+    if not rows:
+        return
+    for tile in tiles:
+        inner = {vector: tile.inner[vector], **rows}
+        along_rows = tile.inner.keys() - {vector} <= rows.keys()
+        if along_rows and inner != tile.inner and prod(inner.values()) <= _MOST_PARTIAL_SUMS:
+            yield RegisterTile(inner, _READ_ONCE * tile.pace, tile.inner)
+
+
+def streamed_rows(block: Block, vector: int) -> frozenset[int]:
+    """Axes along which large weights stand still that serve few rows.
+
+    Products after Winograd's transforms of small images have such weights, and 1x1 convolutions on
+    planes of 7x7: where memory has to bring them, that takes as long as the arithmetic. None for a
+    block whose weights are small enough to stay in the cache, or serve many rows.
+
+    Parameters
+    ----------
+    block : Block
+    vector : int
+        The axis that its results are contiguous along, and its weights.
+    """
+    for walk, size in zip(block.reads, block.weights_bytes, strict=True):
+        if walk is None or walk[vector].stride != 1 or size < _STREAMED_BYTES:
+            continue
+        rows = frozenset(
+            axis
+            for axis, kind in enumerate(block.kinds)
+            if kind == "S" and walk[axis].stride == 0 and block.extents[axis] > 1
+        )
+        if prod(block.extents[axis] for axis in rows) <= _FEW_ROWS:
+            return rows
+    return frozenset()
+
+
+def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:
+    found: list[dict[int, int]] = [{}]
+    for place, axis in enumerate(axes):
+        for rows in divisors(extents[axis]):
+            if rows == 1 or rows > most:
+                continue
+            found.append({axis: rows})
+            for other in axes[place + 1 :]:
+                found.extend(
+                    {axis: rows, other: more}
+                    for more in divisors(extents[other])
+                    if more > 1 and rows * more <= most
+                )
+    return found
+
+
+def is_written_in_one_pass(block: Block, vector: int) -> bool:
+    """Whether a block of large results had better write them as they lie in memory.
+
+    A depthwise convolution reads and writes each channel by itself: it may as well take some of
+    them at a time over all of the plane, and does so faster where the caches hold that. Where they
+    do not, it waits for memory, and longer for lines that do not follow each other. The six fastest
+    of the 96 to 128 trials that full tuning made of each of MobileNet V2's three of results of 1.2
+    to 1.8 MB take all channels in one pass, and 0.050 to 0.064 ms, where those that sharing chose
+    took 0.076 to 0.106 (an EPYC).
+
+    Parameters
+    ----------
+    block : Block
+    vector : int
+        The axis that its results are contiguous along.
+    """
+    alone = all(walk is not None and walk[vector].stride == 1 for walk in block.reads)
+    return alone and FLOAT32_BYTES * block.spatial_extent >= _LARGE_BYTES

@@ -1,0 +1,210 @@
+"""A task's design spaces as decisions: sample them, change them, apply them, read them off a trace.
+
+A design space is a trace whose sampling instructions hold the decisions that a search varies (Shao
+et al., Tensor Program Optimization with Probabilistic Programs, NeurIPS 2022). A `Point` names one
+program of a task and a decision for each of its sampling instructions; every search strategy and
+the sharing of schedules build their candidates here, so that each candidate has passed the same
+postprocessors, and has the decisions of one that MetaSchedule's own search could have found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import has_own_device
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.space.design_space import (
+    CATEGORICAL,
+    LOCATION,
+    SAMPLING,
+    TILE,
+    Choice,
+    Decision,
+    Point,
+    Program,
+    Trace,
+    decision_of,
+    instructions,
+    sampling,
+    text_of,
+)
+from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
+from fewtune.schedule.tiling import divisors
+
+_MOST_THREADS = 8
+
+
+def search_threads() -> int:
+    """Threads that make candidates and extract their features."""
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(search_threads(), thread_name_prefix="search")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A point applied: its schedule, or the reason why there is none."""
+
+    schedule: tvm.s_tir.Schedule | None
+    point: Point
+    reason: str = ""
+
+
+@dataclass
+class SearchSpace:
+    """All that can be searched for one task.
+
+    Parameters
+    ----------
+    module : IRModule
+        The task's workload.
+    target : Target
+    """
+
+    module: tvm.IRModule
+    target: tvm.target.Target
+    programs: list[Program] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.context = ms.TuneContext(
+            mod=self.module,
+            target=self.target,
+            space_generator="post-order-apply",
+            search_strategy="replay-trace",
+            task_name="main",
+            rand_state=1,
+            # Of the feature extraction; the spaces are the same with any number.
+            num_threads=search_threads(),
+        )
+        spaces = [schedule.trace for schedule in self.context.generate_design_space()]
+        self.programs = [Program.read(number, trace) for number, trace in enumerate(spaces)]
+        self._postprocs = list(self.context.space_generator.postprocs)
+        self._traits = None if has_own_device(self.target) else CpuTraits.of(self.target)
+
+    @cached_property
+    def arguments(self) -> Any:
+        """What TVM calls the argument information of the task's function."""
+        return ms.arg_info.ArgInfo.from_prim_func(self.module["main"])
+
+    def random_point(self, random: np.random.Generator) -> Point:
+        """Any point, every decision of a choice as likely as the next."""
+        program = self.programs[int(random.integers(len(self.programs)))]
+        return Point(
+            program.number, tuple(random_decision(choice, random) for choice in program.choices)
+        )
+
+    def changed(self, point: Point, random: np.random.Generator) -> Point:
+        """A neighbour of ``point``: one choice decided anew (MetaSchedule's mutators).
+
+        A tile moves a factor from one level to another, or is drawn again.
+        """
+        program = self.programs[point.program]
+        movable = [
+            place
+            for place, choice in enumerate(program.choices)
+            if len(choice.values) > 1 or choice.kind == LOCATION or _moves(choice)
+        ]
+        if not movable:
+            return point
+        place = movable[int(random.integers(len(movable)))]
+        choice, now = program.choices[place], point.decisions[place]
+        if choice.kind == TILE and isinstance(now, tuple) and random.random() < 0.8:
+            decision: Decision | None = _shift(now, choice, random)
+        else:
+            decision = random_decision(choice, random)
+        decisions = list(point.decisions)
+        decisions[place] = decision
+        return Point(point.program, tuple(decisions))
+
+    def crossed(self, first: Point, second: Point, random: np.random.Generator) -> Point:
+        """A point that takes each decision from one of two of the same program."""
+        if first.program != second.program:
+            return first
+        pairs = zip(first.decisions, second.decisions, strict=True)
+        return Point(first.program, tuple(a if random.random() < 0.5 else b for a, b in pairs))
+
+    def make(self, point: Point, seed: int = 1) -> Made:
+        """Apply a point and the postprocessors; the result's point has every decision."""
+        program = self.programs[point.program]
+        decisions = {
+            choice.instruction: list(decision) if isinstance(decision, tuple) else decision
+            for choice, decision in zip(program.choices, point.decisions, strict=True)
+            if decision is not None
+        }
+        schedule = tvm.s_tir.Schedule(
+            self.module, seed=seed, debug_mask="none", error_render_level="none"
+        )
+        try:
+            Trace(program.insts, decisions).apply_to_schedule(schedule, remove_postproc=True)
+            decided = [decision_of(schedule.trace, inst) for inst in sampling(schedule.trace)]
+            schedule.enter_postproc()
+            for postprocessor in self._postprocs:
+                if not postprocessor.apply(schedule):
+                    kind = type(postprocessor).__name__
+                    return Made(None, point, f"rejected by {kind}")
+            if self._traits is not None:
+                vectorize_long_rows(schedule, self._traits)
+        except Exception as fault:  # noqa: BLE001 (a schedule that does not apply, whatever why)
+            return Made(None, point, f"does not apply: {type(fault).__name__}")
+        return Made(schedule, Point(point.program, tuple(decided)))
+
+    def make_all(self, points: Sequence[Point], seeds: Sequence[int]) -> list[Made]:
+        """`make` of several points, in their order, on all cores: TVM holds no lock meanwhile."""
+        return list(_executor().map(self.make, points, seeds))
+
+    def read(self, trace: Trace) -> Point | None:
+        """The point of a trace of this task; None for one of another kind, such as a default."""
+        insts = instructions(trace)
+        decided = tuple(
+            decision_of(trace, inst) for inst in insts if str(inst.kind.name) in SAMPLING
+        )
+        text = text_of(trace) if decided else ""
+        for program in self.programs:
+            if decided and program.text == text:
+                return Point(program.number, decided)
+        return None
+
+    def candidate(self, schedule: tvm.s_tir.Schedule) -> ms.search_strategy.MeasureCandidate:
+        """A schedule as the cost model takes it."""
+        return ms.search_strategy.MeasureCandidate(schedule, self.arguments)
+
+
+def random_decision(choice: Choice, random: np.random.Generator) -> Decision | None:
+    """Any decision of a choice; None where it is drawn while the program is applied."""
+    if choice.kind == TILE:
+        ways = choice.ways
+        return ways[int(random.integers(len(ways)))] if ways else choice.given
+    if choice.kind == CATEGORICAL:
+        return int(random.integers(len(choice.values)))
+    return None if choice.kind == LOCATION else choice.given
+
+
+def _moves(choice: Choice) -> bool:
+    return choice.kind == TILE and len(choice.ways) > 1
+
+
+def _shift(tile: tuple[int, ...], choice: Choice, random: np.random.Generator) -> Decision:
+    """Move a prime factor, or two, from one level of a tile to another."""
+    for _ in range(8):
+        source, sink = (int(i) for i in random.choice(len(tile), size=2, replace=False))
+        factors = divisors(tile[source])[1:]
+        if not factors:
+            continue
+        factor = factors[min(int(random.integers(4)), len(factors) - 1)]
+        moved = list(tile)
+        moved[source] //= factor
+        moved[sink] *= factor
+        if moved[-1] <= choice.innermost:
+            return tuple(moved)
+    return tile

@@ -1,0 +1,266 @@
+"""A block that register tiles are known for by rule: how its axes are cut around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, log2, prod
+
+import numpy as np
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.blocks import Block, ScheduleError, describe
+from fewtune.schedule.space.decision_rates import (
+    even_cuts,
+    outer_cuts,
+    reduction_tile,
+    shared_cuts,
+    whole_runs,
+)
+from fewtune.schedule.space.design_space import (
+    REDUCTION_LEVELS,
+    SPATIAL_LEVELS,
+    Choice,
+    Decision,
+    Point,
+    Program,
+)
+from fewtune.schedule.space.register_tiles import (
+    RegisterTile,
+    is_written_in_one_pass,
+    register_tiles,
+    streamed_rows,
+)
+from fewtune.schedule.space.search_space import random_decision
+from fewtune.schedule.space.weighted_draw import Chances
+from fewtune.schedule.tiling import contiguous_axis, divisors
+
+# Of a block: the spatial axes that have more than one iteration in its register tile, and how many
+# of these stand innermost where that counts.
+Iterations = frozenset[tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class RuledBlock:
+    """A block, and the register tiles that fit it.
+
+    Attributes
+    ----------
+    name : str
+    block : Block
+    vector : int
+        The axis that its results are contiguous along.
+    tiles : list of RegisterTile
+        Best first.
+    streamed : frozenset of int
+        Axes along which its weights stand still, where these are large and serve few rows.
+    in_one_pass : bool
+        Whether its results are written as they lie in memory, not in several passes.
+    lanes : int
+    """
+
+    name: str
+    block: Block
+    vector: int
+    tiles: list[RegisterTile]
+    streamed: frozenset[int]
+    in_one_pass: bool
+    lanes: int
+
+    @staticmethod
+    def of(module: tvm.IRModule, name: str, traits: CpuTraits) -> RuledBlock | None:
+        """What is known of a block of a module by its name; None where there is no rule for it."""
+        block = _described(module, name)
+        vector = contiguous_axis(block) if block is not None else None
+        if block is None or vector is None:
+            return None
+        streamed = streamed_rows(block, vector)
+        tiles = register_tiles(block, vector, traits, streamed)
+        if not tiles:
+            return None
+        in_one_pass = is_written_in_one_pass(block, vector)
+        lanes = traits.lanes("float32")
+        return RuledBlock(name, block, vector, tiles, streamed, in_one_pass, lanes)
+
+    @property
+    def points(self) -> int:
+        """Iterations of all its axes."""
+        return prod(self.block.extents)
+
+    @cached_property
+    def chances(self) -> Chances[RegisterTile]:
+        """Its tiles, the likelier the faster."""
+        return Chances.of(self.tiles, [tile.pace for tile in self.tiles])
+
+    @cached_property
+    def paces(self) -> dict[Iterations, float]:
+        """What is expected of each tile, by what tells it apart."""
+        return {self._key(tile.inner, tile.held or tile.inner): tile.pace for tile in self.tiles}
+
+    def is_spatial(self, choice: Choice) -> bool:
+        """Whether a choice splits one of its spatial axes."""
+        return choice.block == self.name and self.block.kinds[choice.axis] == "S"
+
+    def spatial_places(self, program: Program) -> list[int]:
+        """The places of the choices that split its spatial axes."""
+        return [place for place, choice in enumerate(program.choices) if self.is_spatial(choice)]
+
+    def iterations(self, program: Program, point: Point) -> Iterations:
+        """Its register tile at a point."""
+        inner, last = {}, {}
+        for place in self.spatial_places(program):
+            axis, tile = program.choices[place].axis, point.decisions[place]
+            if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS:
+                inner[axis], last[axis] = tile[-2] * tile[-1], tile[-1]
+        return self._key(inner, last)
+
+    def _key(self, inner: dict[int, int], last: dict[int, int]) -> Iterations:
+        """What tells register tiles apart.
+
+        Where all rows stand inside that share streamed weights, also what registers hold of them.
+        """
+        shared, extents = self.streamed, self.block.extents
+        covers = bool(shared) and all(inner.get(axis, 1) == extents[axis] for axis in shared)
+        return frozenset(
+            (axis, count, last.get(axis, 1) if covers and axis in shared else 0)
+            for axis, count in inner.items()
+            if count > 1
+        )
+
+    def cut(
+        self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
+    ) -> Decision | None:
+        """Draw how an axis is cut around a register tile.
+
+        Parameters
+        ----------
+        choice : Choice
+            A tile of one of its axes.
+        tile : RegisterTile
+        rows_outside : bool
+            Whether the rows of the tile stand outside the inner reduction.
+        random : Generator
+        """
+        levels = len(choice.given) if isinstance(choice.given, tuple) else 0
+        spatial = self.is_spatial(choice)
+        if spatial and levels == SPATIAL_LEVELS:
+            return self._cut_spatial(choice, tile, rows_outside, random)
+        if not spatial and levels == REDUCTION_LEVELS:
+            elements = prod(tile.inner.values())
+            return reduction_tile(choice, random, elements / self.lanes if self.streamed else None)
+        return random_decision(choice, random)
+
+    def _cut_spatial(
+        self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
+    ) -> Decision | None:
+        """Levels thread, cache, [reduction], rows, [reduction], vector."""
+        last = self.innermost(choice, tile, rows_outside)
+        if last is None:
+            return random_decision(choice, random)
+        inner = tile.inner.get(choice.axis, 1)
+        if choice.axis in self.streamed:
+            cuts = shared_cuts
+        elif choice.axis == self.vector and self.in_one_pass:
+            cuts = whole_runs
+        elif choice.axis == self.vector and not self.streamed:
+            cuts = outer_cuts
+        else:
+            cuts = even_cuts
+        thread, cache = cuts(choice.extent // inner).draw(random)
+        return (thread, cache, inner // last, last)
+
+    def retiled(
+        self,
+        program: Program,
+        decisions: list[Decision | None],
+        tile: RegisterTile,
+    ) -> bool:
+        """Put another register tile in place, threads parting what is left as nearly as can be.
+
+        Returns
+        -------
+        fits : bool
+            False where an axis cannot have its part; half of it may be in place then.
+        """
+        before = {place: decisions[place] for place in self.spatial_places(program)}
+        rows = [
+            now
+            for place, now in before.items()
+            if program.choices[place].axis != self.vector and isinstance(now, tuple)
+        ]
+        rows_outside = any(now[-2] > 1 for now in rows) and all(now[-1] == 1 for now in rows)
+        for place, now in before.items():
+            choice = program.choices[place]
+            inner = tile.inner.get(choice.axis, 1)
+            last = self.innermost(choice, tile, rows_outside)
+            if last is None:
+                return False
+            if isinstance(now, tuple) and len(now) == SPATIAL_LEVELS:
+                thread, cache = _nearest(choice.extent // inner, now[0])
+                decisions[place] = (thread, cache, inner // last, last)
+        return True
+
+    def innermost(self, choice: Choice, tile: RegisterTile, rows_outside: bool) -> int | None:
+        """How much of an axis' register tile stands innermost; None where nothing can."""
+        inner = tile.inner.get(choice.axis, 1)
+        if choice.axis != self.vector:
+            if tile.held is not None:
+                inner = tile.held.get(choice.axis, 1)
+            elif rows_outside:
+                inner = 1
+            return inner if inner <= choice.innermost else 1
+        # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40 in a
+        # long unrolled body: only powers of two stand inside.
+        whole = gcd(inner, self.lanes)
+        factors = [
+            d
+            for d in divisors(inner)
+            if d % whole == 0 and d & (d - 1) == 0 and d <= choice.innermost
+        ]
+        return factors[-1] if factors else None
+
+    def shared_out(
+        self,
+        program: Program,
+        decisions: list[Decision | None],
+        threads: int,
+        random: np.random.Generator,
+    ) -> None:
+        """See that its outermost level is iterations enough for all threads, in place."""
+        places = self.spatial_places(program)
+        tiles = {place: decisions[place] for place in places}
+        outer = prod(tile[0] for tile in tiles.values() if isinstance(tile, tuple))
+        if outer % threads == 0 or not tiles:
+            return
+        order = [places[int(i)] for i in random.permutation(len(places))]
+        # Threads that share streamed weights, or part what is to be written in one pass, are the
+        # last resort.
+        last = {*self.streamed}
+        if self.in_one_pass:
+            last.add(self.vector)
+        for place in sorted(order, key=lambda p: program.choices[p].axis in last):
+            tile = tiles[place]
+            if isinstance(tile, tuple) and len(tile) == SPATIAL_LEVELS and tile[1] > 1:
+                factor = _smallest_factor(tile[1], threads)
+                decisions[place] = (tile[0] * factor, tile[1] // factor, *tile[2:])
+                return
+
+
+def _nearest(extent: int, thread: int) -> tuple[int, int]:
+    """The cut of an extent among threads that is nearest to a given one."""
+    factor = min(divisors(extent), key=lambda d: (abs(log2(d / thread)), d))
+    return factor, extent // factor
+
+
+def _smallest_factor(extent: int, threads: int) -> int:
+    fitting = [d for d in divisors(extent) if d % threads == 0]
+    return fitting[0] if fitting else extent
+
+
+def _described(module: tvm.IRModule, name: str) -> Block | None:
+    schedule = tvm.s_tir.Schedule(module, debug_mask="none", error_render_level="none")
+    try:
+        return describe(schedule, schedule.get_sblock(name))
+    except (ScheduleError, ValueError):
+        return None

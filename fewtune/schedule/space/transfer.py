@@ -1,0 +1,225 @@
+"""Move a tuned schedule from one task to another.
+
+What transfers between two tasks of the same form is the shape of the loop nest: the register
+tile, the unrolling, where buffers are computed. A donor's decisions are carried over one sampling
+instruction after the other into the dependent's own design space, so that every candidate is one
+that the dependent's own search could have found. A tile becomes the factorisation of the new
+extent that is nearest to the donor's in log distance, where the innermost factors weigh most:
+they are the register tile. Method: the schedule sharing of TVM's RFC #4188, which moved AutoTVM
+configurations, restated for MetaSchedule traces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fewtune.schedule.space.design_space import (
+    CATEGORICAL,
+    LOCATION,
+    TILE,
+    Choice,
+    Decision,
+    Point,
+    Program,
+    Trace,
+    decision_of,
+    digest_of,
+    factorisations,
+    form_of,
+    instructions,
+    sampling,
+    text_of,
+)
+from fewtune.schedule.space.search_space import Made, SearchSpace
+
+# Weight of a tile's factors from the innermost outwards.
+_INNERMOST_FIRST = (8.0, 4.0, 2.0, 1.0)
+# Elements of the smallest vector register.
+_LEAST_VECTOR = 4
+
+
+def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[int, ...] | None:
+    """The factorisation of ``extent`` nearest to a donor's tile; None if there is none.
+
+    Nearest in log distance, the innermost factors weighing most. Where the donor's innermost one
+    is a vector, a power of two, so is the tile's if that can be.
+    """
+    weights = [_INNERMOST_FIRST[min(i, 3)] for i in range(len(donor))][::-1]
+
+    def distance(tile: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        apart = sum(
+            weight * math.log2(ours / theirs) ** 2
+            for weight, ours, theirs in zip(weights, tile, donor, strict=True)
+        )
+        return apart, tile
+
+    ways = factorisations(extent, len(donor), innermost)
+    if not ways:
+        return None
+    if _is_vector(donor[-1]):
+        ways = tuple(tile for tile in ways if _is_vector(tile[-1])) or ways
+    return min(ways, key=distance)
+
+
+def _is_vector(factor: int) -> bool:
+    """Whether as many elements fill registers; 36 of 144 is nearer to 32 than 16, and spills."""
+    return factor >= _LEAST_VECTOR and factor & (factor - 1) == 0
+
+
+@dataclass(frozen=True)
+class Given:
+    """One sampling instruction of a donor, and what it was decided to be.
+
+    Attributes
+    ----------
+    kind : str
+    decision : tuple of int, or int
+    candidates : int
+        Of a categorical choice: how many there were.
+    """
+
+    kind: str
+    decision: Decision
+    candidates: int = 0
+
+
+@dataclass(frozen=True)
+class Donation:
+    """All of a donor's schedule that is moved: its program's form, and its decisions.
+
+    Attributes
+    ----------
+    form : tuple of str
+        Of its program (`fewtune.schedule.space.design_space.form_of`).
+    program : str
+        Which program that is, for a task that has the very same (`digest_of`).
+    given : tuple of Given
+        Its sampling instructions, in order.
+    """
+
+    form: tuple[str, ...]
+    given: tuple[Given, ...]
+    program: str = ""
+
+    @staticmethod
+    def of(trace: Trace) -> Donation:
+        """What a measured trace has to give."""
+        given = []
+        for inst in sampling(trace):
+            kind = str(inst.kind.name)
+            candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
+            given.append(Given(kind, decision_of(trace, inst), candidates))
+        return Donation(form_of(instructions(trace)), tuple(given), digest_of(text_of(trace)))
+
+    def as_json(self) -> dict[str, Any]:
+        """The donation as JSON values."""
+        return {
+            "form": list(self.form),
+            "program": self.program,
+            "given": [[one.kind, one.decision, one.candidates] for one in self.given],
+        }
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> Donation:
+        """Read what `as_json` gave."""
+        given = tuple(
+            Given(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
+            for kind, decision, candidates in entry["given"]
+        )
+        return Donation(tuple(entry["form"]), given, entry["program"])
+
+
+def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
+    """Move donors' decisions into the search space of another task.
+
+    Parameters
+    ----------
+    donations : sequence of Donation
+    space : SearchSpace
+        Of the task that takes them.
+
+    Returns
+    -------
+    made : list of Made
+        A schedule for each, or the reason why there is none.
+    """
+    results: dict[int, Made] = {}
+    points: dict[int, Point] = {}
+    for place, donation in enumerate(donations):
+        try:
+            points[place] = fit(donation, space)
+        except UnfitError as unfit:
+            results[place] = Made(None, Point(0, ()), str(unfit))
+    made = space.make_all(list(points.values()), [1] * len(points))
+    results.update(zip(points, made, strict=True))
+    return [results[place] for place in range(len(donations))]
+
+
+class UnfitError(Exception):
+    """A donor's decisions have no counterpart in another task; says which."""
+
+
+def fit(donation: Donation, space: SearchSpace) -> Point:
+    """The point of a space that is nearest to what a donor decided; no schedule is made of it.
+
+    Parameters
+    ----------
+    donation : Donation
+    space : SearchSpace
+        Of the task that takes it.
+
+    Raises
+    ------
+    UnfitError
+        If there is none.
+    """
+    kinds = [sample.kind for sample in donation.given if sample.kind != LOCATION]
+    fitting = [
+        program
+        for program in space.programs
+        if [choice.kind for choice in program.choices if choice.kind != LOCATION] == kinds
+    ]
+    if not kinds or not fitting:
+        raise UnfitError("no design space of the same form")
+    same = [program for program in fitting if program.digest == donation.program]
+    program = min(same or fitting, key=lambda program: _difference(donation.form, program))
+    return Point(program.number, _decisions(donation.given, program))
+
+
+def _decisions(given: tuple[Given, ...], program: Program) -> tuple[Decision | None, ...]:
+    # Places of helper blocks are matched among themselves: one task may have more such blocks.
+    places = [sample for sample in given if sample.kind == LOCATION]
+    others = [sample for sample in given if sample.kind != LOCATION]
+    decisions: list[Decision | None] = []
+    for choice in program.choices:
+        group = places if choice.kind == LOCATION else others
+        if group:
+            decisions.append(_fitted(group.pop(0), choice))
+        else:
+            # A block that the donor lacks, such as padding, stays where the space puts it.
+            decisions.append(choice.given)
+    return tuple(decisions)
+
+
+def _fitted(theirs: Given, choice: Choice) -> Decision:
+    if choice.kind == TILE and isinstance(theirs.decision, tuple):
+        assert isinstance(choice.given, tuple)
+        if len(theirs.decision) != len(choice.given):
+            raise UnfitError("a tile has another number of levels")
+        tile = nearest_tile(theirs.decision, choice.extent, choice.innermost)
+        if tile is None:
+            raise UnfitError("no factorisation fits a tile")
+        return tile
+    if choice.kind == CATEGORICAL and theirs.candidates != len(choice.values):
+        raise UnfitError("a choice has other candidates")
+    return theirs.decision
+
+
+def _difference(form: tuple[str, ...], program: Program) -> int:
+    """How many instructions two forms do not share."""
+    words = {*form, *program.form}
+    apart = sum(abs(form.count(word) - program.form.count(word)) for word in words)
+    return apart + (form != program.form)

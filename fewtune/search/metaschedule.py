@@ -1,0 +1,99 @@
+"""MetaSchedule's own evolutionary search, in C++, driven batch by batch.
+
+For those who want TVM's search as it is inside our loop, and for telling apart what our loop and
+what our search contribute (`benchmarks/tuning_loop.py`). It starts from random points and may end
+in a segmentation fault (apache/tvm #17934), which costs the task.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fewtune.runtime.tvm import ms
+from fewtune.schedule.space.design_space import Point
+from fewtune.search.scorer import Proposal
+from fewtune.search.strategy import Explorer
+
+# The database answers what to start from by time; the times are all that is looked at.
+_POPULATION, _GENERATIONS = 64, 2
+
+
+class NativeSearch(Explorer):
+    """TVM's ``EvolutionarySearch`` behind the interface of a strategy."""
+
+    # It rates candidates by itself, with TVM's features.
+    guide = None
+    _context: ms.TuneContext | None = None
+
+    def propose(self, count: int) -> list[Proposal]:
+        context = self._started()
+        proposals = []
+        for candidate in context.generate_measure_candidates() or []:
+            point = self.space.read(candidate.sch.trace)
+            if point is not None:
+                proposals.append(Proposal(candidate.sch, point))
+        return proposals[:count]
+
+    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
+        super().learn(proposals, times_s)
+        if self._context is None:
+            return
+        for proposal, time_s in zip(proposals, times_s, strict=True):
+            self._commit(proposal.schedule.trace, time_s)
+        candidates = [self.space.candidate(proposal.schedule) for proposal in proposals]
+        results = [
+            ms.runner.RunnerResult([t], None)
+            if math.isfinite(t)
+            else ms.runner.RunnerResult(None, "failed")
+            for t in times_s
+        ]
+        self._context.notify_runner_results(candidates, results)
+
+    def remember(self, points: list[Point], times_s: list[float]) -> None:
+        super().remember(points, times_s)
+        self._earlier = list(zip(points, times_s, strict=True))
+
+    _earlier: list[tuple[Point, float]] = []
+
+    def _started(self) -> ms.TuneContext:
+        if self._context is not None:
+            return self._context
+        size = max(_POPULATION, self.options.batch_size)
+        self._context = ms.TuneContext(
+            mod=self.space.module,
+            target=self.space.target,
+            space_generator="post-order-apply",
+            search_strategy=ms.search_strategy.EvolutionarySearch(
+                population_size=size,
+                init_min_unmeasured=min(32, size // 2),
+                genetic_num_iters=_GENERATIONS,
+            ),
+            task_name="main",
+            rand_state=int(self.random.integers(1, 2**30)),
+            num_threads=self.scorer.cost_model.options.threads,
+        )
+        self._database = ms.database.MemoryDatabase()
+        self._workload = self._database.commit_workload(self.space.module)
+        for point, time_s in self._earlier:
+            made = self.space.make(point)
+            if made.schedule is not None:
+                self._commit(made.schedule.trace, time_s)
+        self._context.pre_tuning(
+            # The loop keeps the budget; this bound must only never be met before it.
+            max_trials=1_000_000,
+            num_trials_per_iter=self.options.batch_size,
+            design_spaces=self._context.generate_design_space(),
+            database=self._database,
+            cost_model=self.scorer.cost_model,
+        )
+        return self._context
+
+    def _commit(self, trace: object, time_s: float) -> None:
+        if not np.isfinite(time_s):
+            return
+        record = ms.database.TuningRecord(
+            trace, self._workload, [time_s], self.space.target, self.space.arguments
+        )
+        self._database.commit_tuning_record(record)

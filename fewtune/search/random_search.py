@@ -1,0 +1,15 @@
+"""Random search: the yardstick that any other strategy has to beat."""
+
+from __future__ import annotations
+
+from fewtune.search.scorer import Proposal
+from fewtune.search.strategy import Explorer
+
+
+class RandomSearch(Explorer):
+    """Every decision of every choice as likely as the next; no model is asked."""
+
+    uses_model = False
+
+    def propose(self, count: int) -> list[Proposal]:
+        return self.gather(lambda: self.space.random_point(self.random), count)

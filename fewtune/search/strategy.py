@@ -1,0 +1,213 @@
+"""What all strategies share: distinct candidates, made and scored, and a memory of outcomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import tvm_ffi
+
+from fewtune.options import TuneOptions
+from fewtune.predictor.predictor import Predictor
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search.cost_model import BoostedTrees
+from fewtune.search.predictor_guide import Guide
+from fewtune.search.scorer import Judge, Proposal, Scorer
+
+# A space may be smaller than a batch: after so many draws without a new point, it is used up.
+_MOST_DRAWS = 12
+# Schedules that are made of what was measured before, to know them when they come up again.
+_RECALLED = 8
+
+
+@dataclass
+class Knowledge:
+    """What a run knows of how fast candidates are; shared by all its tasks.
+
+    Attributes
+    ----------
+    cost_model : BoostedTrees
+    predictor : Predictor or None
+    is_cold : bool
+        Whether weights are not in the caches when a task begins.
+    """
+
+    cost_model: BoostedTrees = field(default_factory=BoostedTrees)
+    predictor: Predictor | None = None
+    is_cold: bool = False
+
+
+def remade(
+    space: SearchSpace, points: list[Point], times_s: list[float]
+) -> tuple[list[Proposal], list[float]]:
+    """Measured points as proposals, with their seconds; what does not apply is left out."""
+    made = [one.schedule for one in space.make_all(points, [1] * len(points))]
+    usable = [place for place, schedule in enumerate(made) if schedule is not None]
+    return [Proposal(made[i], points[i]) for i in usable], [times_s[i] for i in usable]
+
+
+class Explorer:
+    """A strategy's frame.
+
+    Parameters
+    ----------
+    space : SearchSpace
+    knowledge : Knowledge
+    options : TuneOptions
+    seed : int
+
+    Attributes
+    ----------
+    scorer : Scorer
+        The cost model, bound to the task.
+    times_s : dict
+        Seconds by point, of everything measured; infinite where it failed.
+    """
+
+    uses_model = True
+
+    def __init__(
+        self, space: SearchSpace, knowledge: Knowledge, options: TuneOptions, seed: int
+    ) -> None:
+        self.space = space
+        self.knowledge = knowledge
+        self.scorer = Scorer(space, knowledge.cost_model)
+        self.options = options
+        self.random = np.random.default_rng(seed)
+        self.times_s: dict[Point, float] = {}
+        self._rejected: set[Point] = set()
+        self._measured: set[int] = set()
+        # Programs that were made for the batch under way.
+        self._made: set[int] = set()
+        self._first: list[Point] = []
+
+    @cached_property
+    def prior(self) -> Prior:
+        """Good points to begin from; looking for them takes a while, and not all strategies ask."""
+        return Prior(self.space)
+
+    @cached_property
+    def guide(self) -> Guide | None:
+        """What rates points before schedules are made of them; None where nothing can."""
+        knowledge = self.knowledge
+        if knowledge.predictor is None or not self.options.informed_start:
+            return None
+        return Guide.of(self.space, self.prior, knowledge.predictor, is_cold=knowledge.is_cold)
+
+    @property
+    def judge(self) -> Judge:
+        """Who rates candidates."""
+        return self.guide or self.scorer
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether there is a rule for this task, and it is to be used."""
+        return self.options.informed_start and self.prior.informed
+
+    def begin_from(self, points: Iterable[Point]) -> None:
+        """Measure these first: what an earlier run found best has to prove itself again."""
+        self._first.extend(points)
+
+    def next_batch(self, count: int) -> list[Proposal]:
+        """The next batch, at most ``count``; empty when the space is used up."""
+        self._made.clear()
+        given, self._first = self._first[:count], self._first[count:]
+        proposals: list[Proposal] = []
+        taken: set[Point] = set()
+        for point in given:
+            proposals.extend(self.gather(lambda point=point: point, 1, taken))
+        if len(proposals) < count:
+            known = {proposal.point for proposal in proposals}
+            proposals += [p for p in self.propose(count - len(proposals)) if p.point not in known]
+        return proposals
+
+    def propose(self, count: int) -> list[Proposal]:
+        """What the strategy itself wants measured next, at most ``count``."""
+        raise NotImplementedError
+
+    def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
+        """Take in how proposals fared: seconds, infinite for a failed one."""
+        for proposal, time_s in zip(proposals, times_s, strict=True):
+            self.times_s[proposal.point] = time_s
+            self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
+        if self.uses_model:
+            self.judge.learn(proposals, times_s)
+
+    def recall(self, points: list[Point], times_s: list[float]) -> None:
+        """Take in what was measured, and learn nothing from it: somebody else sees to that."""
+        self.times_s.update(zip(points, times_s, strict=True))
+        # What is changed little may be one of the best over again, by another way.
+        best = self.fastest(_RECALLED)
+        made, _ = remade(self.space, best, [self.times_s[point] for point in best])
+        self._measured.update(tvm_ffi.structural_hash(proposal.schedule.mod) for proposal in made)
+
+    def remember(self, points: list[Point], times_s: list[float]) -> None:
+        """Take in what an earlier run measured, and learn from it."""
+        self.times_s.update(zip(points, times_s, strict=True))
+        proposals, known_s = remade(self.space, points, times_s)
+        self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
+        if self.uses_model and proposals:
+            self.judge.learn(proposals, known_s)
+
+    def is_measured(self, digest: int) -> bool:
+        """Whether a program of this structural hash was measured, from whatever point."""
+        return digest in self._measured
+
+    def fastest(self, count: int) -> list[Point]:
+        """The fastest points measured, fastest first."""
+        valid = [point for point, time_s in self.times_s.items() if math.isfinite(time_s)]
+        return sorted(valid, key=lambda point: self.times_s[point])[:count]
+
+    def unknown(self, points: Iterable[Point]) -> list[Point]:
+        """Those of some points that were neither measured nor rejected."""
+        return [p for p in points if p not in self.times_s and p not in self._rejected]
+
+    def draw(self) -> Point:
+        """A point to begin from."""
+        if self.is_informed:
+            return self.prior.draw(self.random)
+        return self.space.random_point(self.random)
+
+    def gather(
+        self, draw: Callable[[], Point], count: int, taken: set[Point] | None = None
+    ) -> list[Proposal]:
+        """Make ``count`` distinct schedules that were not measured yet, from drawn points."""
+        found: dict[Point, Proposal] = {}
+        taken = set() if taken is None else taken
+        left = _MOST_DRAWS * count
+        while left > 0 and len(found) < count:
+            # As many as are missing at a time: they are made side by side.
+            drawn: dict[Point, int] = {}
+            while left > 0 and len(drawn) < count - len(found):
+                left -= 1
+                point = draw()
+                used = point in self._rejected or point in self.times_s or point in taken
+                if not used and point not in drawn:
+                    drawn[point] = int(self.random.integers(1, 2**30))
+            made_all = self.space.make_all(list(drawn), list(drawn.values()))
+            for point, made in zip(drawn, made_all, strict=True):
+                if made.schedule is None:
+                    self._rejected.add(point)
+                    continue
+                # A place that was left open may be drawn as one already taken.
+                if made.point in taken or made.point in found:
+                    continue
+                # Two points may be one program: it is built and measured once.
+                digest = tvm_ffi.structural_hash(made.schedule.mod)
+                is_known = digest in self._measured or digest in self._made
+                if made.point in self.times_s or is_known:
+                    self._rejected.add(made.point)
+                    continue
+                self._made.add(digest)
+                found[made.point] = Proposal(made.schedule, made.point)
+        taken.update(found)
+        return list(found.values())
+
+    def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
+        """Proposals, and their scores: equal ones until there is something to tell them by."""
+        return self.judge.rate(proposals)

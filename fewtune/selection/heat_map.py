@@ -1,0 +1,151 @@
+"""The similarity matrix as a table and as a picture, its tasks ordered by cluster."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fewtune.artifacts import Selection
+from fewtune.errors import InputError
+from fewtune.util.files import write_bytes, write_text
+
+CSV = "similarity.csv"
+PNG = "similarity.png"
+# Names and figures in the cells are legible up to about these many tasks.
+_MOST_NAMED = 80
+_MOST_FIGURES = 24
+
+
+@dataclass(frozen=True)
+class SimilarityMatrix:
+    """Similarities of the tasks that were compared.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The tasks' names.
+    values : numpy.ndarray
+        Shape (tasks, tasks), symmetric, 0 to 1.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray
+
+    def ordered(self, names: list[str]) -> SimilarityMatrix:
+        """The same similarities with the tasks in another order."""
+        places = [self.names.index(name) for name in names]
+        return SimilarityMatrix(tuple(names), self.values[np.ix_(places, places)])
+
+
+def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: Path) -> None:
+    """Write ``similarity.csv`` and ``similarity.png``; equal input gives equal bytes.
+
+    Parameters
+    ----------
+    selection : Selection
+        Gives the order of the tasks, and the borders of the clusters in the picture.
+    matrix : SimilarityMatrix
+        Similarities of all tasks of the clusters, and of those that were too small for one.
+    directory : Path
+        The folder to write into.
+    """
+    clustered = [name for cluster in selection.clusters for name in cluster.members]
+    others = [name for name in matrix.names if name not in set(clustered)]
+    ordered = matrix.ordered([*clustered, *others])
+    write_text(directory / CSV, similarity_csv(ordered))
+    write_bytes(directory / PNG, similarity_png(selection, ordered))
+
+
+def read_similarity(directory: Path) -> SimilarityMatrix:
+    """Read the ``similarity.csv`` that `write_similarity` wrote.
+
+    Returns
+    -------
+    matrix : SimilarityMatrix
+        With the four digits that the file holds.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is no square table with the same names in both directions.
+    """
+    path = directory / CSV
+    try:
+        head, *rows = list(csv.reader(path.read_text().splitlines()))
+        if head[:1] != ["task"] or [row[0] for row in rows] != head[1:]:
+            raise ValueError("its rows and columns differ")
+        values = np.array([[float(cell) for cell in row[1:]] for row in rows])
+        names = tuple(head[1:])
+        return SimilarityMatrix(names, values.reshape(len(names), len(names)))
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: run select_tasks") from None
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"{path} is no similarity matrix ({error}): run select_tasks again"
+        ) from None
+
+
+def similarity_csv(matrix: SimilarityMatrix) -> str:
+    """A row and a column for each task, with the names in the first row and column."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["task", *matrix.names])
+    for name, row in zip(matrix.names, matrix.values, strict=True):
+        writer.writerow([name, *(f"{value:.4f}" for value in row)])
+    return stream.getvalue()
+
+
+def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:
+    """A heat map with a frame around each cluster; its representative is marked with a star."""
+    count = len(matrix.names)
+    side = 3.0 + 0.24 * min(max(count, 8), _MOST_NAMED)
+    figure = Figure(figsize=(side + 1.0, side), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(f"{selection.model} ({selection.strategy}): similarity of tuning spaces")
+    if not count:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "no task to tune", ha="center", va="center")
+        return _png(figure)
+    image = axes.imshow(matrix.values, vmin=0.0, vmax=1.0, cmap="viridis")
+    figure.colorbar(image, ax=axes, label="similarity rate", shrink=0.8)
+    _label(axes, selection, matrix)
+    if count <= _MOST_FIGURES:
+        for (row, column), value in np.ndenumerate(matrix.values):
+            color = "black" if value > 0.6 else "white"
+            axes.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=5, color=color
+            )
+    start = 0
+    for cluster in selection.clusters:
+        size = len(cluster.members)
+        corner = (start - 0.5, start - 0.5)
+        axes.add_patch(Rectangle(corner, size, size, fill=False, edgecolor="red", linewidth=1.5))
+        start += size
+    return _png(figure)
+
+
+def _label(axes, selection: Selection, matrix: SimilarityMatrix) -> None:  # noqa: ANN001
+    """Name the rows and columns, as long as the names do not run into each other."""
+    if len(matrix.names) > _MOST_NAMED:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    chosen = set(selection.representatives)
+    labels = [f"* {name}" if name in chosen else name for name in matrix.names]
+    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6, parse_math=False)
+    axes.set_yticks(range(len(labels)), labels, fontsize=6, parse_math=False)
+
+
+def _png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    # The library's version, which it would sign with, is no part of the result.
+    figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()

@@ -1,0 +1,249 @@
+"""Task selection: a few tasks to tune, and for every other one the task it takes schedules from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fewtune.artifacts import BankDonor, Cluster, Selection
+from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
+from fewtune.selection.heat_map import SimilarityMatrix
+from fewtune.selection.worth_tuning import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
+from fewtune.similarity.similarity import similarity_matrix
+from fewtune.similarity.space_signature import DesignSpace, design_space
+
+if TYPE_CHECKING:
+    from fewtune.bank.bank import Bank
+    from fewtune.runtime.tvm import tvm
+    from fewtune.task.extract import Task
+
+_MOST_SECOND_DONORS = 2
+# Donors named for a task that the bank serves: should one's schedules not fit, another's may.
+_MOST_DONORS = 3
+
+
+class SelectOptions(BaseModel):
+    """How the tasks to tune are chosen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["cliques", "agglomerative", "all"] = Field(
+        default="cliques",
+        description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
+        "all: every task represents itself",
+    )
+    min_similarity: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="similarity rate from which two tasks (cliques) or, on average, two clusters "
+        "(agglomerative) are joined; 0.5 gave 3 to 6 clusters for networks of 18 to 32 tasks",
+    )
+    clusters: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of clusters, instead of min_similarity; for agglomerative only",
+    )
+    min_share: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="tasks below this share of the model's estimated time are set aside",
+    )
+    min_cluster_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="a cluster below this share is not worth a search of its own: its tasks take "
+        "schedules drawn by rule, and their part of the refinement; one of a single task needs "
+        "four times as much",
+    )
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_method(self) -> Self:
+        if self.clusters is not None and self.method != "agglomerative":
+            raise ValueError(
+                f"clusters is for method agglomerative, not {self.method}: take it out, or change "
+                "the method"
+            )
+        return self
+
+
+def select_tasks(
+    tasks: Sequence[Task],
+    options: SelectOptions,
+    *,
+    target: tvm.target.Target,
+    model: str,
+    strategy: str,
+    bank: Bank | None = None,
+) -> tuple[Selection, SimilarityMatrix]:
+    """Cluster the tasks by the similarity of their tuning spaces.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        All tasks of the model.
+    options : SelectOptions
+    target : tvm.target.Target
+        What the tuning spaces are generated for.
+    model, strategy : str
+        Named in the selection.
+    bank : Bank, optional
+        Schedules of models tuned before. A task as similar to a workload of it as two tasks of a
+        cluster are to one another takes its schedules from there and is not clustered. Method
+        ``all`` tunes every task, whatever the bank holds.
+
+    Returns
+    -------
+    selection : Selection
+        Clusters in the order of their members' total share, largest first; members by share.
+    matrix : SimilarityMatrix
+        Similarities of the clustered tasks.
+    """
+    worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
+    donors = bank if options.method != "all" else None
+    spaces = {task.info.name: _space(task, target, donors) for task in worth}
+    return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
+
+
+def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
+    """The design space of a task; that of one the bank holds itself need not be generated."""
+    own = bank.entries.get(task.info.workload) if bank is not None else None
+    if bank is not None and own is not None:
+        return bank.space(own)
+    return design_space(task.mod, target)
+
+
+def select_from_spaces(
+    tasks: Sequence[Task],
+    spaces: dict[str, DesignSpace],
+    options: SelectOptions,
+    *,
+    model: str,
+    strategy: str,
+    bank: Bank | None = None,
+) -> tuple[Selection, SimilarityMatrix]:
+    """`select_tasks`, given the design spaces by task name; needs no compiler.
+
+    Tasks that have no space here, or one that samples nothing, are set aside.
+    """
+    searched = sorted(
+        (
+            task
+            for task in tasks
+            if task.info.name in spaces
+            and spaces[task.info.name].has_samplings
+            and is_worth_searching(task.info, options.min_share)
+        ),
+        key=lambda task: (-task.info.share, task.info.name),
+    )
+    banked = _banked(searched, spaces, options, bank)
+    chosen = [task for task in searched if task.info.name not in banked]
+    names = [task.info.name for task in chosen]
+    shares = [task.info.share for task in chosen]
+    values = similarity_matrix(chosen, [spaces[name] for name in names])
+    note = ""
+    groups: Groups
+    if options.method == "cliques":
+        groups, note = clique_groups(values, options.min_similarity, names)
+    elif options.method == "agglomerative":
+        groups = agglomerative_groups(values, options.min_similarity, options.clusters)
+    else:
+        groups = [[index] for index in range(len(chosen))]
+    kept = kept_clusters(
+        split_unrelated(groups, values, shares, names),
+        values,
+        [task.info for task in chosen],
+        0.0 if options.method == "all" else options.min_cluster_share,
+        # With no representative at all, and no bank, nobody would have anything to give.
+        needs_one=not banked,
+    )
+    served = {member for cluster in kept for member in cluster.members}
+    used = {*names, *banked}
+    aside = [task.info.name for task in tasks if task.info.name not in used]
+    selection = Selection(
+        model=model,
+        strategy=strategy,
+        method=options.method,
+        clusters=kept,
+        alone=[name for name in names if name not in served],
+        second_donors=second_donors(kept, names, values),
+        set_aside=aside,
+        set_aside_rule=_rule(tasks, spaces, options),
+        banked=banked,
+        note=note,
+    )
+    return selection, SimilarityMatrix(tuple(names), values)
+
+
+def second_donors(
+    clusters: Sequence[Cluster], names: Sequence[str], values: np.ndarray
+) -> dict[str, list[str]]:
+    """The representatives of other clusters that tasks have something in common with."""
+    places = {name: place for place, name in enumerate(names)}
+    own = {member: cluster.representative for cluster in clusters for member in cluster.members}
+    found = {}
+    for name in names:
+        if own.get(name) == name:
+            continue
+        others = [
+            (-float(values[places[name], places[cluster.representative]]), cluster.representative)
+            for cluster in clusters
+            if cluster.representative != own.get(name)
+        ]
+        nearest = [other for similarity, other in sorted(others) if similarity < 0]
+        if nearest:
+            found[name] = nearest[:_MOST_SECOND_DONORS]
+    return found
+
+
+def _banked(
+    tasks: Sequence[Task],
+    spaces: dict[str, DesignSpace],
+    options: SelectOptions,
+    bank: Bank | None,
+) -> dict[str, list[BankDonor]]:
+    """The tasks that the bank has schedules for, with whom they take them from."""
+    if bank is None or bank.empty or options.method == "all":
+        return {}
+    banked = {}
+    for task in tasks:
+        near = bank.nearest(task.info, spaces[task.info.name], options.min_similarity, _MOST_DONORS)
+        if near:
+            banked[task.info.name] = [
+                BankDonor(workload=entry.workload, origin=entry.origin, similarity=rate)
+                for entry, rate in near
+            ]
+    return banked
+
+
+def _rule(tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions) -> str:
+    """One sentence that says which tasks were set aside, why, and how many for each reason."""
+    other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
+    searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
+    small = [task for task in searched if task.info.share < options.min_share]
+    empty = [
+        task
+        for task in searched
+        if task.info.share >= options.min_share
+        and not (task.info.name in spaces and spaces[task.info.name].has_samplings)
+    ]
+    families = ", ".join(sorted({task.info.operator for task in other}))
+    reasons = [
+        f"{len(other)} of operator families whose schedules are not searched"
+        + (f" ({families})" if families else ""),
+        f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time each"
+        + (f" ({sum(task.info.share for task in small):.2%} in all)" if small else ""),
+    ]
+    if empty:
+        reasons.append(f"{len(empty)} with nothing to search")
+    count = len(other) + len(small) + len(empty)
+    return (
+        f"Set aside are {count} of {len(tasks)} tasks: "
+        + ", ".join(reasons[:-1])
+        + f" and {reasons[-1]}."
+    )

@@ -1,0 +1,1 @@
+"""Similarity: how far the design spaces of two tasks overlap."""

@@ -1,0 +1,1 @@
+"""Storage: journal, database, archive of tuning logs."""

@@ -1,0 +1,239 @@
+"""Tuning logs that outlive their run: distilled, merged, and used as the start of a later run.
+
+A log is a folder with TVM's two database files, and ``log.json`` that says where its figures hold.
+Upstream merges databases without a look at the target, and served wrong records by it
+(apache/tvm #15549): here a log of another machine, target or TVM version is refused,
+and one whose kernels were measured in another way (`fewtune.timing.cache_state`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewtune.artifacts import Fingerprint, LogInfo
+from fewtune.errors import InputError, JournalError
+from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.storage.database import RECORDS, read_database, write_database
+from fewtune.task.extract import workload_hash
+from fewtune.timing.cache_state import MEASURING
+from fewtune.trial.trial import Trial
+
+# Seeds a task: as many as a small batch.
+_MOST_SEEDS = 8
+
+
+def log_info(fingerprint: Fingerprint) -> LogInfo:
+    """What a log's figures depend on."""
+    return LogInfo(
+        machine=fingerprint.device,
+        target=fingerprint.target,
+        threads=fingerprint.threads,
+        tvm=fingerprint.versions.get("apache-tvm", ""),
+        # Nothing is done before a call on a device of its own.
+        measuring=1 if has_own_device(target_from_json(fingerprint.target)) else MEASURING,
+    )
+
+
+def merge(directories: list[Path], directory: Path, best: int | None = None) -> dict[str, int]:
+    """Write the trials of several logs into one.
+
+    A schedule that stands in several logs gets the median of its figures.
+
+    Parameters
+    ----------
+    directories : list of Path
+        Logs to read.
+    directory : Path
+        An existing folder for the result.
+    best : int, optional
+        Keep so many of each workload, fastest first.
+
+    Returns
+    -------
+    kept : dict of int
+        Trials kept, by workload hash.
+
+    Raises
+    ------
+    InputError
+        If a folder holds no log, or two logs hold for different machines, targets or versions.
+    """
+    infos = [read_info(path) for path in directories]
+    for path, info in zip(directories[1:], infos[1:], strict=True):
+        difference = _difference(infos[0], info)
+        if difference:
+            raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
+    found = read_workloads(directories)
+    kept = {digest: logged.trials[:best] for digest, logged in found.items()}
+    write_database(
+        directory,
+        {digest: logged.module for digest, logged in found.items()},
+        kept,
+        target_from_json(infos[0].target),
+    )
+    infos[0].write(directory)
+    return {digest: len(trials) for digest, trials in kept.items()}
+
+
+@dataclass(frozen=True)
+class LoggedWorkload:
+    """One workload as some logs hold it.
+
+    Attributes
+    ----------
+    module : IRModule
+    trials : list of Trial
+        Valid ones, each schedule once with the median of its figures, fastest first.
+    logs : list of Path
+        Those that hold it, in the order read.
+    """
+
+    module: tvm.IRModule
+    trials: list[Trial]
+    logs: list[Path]
+
+
+def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
+    """All that some logs of one machine hold, by workload hash and in its order.
+
+    Raises
+    ------
+    JournalError
+        If TVM cannot read a log.
+    """
+    modules: dict[str, tvm.IRModule] = {}
+    times_s: dict[str, dict[str, list[float]]] = {}
+    logs: dict[str, dict[Path, None]] = {}
+    for path in directories:
+        for digest, module, trial in _trials(path):
+            modules.setdefault(digest, module)
+            logs.setdefault(digest, {})[path] = None
+            times = times_s.setdefault(digest, {}).setdefault(trial.key, [])
+            times.append(trial.outcome.median_s)
+    found = {}
+    for digest in sorted(modules):
+        ranked = sorted((statistics.median(t), key) for key, t in times_s[digest].items())
+        trials = [Trial(key, [time_s], None) for time_s, key in ranked]
+        found[digest] = LoggedWorkload(modules[digest], trials, list(logs[digest]))
+    return found
+
+
+def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path]:
+    """Every log below a folder, sorted; there may be none, and no folder either.
+
+    Parameters
+    ----------
+    directory : Path
+    fingerprint : Fingerprint
+        Where they are to be used.
+    use : str
+        What a foreign log cannot be, such as ``started from``.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target, TVM version or way of measuring.
+    """
+    expected = log_info(fingerprint)
+    logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
+    for path in logs:
+        difference = _difference(expected, read_info(path))
+        if difference:
+            raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
+    return logs
+
+
+def require_own(directory: Path, fingerprint: Fingerprint) -> None:
+    """See that a stage's log is of this machine, target, TVM version and way of measuring.
+
+    Parameters
+    ----------
+    directory : Path
+        With a log; without one there is nothing to be of another kind.
+    fingerprint : Fingerprint
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if (directory / LogInfo.file_name).is_file():
+        difference = _difference(log_info(fingerprint), LogInfo.read(directory))
+        if difference:
+            raise InputError(f"{directory} is of no use here: {difference}; run its stage again")
+
+
+def read_seeds(
+    directory: Path, workloads: dict[str, str], fingerprint: Fingerprint
+) -> dict[str, list[Trial]]:
+    """The best trials that logs below a folder hold for some tasks.
+
+    Parameters
+    ----------
+    directory : Path
+        Folder of logs, one a subfolder; it may be missing.
+    workloads : dict of str
+        Workload hash by task.
+    fingerprint : Fingerprint
+        Where they are to be used.
+
+    Raises
+    ------
+    InputError
+        If a log there is of another machine, target, TVM version or way of measuring.
+    """
+    found: dict[str, dict[str, Trial]] = {}
+    for path in logs_below(directory, fingerprint, "started from"):
+        for digest, _, trial in _trials(path):
+            known = found.setdefault(digest, {})
+            before = known.get(trial.key)
+            if before is None or trial.outcome.median_s < before.outcome.median_s:
+                known[trial.key] = trial
+    chosen = {}
+    for name, digest in sorted(workloads.items()):
+        ranked = sorted(
+            found.get(digest, {}).items(), key=lambda entry: (entry[1].outcome.median_s, entry[0])
+        )
+        if ranked:
+            chosen[name] = [trial for _, trial in ranked[:_MOST_SEEDS]]
+    return chosen
+
+
+def read_info(directory: Path) -> LogInfo:
+    """What a log's figures depend on, as it says itself.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no log.
+    """
+    for name in (LogInfo.file_name, RECORDS):
+        if not (directory / name).is_file():
+            raise InputError(f"{directory} holds no tuning log: {name} is missing")
+    return LogInfo.read(directory)
+
+
+def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
+    try:
+        records = list(read_database(directory).get_all_tuning_records())
+    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
+        line = str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__
+        raise JournalError(f"{directory}: TVM cannot read this log ({line})") from None
+    return [
+        (workload_hash(record.workload.mod), record.workload.mod, Trial.from_record(record))
+        for record in records
+        if record.run_secs
+    ]
+
+
+def _difference(expected: LogInfo, found: LogInfo) -> str:
+    for key in ("machine", "target", "threads", "tvm", "measuring"):
+        ours, theirs = getattr(expected, key), getattr(found, key)
+        if ours != theirs and key == "measuring":
+            return "its kernels were measured in another way, by another version of fewtune"
+        if ours != theirs:
+            return f"its {key} is {theirs}, not {ours}"
+    return ""

@@ -1,0 +1,1 @@
+"""Timing: one kernel called as a model calls it, its caches brought into that state."""

@@ -1,0 +1,100 @@
+"""Writes a buffer anew, each thread a part of it, as the kernel before does in a model.
+
+Kernels part the outermost axis of what they write. Winograd's transforms, before and after their
+products, part the tiles, which are the second axis there: `parted_axis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
+
+from fewtune.runtime.tvm import build, tvm
+from fewtune.task.winograd_names import PRODUCTS, TILES
+
+# Elements of a step: a vector of the widest kind.
+_STEP = 16
+
+
+def rewrite_kernel(threads: int) -> tvm.IRModule:
+    """Replaces each value of a buffer by what is left of it to one.
+
+    Random numbers between nought and one stay such, call after call, and no other operation would
+    do: a compiler leaves out a store that changes nothing. The last few elements of each slice are
+    left alone.
+
+    Parameters
+    ----------
+    threads : int
+        Each writes a part of every slice, the first the first one.
+
+    Returns
+    -------
+    module : IRModule
+        ``main`` takes a float32 buffer, ``(slices, elements)``.
+    """
+
+    @T.prim_func(s_tir=True)
+    def main(given: T.handle) -> None:
+        slices, elements = T.int64(), T.int64()
+        buffer = T.match_buffer(given, (slices, elements), "float32")
+        for thread in T.parallel(threads):
+            for piece in T.serial(slices):
+                for step in T.serial(elements // (_STEP * threads)):
+                    # The place is written out: of a name for it only the last lane is stored.
+                    for lane in T.vectorized(_STEP):
+                        buffer[
+                            piece, (thread * (elements // (_STEP * threads)) + step) * _STEP + lane
+                        ] = (
+                            T.float32(1)
+                            - buffer[
+                                piece,
+                                (thread * (elements // (_STEP * threads)) + step) * _STEP + lane,
+                            ]
+                        )
+
+    return tvm.IRModule({"main": main})
+
+
+def parted_axis(module_json: str) -> int:
+    """The axis along which other kernels part among threads what a kernel reads and writes.
+
+    Parameters
+    ----------
+    module_json : str
+        The kernel, scheduled or not; its blocks' names tell.
+    """
+    # A reduction's block is two once its first value is set apart, each with an ending to its name.
+    return TILES if f'"{PRODUCTS}' in module_json else 0
+
+
+def sliced(tensor: Any, axis: int) -> Any:
+    """A tensor's memory as ``(slices, elements)``: what lies before an axis, and the rest."""
+    extents = [int(extent) for extent in tensor.shape]
+    return tensor._create_view((prod(extents[:axis]), prod(extents[axis:])))  # noqa: SLF001
+
+
+def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:
+    """What writes the float32 tensors given to it anew, on the machine of a CPU target.
+
+    Parameters
+    ----------
+    target : Target
+    threads : int
+        TVM's pool must have as many.
+
+    Returns
+    -------
+    rewrite : callable
+        Takes any number of tensors, each `sliced`, and writes one after the other.
+    """
+    main = build(rewrite_kernel(threads), target)["main"]
+
+    def rewrite(*tensors: Any) -> None:
+        for tensor in tensors:
+            main(tensor)
+
+    return rewrite

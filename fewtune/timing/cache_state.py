@@ -1,0 +1,209 @@
+"""The caches as a model leaves them to a kernel, brought about before each measured call.
+
+A kernel that is called again and again finds everything where it left it. In a model it does not:
+
+- The kernel before wrote its activations, each thread a part of them, into its own core's cache. A
+  schedule that cuts its loops among the threads in another way fetches half of them from the other
+  core. Written anew before each call, three kernels of MobileNet took 0.046, 0.022 and 0.068 ms of
+  one log, 0.036, 0.037 and 0.092 of another (in the model 0.052, 0.022, 0.082 and 0.037, 0.038,
+  0.122), where without it they had seemed to differ by a tenth: 0.037, 0.018, 0.068 and 0.032,
+  0.016, 0.067 (a Xeon with 2 MB a core). Nor does every kernel part the same axis
+  (`fewtune.timing.cache_fill`): of the products between Winograd's transforms, written anew along
+  their outermost axis, two took 0.061 and 0.066 ms, along the tiles 0.088 and 0.068, in the model
+  0.077 and 0.061.
+- Its weights are in memory, where the model's outgrow the cache (`fewtune.timing.cold_weights`).
+- What it writes is memory that kernels long before used last, where activations are large, and in
+  the slower of the machine's two states (results/README.md) no cache has it, most likely since the
+  host's other guests share the last one. Of MobileNet V2's kernels of large planes, two schedules
+  each that were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and 0.043) took 0.08
+  and 0.15, 0.19 and 0.24, 0.08 and 0.12 in the model; with their output flushed before each call
+  0.055 and 0.109, 0.22 and 0.27, 0.096 and 0.129 alone: who writes whole rows of channels waits
+  less for that memory than who writes every sixth line (an EPYC).
+
+AutoTVM flushed all arguments but the first (``enable_cpu_cache_flush``), which is neither.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.tvm import tvm
+from fewtune.timing.cache_fill import rewriter
+from fewtune.timing.cache_flush import flusher
+
+# Which way of measuring this is: figures of another one are not to be compared with.
+MEASURING = 5
+_BEFORE_CALL = "fewtune.before_call"
+# Weights that are so many times the cache leave nothing of themselves in it from call to call, and
+# flushing them is for nothing.
+_SELF_FLUSHED = 2
+_LEAST_REWRITTEN_BYTES = 4096
+# Activations of so many times what the cores' own caches hold leave nothing there of what is to be
+# written. Below, MobileNet V2's kernels took in the model about what they take without the flush,
+# at 1.6 to 1.8 times about half-way between.
+_OUTGROWN = 1.5
+# Calls of at least so long are timed one by one from here, where a microsecond is nothing: TVM's
+# evaluator calls a kernel once in vain each time it is asked, of twelve calls in a race three.
+_LONG_S = 5e-4
+
+
+def _size(tensor: Any) -> int:
+    return buffer_bytes(tensor.shape, tensor.dtype)
+
+
+def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
+    """Those of a kernel's weights that a cache may still hold from its last call.
+
+    Parameters
+    ----------
+    weights : sequence of Tensor
+    cache_bytes : int or None
+        `last_level_cache_bytes`.
+    """
+    if cache_bytes is None:
+        return list(weights)
+    return [each for each in weights if _size(each) <= _SELF_FLUSHED * cache_bytes]
+
+
+def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> list[Any]:
+    """Those of a kernel's activations that the cores may hold in their own caches.
+
+    Of larger ones little is left there when the next kernel begins, however they were written;
+    those of less than a page take no time worth the mention; and what has one axis is a scale or
+    an offset, which no kernel before wrote. Only float32 ones are: no others are ever many.
+
+    Parameters
+    ----------
+    activations : sequence of Tensor
+        What the kernel reads and what it writes.
+    caches_bytes : int or None
+        Of the cores' own caches together; None where unknown: nothing is rewritten.
+    """
+    return [
+        each
+        for each in activations
+        if caches_bytes is not None
+        and str(each.dtype) == "float32"
+        and sum(int(extent) > 1 for extent in each.shape) > 1
+        and _LEAST_REWRITTEN_BYTES <= _size(each) <= caches_bytes
+    ]
+
+
+def to_be_evicted(
+    activations: Sequence[Any], caches_bytes: int | None, cache_bytes: int | None
+) -> list[Any]:
+    """What a kernel writes, where no cache has that memory any more when a model calls it.
+
+    Parameters
+    ----------
+    activations : sequence of Tensor
+        What the kernel reads, and last what it writes.
+    caches_bytes : int or None
+        Of the cores' own caches together; None where unknown: nothing is evicted.
+    cache_bytes : int or None
+        `last_level_cache_bytes`: what outgrows that evicts itself.
+    """
+    whole_bytes = sum(map(_size, activations))
+    if not outgrow(whole_bytes, caches_bytes):
+        return []
+    if cache_bytes is not None and whole_bytes > _SELF_FLUSHED * cache_bytes:
+        return []
+    return [each for each in activations[-1:] if str(each.dtype) == "float32"]
+
+
+def outgrow(activations_bytes: float, caches_bytes: int | None) -> bool:
+    """Whether a kernel's activations leave nothing of themselves in the cores' own caches.
+
+    Parameters
+    ----------
+    activations_bytes : float
+        What it reads and writes, but for weights.
+    caches_bytes : int or None
+        Of the cores' own caches together; None where unknown.
+    """
+    return caches_bytes is not None and activations_bytes > _OUTGROWN * caches_bytes
+
+
+def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Bytes of a buffer."""
+    return np.dtype(str(dtype)).itemsize * math.prod(int(extent) for extent in shape)
+
+
+class CacheState:
+    """Brings the caches into the state in which a model calls a kernel; one a process.
+
+    Parameters
+    ----------
+    target : Target
+        Of a CPU.
+    threads : int
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self._flush = flusher(target, threads)
+        self._rewrite = rewriter(target, threads)
+        self._flushed: list[Any] = []
+        self._activations: list[Any] = []
+        tvm.register_global_func(_BEFORE_CALL, self._before_call, override=True)
+
+    def evaluate(
+        self,
+        built: Any,
+        device: Any,
+        arguments: list[Any],
+        flushed: list[Any],
+        activations: list[Any],
+        count: int,
+        once_s: float = 0.0,
+    ) -> list[float]:
+        """Measure single calls.
+
+        Parameters
+        ----------
+        built : Module
+            With the kernel as ``main``.
+        device : Device
+        arguments : list of Tensor
+        flushed : list of Tensor
+            Those of them that are flushed before each call: weights, and what is written.
+        activations : list of Tensor
+            Those that are written anew before each call, `sliced`, the last of them first: what a
+            kernel reads first, the one before it wrote last.
+        count : int
+        once_s : float
+            What a call takes, as far as that is known; 0 where it was not called yet.
+
+        Returns
+        -------
+        times_s : list of float
+            One a call.
+        """
+        self._flushed, self._activations = flushed, activations[::-1]
+        try:
+            if once_s >= _LONG_S:
+                return self._one_by_one(built["main"], arguments, count)
+            evaluator = built.time_evaluator(
+                "main", device, number=1, repeat=count, f_preproc=_BEFORE_CALL
+            )
+            return [float(value) for value in evaluator(*arguments).results]
+        finally:
+            # Buffers that the worker drops are not to live on here.
+            self._flushed, self._activations = [], []
+
+    def _one_by_one(self, function: Any, arguments: list[Any], count: int) -> list[float]:
+        times_s = []
+        for _ in range(count):
+            self._before_call()
+            began_s = time.perf_counter()
+            function(*arguments)
+            times_s.append(time.perf_counter() - began_s)
+        return times_s
+
+    def _before_call(self, *_: Any) -> None:
+        self._rewrite(*self._activations)
+        self._flush(*self._flushed)

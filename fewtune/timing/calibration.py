@@ -1,0 +1,154 @@
+"""Is the machine slow just now? A kernel whose time is known, timed around every measurement.
+
+On a shared host everything may run up to twice slower, for seconds or minutes. A candidate that
+is measured then looks slow, or its competitor fast. The same few multiply-adds, timed before and
+after, tell such times apart from slow candidates, and the measurement is made again.
+
+Slow is told from what the kernel takes in good times, not from the best it ever took: a core that
+has rested runs a fifth faster for a moment than one that was measuring (seen on a Xeon, where every
+candidate was measured twice or three times by that).
+"""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+_SLOW_RATIO = 1.25
+# Of all times of the kernel, the part that is faster than what counts as good.
+_GOOD_TIMES = 0.2
+# Where the host is slow nearly all the time, the times when it was not still tell.
+_MOST_OVER_FLOOR = 1.2
+_MOST_REPEATS = 2
+_MOST_EXTRA_S = 0.2
+_FIRST_SAMPLES = 10
+
+
+class Attempt(NamedTuple):
+    """One measurement of a candidate.
+
+    Attributes
+    ----------
+    run_s : list of float
+        Seconds of one call, a sample a repeat.
+    dropped : bool
+        Whether it ended after its first single run: too slow for any pace to excuse.
+    """
+
+    run_s: list[float]
+    dropped: bool
+
+
+class Measured(NamedTuple):
+    """What a worker tells of a candidate's measurement.
+
+    Attributes
+    ----------
+    run_s : list of float
+        Seconds of one call, a sample a repeat, from the longest measurement it reached; of
+        several attempts, the fastest.
+    spent_s : float
+        Seconds that all attempts took.
+    pace_s : float or None
+        Seconds of the calibration kernel around that attempt, the slower of before and after;
+        None on a device of its own, where nothing is calibrated.
+    repeats : int
+        Attempts beyond the first.
+    most_flops_s : float or None
+        Operations a second of the calibration kernel at its fastest so far: about what the
+        machine can do at most.
+    hand_over_s : float or None
+        What the cores took, after it, to hand data over (`fewtune.machine.core_to_core`); None
+        where there is but one, or a device of its own.
+    """
+
+    run_s: list[float]
+    spent_s: float
+    pace_s: float | None = None
+    repeats: int = 0
+    most_flops_s: float | None = None
+    hand_over_s: float | None = None
+
+
+class Calibration:
+    """Repeats measurements around which a fixed kernel ran slow.
+
+    Parameters
+    ----------
+    kernel : callable
+        Runs the calibration kernel and returns its seconds.
+    flops : float
+        Operations of one such run.
+    clock : callable
+        Monotonic seconds; tests give a fake one.
+
+    Attributes
+    ----------
+    floor_s : float
+        The kernel's fastest time so far.
+    good_s : float
+        What it takes in good times: a fifth of its times so far were shorter, but no more than a
+        fifth over the fastest.
+    """
+
+    def __init__(
+        self,
+        kernel: Callable[[], float],
+        flops: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._kernel = kernel
+        self._flops = flops
+        self._clock = clock
+        self._times_s: list[float] = []
+        # The first time would be its own measure, however slow the machine was.
+        for _ in range(_FIRST_SAMPLES):
+            self._timed_s()
+
+    @property
+    def floor_s(self) -> float:
+        return self._times_s[0]
+
+    @property
+    def good_s(self) -> float:
+        usual_s = self._times_s[int(_GOOD_TIMES * len(self._times_s))]
+        return min(usual_s, _MOST_OVER_FLOOR * self.floor_s)
+
+    def measure(self, attempt: Callable[[], Attempt]) -> Measured:
+        """Measure a candidate, again while the machine is slow, and keep the fastest attempt.
+
+        Parameters
+        ----------
+        attempt : callable
+            Measures the candidate once.
+        """
+        began_s = self._clock()
+        before_s = self._timed_s()
+        best_s, kept, kept_pace_s = float("inf"), [], 0.0
+        repeats, first_end_s = 0, None
+        while True:
+            attempt_began_s = self._clock()
+            run_s, dropped = attempt()
+            after_s = self._timed_s()
+            now_s = self._clock()
+            first_end_s = now_s if first_end_s is None else first_end_s
+            pace_s = max(before_s, after_s)
+            median_s = statistics.median(run_s)
+            if median_s < best_s:
+                best_s, kept, kept_pace_s = median_s, run_s, pace_s
+            steady = pace_s <= _SLOW_RATIO * self.good_s
+            # As long again as this attempt took is what another one will take.
+            extra_s = now_s - first_end_s + now_s - attempt_began_s
+            if dropped or steady or repeats == _MOST_REPEATS or extra_s > _MOST_EXTRA_S:
+                most_flops_s = self._flops / self.floor_s
+                return Measured(kept, now_s - began_s, kept_pace_s, repeats, most_flops_s)
+            repeats += 1
+            before_s = after_s
+
+    def _timed_s(self) -> float:
+        taken_s = self._kernel()
+        bisect.insort(self._times_s, taken_s)
+        return taken_s

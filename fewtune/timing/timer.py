@@ -1,0 +1,233 @@
+"""How built candidates are timed in the process that built them: races, and duels.
+
+On a CPU the caches are brought into the state that a model leaves them in before each call
+(`fewtune.timing.cache_state`), a slow moment of the machine is noticed
+(`fewtune.timing.calibration`), and whoever measures keeps apart from TVM's pool of threads
+(`fewtune.machine.affinity`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, NamedTuple
+
+from fewtune.machine.affinity import apart_from_the_pool
+from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
+from fewtune.machine.core_to_core import HandOver, hand_over
+from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.tvm import tvm
+from fewtune.timing.buffers import Buffers, filler
+from fewtune.timing.cache_fill import sliced
+from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
+from fewtune.timing.calibration import Attempt, Calibration, Measured
+
+# Single calls that make up one sample where the caches are prepared before each.
+_MOST_SINGLE_CALLS = 8
+# The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
+_CALIBRATION_CALLS = 4
+
+
+class Race(NamedTuple):
+    """How long a candidate is measured, given the best so far.
+
+    A candidate is run once; it goes on to the short measurement only if it can still win, and to
+    the full one only if the short one says so. Times are seconds. With ``cold_weights`` every call
+    finds its weights in memory (`fewtune.timing.cold_weights`).
+    """
+
+    best_s: float | None
+    drop_first_ratio: float = 3.0
+    drop_short_ratio: float = 1.1
+    short_s: float = 0.003
+    short_repeats: int = 3
+    full_s: float = 0.006
+    full_repeats: int = 5
+    cold_weights: bool = False
+
+
+class BuiltKernel(NamedTuple):
+    """A compiled candidate.
+
+    Its code, the shapes of its buffers, which of them are weights, and the axis along which other
+    kernels part the rest.
+    """
+
+    code: Any
+    shapes: list[tuple[int, ...]]
+    weight_places: list[int]
+    parted_axis: int
+
+
+class _Kernel(NamedTuple):
+    """A built candidate and its arguments.
+
+    Of these, some weights, and what it writes, are flushed before a call, and some activations
+    written anew.
+    """
+
+    built: Any
+    arguments: list[Any]
+    flushed: list[Any]
+    activations: list[Any]
+
+
+class Timer:
+    """Times built candidates; owns their argument buffers.
+
+    Parameters
+    ----------
+    target : Target
+    threads : int
+        Of a measured kernel.
+    """
+
+    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        self._target = target
+        self._device = device_of(target)
+        self._threads = threads
+        self._on_host = not has_own_device(target)
+        self._calibration: Calibration | None = None
+        self._fixed_kernel: Any = None
+        self._caches: CacheState | None = None
+        self._hand_over: HandOver | None = None
+        self._cache_bytes = last_level_cache_bytes()
+        self._own_caches_bytes = own_caches_bytes(threads)
+        self._buffers = Buffers(self._device, filler(on_host=self._on_host))
+
+    def get_ready(self) -> None:
+        """Compile what all measurements need, a third of a second, and run none of it."""
+        if self._on_host and self._caches is None:
+            from fewtune.machine.peak import MultiplyAdd
+
+            self._fixed_kernel = MultiplyAdd(self._target, self._threads)
+            self._caches = CacheState(self._target, self._threads)
+            self._hand_over = hand_over(self._target, self._threads)
+
+    def take_memory(self, built: BuiltKernel, specs: list[tuple[list[int], str]]) -> None:
+        """Take the memory of a candidate's arguments, and fill it."""
+        self._buffers.arguments(specs, built.shapes, built.weight_places)
+
+    def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+        """Race a candidate; on a CPU, again while the machine is slow."""
+        kernel = self._kernel(built, specs, cold=race.cold_weights)
+        self._start_pool()
+        with apart_from_the_pool():
+            if self._calibration is not None:
+                measured = self._calibration.measure(lambda: self._raced(kernel, race))
+                if self._hand_over is None:
+                    return measured
+                return measured._replace(hand_over_s=self._hand_over.now_s())
+            started = time.perf_counter()
+            run_s, _ = self._raced(kernel, race)
+            return Measured(run_s, time.perf_counter() - started)
+
+    def _start_pool(self) -> None:
+        """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
+        if self._on_host and self._calibration is None:
+            self._calibration = self._calibrated()
+
+    def _calibrated(self) -> Calibration:
+        """Time the calibration kernel: once a worker, when it first measures."""
+        kernel = self._fixed_kernel
+        return Calibration(
+            lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
+        )
+
+    def _raced(self, kernel: _Kernel, race: Race) -> Attempt:
+        first = self._evaluate(kernel, 1, 1)
+        best = race.best_s
+        if best is not None and first[0] > best * race.drop_first_ratio:
+            return Attempt(first, dropped=True)
+        estimate = first[0]
+        calls = _calls(race.short_s, estimate, most=1000)
+        short = self._evaluate(kernel, calls, race.short_repeats, estimate)
+        estimate = sorted(short)[len(short) // 2]
+        if best is not None and estimate > best * race.drop_short_ratio:
+            return Attempt(short, dropped=False)
+        calls = _calls(race.full_s, estimate, most=10000)
+        full = self._evaluate(kernel, calls, race.full_repeats, estimate)
+        return Attempt(full, dropped=False)
+
+    def duel(
+        self,
+        candidates: list[BuiltKernel],
+        specs: list[tuple[list[int], str]],
+        rounds: int,
+        round_s: float,
+        cold_weights: bool = False,
+    ) -> list[list[float]]:
+        """Measure candidates in turn, ``rounds`` times, so that drift meets all alike."""
+        kernels = [self._kernel(each, specs, cold=cold_weights) for each in candidates]
+        self._start_pool()
+        with apart_from_the_pool():
+            return self._duelled(kernels, rounds, round_s)
+
+    def _duelled(self, kernels: list[_Kernel], rounds: int, round_s: float) -> list[list[float]]:
+        samples: list[list[float]] = [[] for _ in kernels]
+        once_s, calls = [], []
+        for kernel in kernels:
+            once_s += self._evaluate(kernel, 1, 1)
+            calls.append(_calls(round_s, once_s[-1], most=10000))
+        for _ in range(rounds):
+            for place, kernel in enumerate(kernels):
+                samples[place].extend(self._evaluate(kernel, calls[place], 1, once_s[place]))
+        return samples
+
+    def forget(self) -> None:
+        """Let go of the task; its memory serves the next one."""
+        self._buffers.forget()
+
+    def lend(self, elements: int) -> Any | None:
+        """Memory that a model may use until the next task is measured (`Buffers.lend`)."""
+        return self._buffers.lend(elements)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of buffers that are held from task to task."""
+        return self._buffers.held_bytes
+
+    def _kernel(
+        self, built: BuiltKernel, specs: list[tuple[list[int], str]], *, cold: bool
+    ) -> _Kernel:
+        """A candidate with its arguments, those to flush and those to rewrite."""
+        arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
+        if not self._on_host:
+            return _Kernel(built.code, arguments, [], [])
+        # Now, not within the time of a measurement.
+        self.get_ready()
+        weights = [arguments[place] for place in built.weight_places]
+        activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]
+        evicted = to_be_evicted(activations, self._own_caches_bytes, self._cache_bytes)
+        kept = activations[: len(activations) - len(evicted)]
+        rewritten = to_be_rewritten(kept, self._own_caches_bytes)
+        return _Kernel(
+            built.code,
+            arguments,
+            [*(to_be_flushed(weights, self._cache_bytes) if cold else []), *evicted],
+            [sliced(each, built.parted_axis) for each in rewritten],
+        )
+
+    def _evaluate(
+        self, kernel: _Kernel, number: int, repeat: int, once_s: float = 0.0
+    ) -> list[float]:
+        """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
+        if kernel.flushed or kernel.activations:
+            assert self._caches is not None
+            times_s = self._caches.evaluate(
+                kernel.built,
+                self._device,
+                kernel.arguments,
+                kernel.flushed,
+                kernel.activations,
+                min(number, _MOST_SINGLE_CALLS) * repeat,
+                once_s,
+            )
+            return [statistics.median(times_s[i::repeat]) for i in range(repeat)]
+        evaluator = kernel.built.time_evaluator("main", self._device, number=number, repeat=repeat)
+        return [float(value) for value in evaluator(*kernel.arguments).results]
+
+
+def _calls(sample_s: float, once_s: float, most: int) -> int:
+    """Calls that fill a sample."""
+    return max(1, min(most, round(sample_s / max(once_s, 1e-7))))

@@ -1,0 +1,1 @@
+"""A measured candidate: its trace, outcome, phases, and a worker's replies."""

@@ -1,0 +1,38 @@
+"""What became of a candidate, and where the time went that it took."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from fewtune.trial.worker_reply import Failure
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one candidate: its times, or the cause of its failure.
+
+    Attributes
+    ----------
+    run_s : list of float or None
+        Seconds of one call, a sample a repeat, by the scale of its task's others.
+    cause : str or None
+    message : str
+    pace : float
+        How many times as long it took in fact (`fewtune.measure.drift`).
+    """
+
+    run_s: list[float] | None
+    cause: str | None = None
+    message: str = ""
+    pace: float = 1.0
+
+    @staticmethod
+    def failed(failure: Failure) -> Outcome:
+        """The outcome of a candidate that was not measured."""
+        return Outcome(None, failure.cause, failure.message)
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds of one call; infinite for a failed candidate."""
+        return statistics.median(self.run_s) if self.run_s else float("inf")

@@ -1,0 +1,189 @@
+"""What a tuning run knows, rebuilt from its journal at any time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fewtune.artifacts import CurvePoint
+from fewtune.task.extract import Task
+from fewtune.trial.phases import Phases
+from fewtune.trial.trial import Trial
+from fewtune.tuning.snapshot import Snapshot
+from fewtune.tuning.task_scheduler import TaskProgress
+from fewtune.tuning.task_state import PriorResult, TaskState
+
+
+class RunState:
+    """All tasks of a run, and where its clock stands.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        Every task whose default schedule is to be known.
+    tuned : list of str
+        Names of those that are searched.
+    earlier : dict of PriorResult, optional
+        What earlier sessions found out, by task.
+    """
+
+    def __init__(
+        self, tasks: list[Task], tuned: list[str], earlier: dict[str, PriorResult] | None = None
+    ) -> None:
+        self.tasks = {task.info.name: TaskState(task, TaskProgress.of(task.info)) for task in tasks}
+        for name, found in (earlier or {}).items():
+            self.tasks[name].go_on_from(found)
+        self.tuned = tuned
+        self.curve: list[CurvePoint] = []
+        self.phases = Phases()
+        self.repeats, self.scaled_trials = 0, 0
+        self.elapsed_s, self.stolen_s = 0.0, 0.0
+        self.resumed_trials = 0
+        self.stopped_by: str | None = None
+        self.patience: list[float | None] | None = None
+
+    def replay(self, events: list[dict[str, Any]]) -> None:
+        """Take in the events of a journal, oldest first."""
+        for event in events:
+            self.take(event)
+        self.resumed_trials = self.trials
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take in one event, just as it stands in the journal."""
+        kind = event["kind"]
+        self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
+        self.stolen_s = event.get("stolen_s", self.stolen_s)
+        if "phases" in event:
+            self.phases.add(Phases(**event["phases"]))
+        self.repeats += event.get("repeats", 0)
+        if kind == "finish":
+            self.stopped_by = event["stopped_by"]
+            self.patience = event.get("patience")
+        for name, time_s in event.get("in_model_s", {}).items():
+            self.tasks[name].progress.weigh(time_s)
+        if kind == "in_model":
+            for name, final in event["finals"].items():
+                self.tasks[name].chosen = final["keys"][final["chosen"]]
+        state = self.tasks.get(event.get("task", ""))
+        if state is None:
+            return
+        if kind == "default":
+            state.default = Trial.from_json(event["trial"])
+            median_s = state.default.outcome.median_s
+            state.progress.default_s = median_s if state.default.run_s else None
+        elif kind == "known":
+            state.taken = Trial.from_json(event["trial"])
+            state.known[state.taken.key] = state.taken
+            state.progress.best_s.append(state.best_s)
+            state.progress.finished = "known from the bank"
+        elif kind == "batch":
+            for entry in event["trials"]:
+                state.add(Trial.from_json(entry))
+                self.scaled_trials += state.trials[-1].pace != 1
+                state.times_s.append(self.elapsed_s)
+            # A final before a resumption with a larger budget knows nothing of these.
+            state.finals_s, state.chosen = {}, None
+            state.spent_s += sum(event["phases"].values())
+            state.progress.trials = len(state.trials)
+            state.progress.best_s.append(state.best_s)
+        elif kind == "finals":
+            state.finals_s = dict(event["medians_s"])
+            state.spent_s += sum(event["phases"].values())
+        elif kind == "end":
+            state.progress.finished = event["why"]
+        elif kind == "crash":
+            state.crashed = event["signal"]
+            state.progress.finished = "crashed"
+        if kind in ("default", "known", "batch"):
+            self._mark_curve()
+
+    @property
+    def trials(self) -> int:
+        """Trials so far, default schedules not counted."""
+        return sum(len(state.trials) for state in self.tasks.values())
+
+    @property
+    def estimated_latency_s(self) -> float | None:
+        """Sum of weight times best known latency, once every task has one."""
+        states = [
+            state for state in self.tasks.values() if state.default is not None or state.known
+        ]
+        if len(states) < len(self.tasks):
+            return None
+        return self.known_latency_s
+
+    @property
+    def known_latency_s(self) -> float:
+        """The sum over those tasks that have one by now."""
+        known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
+        return sum(progress.weight * progress.current_s for progress in known)
+
+    def snapshot(
+        self,
+        state: TaskState,
+        phase: str,
+        trials_total: int,
+        elapsed_s: float,
+        budget_s: float | None,
+        failures: dict[str, int],
+    ) -> Snapshot:
+        """Where the run stands, for whoever watches, after a batch of a task.
+
+        Parameters
+        ----------
+        state : TaskState
+        phase : str
+        trials_total : int
+            That the budget allows.
+        elapsed_s : float
+        budget_s : float or None
+            Seconds that the whole run may take.
+        failures : dict of int
+            Failed candidates by cause.
+        """
+        left_s = elapsed_s / max(1, self.trials) * max(0, trials_total - self.trials)
+        if budget_s is not None:
+            left_s = min(left_s, max(0.0, budget_s - elapsed_s))
+        default_s, best_s = state.progress.default_s, state.best_s
+        estimate_s = self.estimated_latency_s
+        return Snapshot(
+            phase=phase,
+            task=state.task.info.name,
+            detail=state.task.info.shapes_text,
+            trials=self.trials,
+            trials_total=trials_total,
+            task_trials=len(state.trials),
+            default_ms=default_s * 1e3 if default_s else None,
+            best_ms=best_s * 1e3 if best_s != float("inf") else None,
+            estimated_latency_ms=estimate_s * 1e3 if estimate_s is not None else None,
+            elapsed_s=elapsed_s,
+            left_s=left_s,
+            failures=dict(sorted(failures.items())),
+        )
+
+    def closed_curve(self) -> list[CurvePoint]:
+        """The curve; where duels were held, its last point has what they say, as the log has.
+
+        A duel may say more than the race did, if the machine was slower by then: who goes on from
+        the log begins there.
+        """
+        if not self.curve or not any(state.finals_s for state in self.tasks.values()):
+            return self.curve
+        estimate_s = sum(
+            state.task.info.weight * best.outcome.median_s
+            for state in self.tasks.values()
+            for best in state.ranked()[:1]
+        )
+        return [*self.curve, self._point(estimate_s)]
+
+    def _mark_curve(self) -> None:
+        estimate_s = self.estimated_latency_s
+        if estimate_s is not None:
+            self.curve.append(self._point(estimate_s))
+
+    def _point(self, estimate_s: float) -> CurvePoint:
+        """What the model is estimated to take, at this moment of the run."""
+        return CurvePoint(
+            elapsed_s=round(self.elapsed_s, 3),
+            trials=self.trials,
+            estimated_latency_ms=estimate_s * 1e3,
+        )

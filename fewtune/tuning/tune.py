@@ -1,0 +1,268 @@
+"""Tune the representatives of a selection and write the tuning log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
+from fewtune.options import TuneOptions
+from fewtune.predictor import chosen_digest
+from fewtune.runtime.target import target_from_json
+from fewtune.storage.database import write_database
+from fewtune.storage.journal import Journal
+from fewtune.storage.log_archive import log_info, read_seeds
+from fewtune.task.extract import Task
+from fewtune.timing.cache_state import MEASURING
+from fewtune.timing.cold_weights import weights_outgrow_cache
+from fewtune.trial.trial import Trial
+from fewtune.tuning.child_process import supervise
+from fewtune.tuning.progress import Progress
+from fewtune.tuning.run_state import RunState
+from fewtune.workers.pool import WorkerPool
+
+# A resumed run may have another budget, but not another search: the rest must be equal.
+_BUDGET = {
+    "trials_per_task",
+    "budget_s",
+    "early_stopping_trials",
+    "run_early_stopping_trials",
+    "least_gain",
+    "start_from",
+}
+
+
+def journal_header(
+    fingerprint: Fingerprint,
+    tasks: list[Task],
+    tuned: list[str],
+    options: TuneOptions,
+    cold_weights: bool,
+) -> dict[str, Any]:
+    """What the trials of a journal depend on."""
+    return {
+        "machine": fingerprint.identity(),
+        "target": fingerprint.target,
+        "tvm": fingerprint.versions.get("apache-tvm", ""),
+        "workloads": {task.info.name: task.info.workload for task in tasks},
+        "tuned": sorted(tuned),
+        "cold_weights": cold_weights,
+        "measuring": MEASURING,
+        "search": options.model_dump(mode="json", exclude=_BUDGET),
+        "predictor": chosen_digest(options.predictor),
+    }
+
+
+def run_session(
+    tasks: list[Task],
+    tuned: list[str],
+    fingerprint: Fingerprint,
+    options: TuneOptions,
+    journal_directory: Path,
+    progress_path: Path | None = None,
+    seeds: dict[str, list[Trial]] | None = None,
+    cold_weights: bool = False,
+    stands_for: dict[str, float] | None = None,
+    covered: float = 1.0,
+) -> RunState:
+    """Tune ``tuned`` in a child process; resume from the journal if there is one.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        Every task whose default schedule is to be known.
+    tuned : list of str
+        Names of those that are searched.
+    fingerprint : Fingerprint
+    options : TuneOptions
+    journal_directory : Path
+        Scratch that outlives a kill.
+    progress_path : Path, optional
+        File that holds where the run stands.
+    seeds : dict of list of Trial, optional
+        What older logs hold, by task: measured again before anything else.
+    cold_weights : bool
+        Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
+    stands_for : dict of float, optional
+        How many times its own share of the model's time a task stands for.
+    covered : float
+        Part of the model's estimated time that the tasks, and those they stand for, make up.
+
+    Returns
+    -------
+    state : RunState
+        Everything measured. The journal stays until its caller has the result safe.
+
+    Raises
+    ------
+    FewtuneError
+        What stopped the child, in one line.
+    """
+    events: list[dict[str, Any]] = []
+    if tasks:
+        entries = {
+            name: [trial.as_json() for trial in each] for name, each in (seeds or {}).items()
+        }
+        header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
+        if stands_for:
+            # It steers which task gets the next batch.
+            header["stands_for"] = stands_for
+        if entries:
+            text = json.dumps(entries, sort_keys=True)
+            header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        events = supervise(
+            f"{__name__}:_session",
+            {
+                "tuned": tuned,
+                "options": options.model_dump(mode="json"),
+                "seeds": entries,
+                "cold_weights": cold_weights,
+                "stands_for": stands_for,
+                "covered": covered,
+            },
+            tasks,
+            fingerprint,
+            header,
+            journal_directory,
+            progress_path,
+        )
+    state = RunState(tasks, tuned)
+    state.replay(events)
+    return state
+
+
+def _session(
+    job: dict[str, Any],
+    tasks: list[Task],
+    target_json: str,
+    journal: Journal,
+    progress: Progress,
+    pool: WorkerPool,
+) -> None:
+    # Only the child needs the search and all that it imports.
+    from fewtune.tuning.session import Session
+
+    options = TuneOptions.model_validate(job["options"])
+    target = target_from_json(target_json)
+    seeds = {
+        name: [Trial.from_json(entry) for entry in entries]
+        for name, entries in job["seeds"].items()
+    }
+    Session(
+        tasks,
+        job["tuned"],
+        target,
+        options,
+        journal,
+        progress,
+        pool,
+        seeds=seeds,
+        cold_weights=job["cold_weights"],
+        stands_for=job["stands_for"],
+        covered=job["covered"],
+    ).run()
+
+
+def tune(
+    tasks: list[Task],
+    selection: Selection,
+    fingerprint: Fingerprint,
+    options: TuneOptions,
+    journal_directory: Path,
+    directory: Path,
+    progress_path: Path | None = None,
+) -> TuneReport:
+    """Tune the representatives of a selection and write the tuning log into ``directory``.
+
+    Parameters
+    ----------
+    tasks : list of Task
+        The model's tasks.
+    selection : Selection
+    fingerprint : Fingerprint
+    options : TuneOptions
+    journal_directory : Path
+        Scratch that outlives a kill.
+    directory : Path
+        Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
+    progress_path : Path, optional
+        File that holds where the run stands.
+
+    Raises
+    ------
+    FewtuneError
+        As `run_session`.
+    """
+    tuned = selection.representatives
+    kept = [task for task in tasks if task.info.name in set(tuned)]
+    workloads = {task.info.name: task.info.workload for task in kept}
+    if selection.method == "all":
+        # The baseline that selective tuning is held to: every task, every trial.
+        options = options.model_copy(update={"least_gain": 0.0})
+    shares = {task.info.name: task.info.share for task in tasks}
+    cold_weights = weights_outgrow_cache(tasks)
+    state = run_session(
+        kept,
+        tuned,
+        fingerprint,
+        options,
+        journal_directory,
+        progress_path,
+        seeds=read_seeds(Path(options.start_from), workloads, fingerprint),
+        cold_weights=cold_weights,
+        stands_for=stands_for(kept, tasks, selection),
+        covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
+    )
+    log_info(fingerprint).write(directory)
+    write_database(
+        directory,
+        {name: known.task.mod for name, known in state.tasks.items()},
+        {name: known.published() for name, known in state.tasks.items()},
+        target_from_json(fingerprint.target),
+    )
+    Curve(points=state.closed_curve()).write(directory)
+    reports = [state.tasks[name].report() for name in sorted(state.tasks)]
+    report = TuneReport(
+        model=selection.model,
+        strategy=selection.strategy,
+        tasks=reports,
+        trials=state.trials,
+        trials_per_task=options.trials_per_task,
+        tuning_s=round(state.elapsed_s, 3),
+        stolen_s=round(state.stolen_s, 3),
+        search_s=round(state.phases.search_s, 3),
+        build_s=round(state.phases.build_s, 3),
+        run_s=round(state.phases.run_s, 3),
+        model_update_s=round(state.phases.model_update_s, 3),
+        repeated_measurements=state.repeats,
+        scaled_trials=state.scaled_trials,
+        cold_weights=cold_weights,
+        stopped_by=state.stopped_by or "nothing_to_tune",
+    )
+    report.write(directory)
+    return report
+
+
+def stands_for(kept: list[Task], tasks: list[Task], selection: Selection) -> dict[str, float]:
+    """The share of each cluster over its representative's, by the estimate of `TaskInfo`.
+
+    Parameters
+    ----------
+    kept : list of Task
+        The representatives.
+    tasks : list of Task
+        All tasks of the model.
+    selection : Selection
+    """
+    shares = {task.info.name: task.info.share for task in tasks}
+    wholes = {
+        cluster.representative: sum(shares[member] for member in cluster.members)
+        for cluster in selection.clusters
+    }
+    return {
+        task.info.name: wholes[task.info.name] / task.info.share
+        for task in kept
+        if task.info.share > 0
+    }

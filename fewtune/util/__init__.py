@@ -1,0 +1,1 @@
+"""Helpers without a domain: files, tables, an import guard."""

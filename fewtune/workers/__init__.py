@@ -1,0 +1,1 @@
+"""Worker processes: they compile candidates and run them."""

@@ -1,0 +1,118 @@
+"""Workers in a hundredth of a second: forked from a process that has TVM loaded and does nothing.
+
+A worker that starts as a new process imports TVM first, 1.5 s of a core, at the start of every
+stage and after every candidate that hangs. The nursery is forked off before the tuning process
+has any thread or device, and forks workers from then on. It is for a process that begins with it
+(`fewtune.tuning.child_process`): a fork of one that has run a kernel lacks TVM's threads and hangs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+from multiprocessing.connection import Connection
+
+from fewtune.errors import MachineError
+
+_MOST_BYTES = 4096
+
+
+class Nursery:
+    """A process that forks workers; it ends with the process that created it.
+
+    Create it before anything starts a thread.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            _serve(theirs)
+        theirs.close()
+        self._socket = ours
+
+    def spawn(self, descriptor: int, environment: dict[str, str]) -> ForkedWorker:
+        """Fork a worker that serves the socket ``descriptor``.
+
+        Raises
+        ------
+        MachineError
+            If the nursery is gone.
+        """
+        request = json.dumps({"spawn": environment}).encode()
+        try:
+            socket.send_fds(self._socket, [request], [descriptor])
+            return ForkedWorker(self, int(self._socket.recv(_MOST_BYTES)))
+        except (OSError, ValueError):
+            raise MachineError(
+                "the process that starts build workers has died (out of memory?); run again to "
+                "resume"
+            ) from None
+
+    def wait(self, pid: int) -> int:
+        """Wait for a worker's end; return its exit code, negative for a signal."""
+        self._socket.send(json.dumps({"wait": pid}).encode())
+        return int(self._socket.recv(_MOST_BYTES))
+
+
+class ForkedWorker:
+    """One worker of a nursery, with the part of ``subprocess.Popen`` that a pool needs."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.pid = pid
+        self._nursery = nursery
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        """Kill it, unless it was waited for: its number may be another process's by then."""
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        if self._code is None:
+            self._code = self._nursery.wait(self.pid)
+        return self._code
+
+
+def _serve(control: socket.socket) -> None:
+    """Fork and reap until the tuning process closes its end; never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
+    importlib.import_module("fewtune.workers.worker")
+    importlib.import_module("fewtune.machine.peak")
+    importlib.import_module("fewtune.workers.model_runner")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
+        if not message:
+            os._exit(0)
+        request = json.loads(message)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            os.environ.update(request["spawn"])
+            _become_worker(descriptors[0])
+        os.close(descriptors[0])
+        control.send(str(pid).encode())
+
+
+def _become_worker(descriptor: int) -> None:
+    from fewtune.workers import worker
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = 1
+    try:
+        worker.silence()
+        worker.serve(Connection(descriptor))
+        code = 0
+    finally:
+        # Whatever the tuning process wants done at its exit is not this process's business.
+        os._exit(code)

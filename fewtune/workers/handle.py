@@ -1,0 +1,194 @@
+"""One worker process as its parent sees it: requests, replies, limits, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
+from fewtune.workers.fork_server import ForkedWorker, Nursery
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Limits of one worker.
+
+    Attributes
+    ----------
+    build_timeout_s, run_timeout_s : float
+        Seconds one candidate may take to build, to be measured.
+    recycle_bytes : int
+        Resident memory above which a worker is replaced between batches.
+    recycle_builds : int
+        Builds after which a worker is replaced between batches.
+    memory_limit_bytes : int
+        Hard limit of a worker's data segment; 0 for none.
+    """
+
+    build_timeout_s: float = 5.0
+    run_timeout_s: float = 10.0
+    recycle_bytes: int = 1200 * 2**20
+    recycle_builds: int = 250
+    memory_limit_bytes: int = 8 * 2**30
+
+
+@dataclass
+class WorkerHandle:
+    """One worker process."""
+
+    target_json: str
+    threads: int
+    options: WorkerOptions
+    nursery: Nursery | None = None
+    builds: int = 0
+    _process: subprocess.Popen | ForkedWorker | None = field(default=None, repr=False)
+    _connection: Connection | None = field(default=None, repr=False)
+    _ready: bool = False
+    lives: int = 0
+
+    def start(self) -> None:
+        """Start the process; it gets ready while the caller goes on."""
+        here, there = socket.socketpair()
+        environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
+        if self.nursery is not None:
+            self._process = self.nursery.spawn(there.fileno(), environment)
+        else:
+            path = os.pathsep.join(p for p in sys.path if p)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fewtune.workers.worker", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **environment, "PYTHONPATH": path},
+            )
+        there.close()
+        self._connection = Connection(here.detach())
+        # One that dies at once is found out when its readiness is awaited.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(
+                ("start", self.target_json, self.threads, self.options.memory_limit_bytes)
+            )
+        self._ready = False
+        self.builds = 0
+        self.lives += 1
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else -1
+
+    @property
+    def connection(self) -> Connection:
+        if self._connection is None:
+            self.start()
+        assert self._connection is not None
+        return self._connection
+
+    def send(self, *request: Any) -> None:
+        """Send a request; its reply is fetched by `receive`.
+
+        Raises
+        ------
+        WorkerLostError
+            If the process has died since.
+        """
+        connection = self.connection
+        self._await_ready()
+        try:
+            connection.send(request)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._lost() from None
+
+    def receive(self, timeout_s: float, timeout_cause: str) -> Any:
+        """Wait for the reply to the oldest request.
+
+        Raises
+        ------
+        WorkerLostError
+            If the process died, or did not answer in ``timeout_s`` and was killed.
+        RequestFailedError
+            If the request failed inside the worker.
+        """
+        connection = self.connection
+        try:
+            if not connection.poll(timeout_s):
+                self.kill()
+                raise WorkerLostError(timeout_cause, f"no answer in {timeout_s:g} s, killed")
+            status, value = connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._lost() from None
+        if status == "failed":
+            raise RequestFailedError(value)
+        return value
+
+    def call(self, *request: Any, timeout_s: float, timeout_cause: str = "run_timeout") -> Any:
+        """Send a request and wait for its reply."""
+        self.send(*request)
+        return self.receive(timeout_s, timeout_cause)
+
+    def lost_since(self, built: Built) -> bool:
+        """Whether the process that held ``built`` is gone."""
+        return self._process is None or self.lives != built.life
+
+    def kill(self) -> None:
+        """Kill the process and forget it; the next request starts another."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._connection = None
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
+        try:
+            if not self.connection.poll(120):
+                self.kill()
+                raise WorkerLostError("worker_crash", "a worker did not start in 120 s")
+            self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._lost() from None
+        self._ready = True
+
+    def _lost(self) -> WorkerLostError:
+        code = self._process.wait() if self._process is not None else None
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = signal.Signals(-code).name
+        self.kill()
+        return WorkerLostError("worker_crash", f"a worker died: {how}")
+
+
+def call_all(
+    handles: Sequence[WorkerHandle],
+    requests: Sequence[tuple[Any, ...]],
+    timeout_s: float,
+    timeout_cause: str,
+) -> list[Any]:
+    """Send each of some workers its own request, then wait for all replies.
+
+    Returns
+    -------
+    replies : list
+        In the order of ``handles``; where there is none, the fault, which is not raised.
+    """
+    replies: list[Any] = []
+    for handle, request in zip(handles, requests, strict=True):
+        try:
+            replies.append(handle.send(*request))
+        except WorkerLostError as lost:
+            replies.append(lost)
+    for place, handle in enumerate(handles):
+        if replies[place] is None:
+            try:
+                replies[place] = handle.receive(timeout_s, timeout_cause)
+            except (WorkerLostError, RequestFailedError) as fault:
+                replies[place] = fault
+    return replies

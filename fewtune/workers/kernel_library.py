@@ -1,0 +1,94 @@
+"""Kernels made into libraries that a run of the model can load, in whichever process it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune.runtime.tvm import module_of, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.storage.database import replay
+from fewtune.trial.trial import Trial
+from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+
+Shapes = list[tuple[int, ...]]
+
+
+class Candidate(NamedTuple):
+    """A kernel to be compiled: its unscheduled module as TVM JSON, and a trial's key, or None."""
+
+    module: str
+    key: str | None
+
+    def scheduled(self, target: tvm.target.Target) -> tvm.IRModule:
+        """The module as the trial has it; without a trial, as it is scheduled by default."""
+        module = module_of(self.module)
+        if self.key is not None:
+            return replay(module, Trial(self.key, None, None), target).mod
+        schedule = default_schedule(module, target)
+        return module if schedule is None else schedule.mod
+
+
+class Contender(NamedTuple):
+    """A compiled kernel that may stand in some places of the model.
+
+    Attributes
+    ----------
+    library, symbol : str
+        Where its code is.
+    shapes : list of tuple of int
+        Of its buffers, weights laid out as it reads them.
+    """
+
+    library: str
+    symbol: str
+    shapes: Shapes
+
+
+def link(
+    path: Path, candidates: dict[str, Candidate], target: tvm.target.Target
+) -> dict[str, Contender]:
+    """Compile kernels into one library.
+
+    Parameters
+    ----------
+    path : Path
+        The library.
+    candidates : dict of Candidate
+        By the symbol that each is to have.
+    target : Target
+
+    Returns
+    -------
+    contenders : dict of Contender
+        By symbol; without candidates there is no library either.
+    """
+    if not candidates:
+        return {}
+    functions, contenders = {}, {}
+    for symbol, candidate in candidates.items():
+        function = as_in_model(candidate.scheduled(target), target)["main"]
+        functions[symbol] = function.with_attr("global_symbol", symbol)
+        contenders[symbol] = Contender(str(path), symbol, argument_shapes(function))
+    with without_checks():
+        tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
+    return contenders
+
+
+def export(built: Any, path: Path) -> None:
+    """Write the code of a kernel that was built to be measured, as a library of its own.
+
+    LLVM has optimised it: what is left takes a fifth of its compilation, 25 ms. The linker is
+    called without the compiler around it, which adds as much again; a kernel needs no libraries
+    but those that its process has.
+    """
+    linker = shutil.which("ld")
+
+    def linked(output: str, objects: list[str], **_: Any) -> None:
+        command = [str(linker), "-shared", "-o", output, *objects]
+        subprocess.run(command, check=True, capture_output=True)
+
+    linked.output_format = "so"  # type: ignore[attr-defined]  # TVM asks for it
+    built.export_library(str(path), fcompile=linked if linker else None)

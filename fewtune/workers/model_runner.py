@@ -1,0 +1,214 @@
+"""A worker's side of the finals in the model: kernels timed where the model calls them.
+
+One run of the model gives a sample of every kernel. From run to run other contenders stand in, of
+each kernel for itself and in an order drawn by lot, so that no contender always meets the same
+neighbours, and drift meets all alike. What a contender does to the calls after it is charged to it
+(`fewtune.timing.interference`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.artifacts import CallSite, Skeleton
+from fewtune.machine.affinity import apart_from_the_pool
+from fewtune.machine.last_level_cache import shared_cache
+from fewtune.model.call_graph import build_skeleton, site_function
+from fewtune.model.reference import random_inputs
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import device_of
+from fewtune.runtime.tvm import fill_repeating, relax, tvm
+from fewtune.timing.interference import charged, followers
+from fewtune.workers.kernel_library import Contender
+
+_SEED = 0
+# The first runs touch memory for the first time and wake TVM's threads.
+_WARM_UPS = 2
+# Samples a contender: as many as fit this time (of all of them), but no fewer and no more.
+_RUNS_S = 0.9
+_LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
+_DRAWN = 2**16
+# Weights of so many numbers get memory that is there already, where any is: touching new memory
+# for the first time takes several times as long as filling it.
+_LARGE = 2**22
+
+
+class Runs(NamedTuple):
+    """What the runs of a model told.
+
+    Attributes
+    ----------
+    samples : dict of list of list of float
+        By workload and contender, a figure a run: seconds of all its calls, and what calls
+        after it took for its sake beyond what they usually do.
+    shared_cache_gb_s : list of float
+        What the shared cache moved before the runs, and after them; none where that is unknown.
+    """
+
+    samples: dict[str, list[list[float]]]
+    shared_cache_gb_s: list[float]
+
+
+def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
+    """Which contender of each kernel stands in, run by run: all in turn, in an order by lot."""
+    generator = random.Random(seed)
+    orders: dict[str, list[int]] = {}
+    for run in range(runs):
+        for name, count in counts.items():
+            if run % count == 0:
+                orders[name] = generator.sample(range(count), count)
+        yield {name: orders[name][run % count] for name, count in counts.items()}
+
+
+class ModelRun:
+    """A model that runs with contenders in its places.
+
+    Parameters
+    ----------
+    skeleton : Skeleton
+    contenders : dict of list of Contender
+        By workload; at least one for every workload that the skeleton calls.
+    target : Target
+        A CPU.
+    lend : callable, optional
+        Gives memory for so many float32 numbers that is there already, or None.
+    """
+
+    def __init__(
+        self,
+        skeleton: Skeleton,
+        contenders: dict[str, list[Contender]],
+        target: tvm.target.Target,
+        lend: Callable[[int], Any | None] = lambda _: None,
+    ) -> None:
+        self._contenders = contenders
+        self._lend = lend
+        self._device = device_of(target)
+        self._shared_cache = shared_cache(target, CpuTraits.of(target).threads)
+        paths = {one.library for each in contenders.values() for one in each}
+        self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
+        self._picked = dict.fromkeys(contenders, 0)
+        self._spent_ns = [0] * len(skeleton.sites)
+        self._workloads = [site.workload for site in skeleton.sites]
+        # While that is looked for: by call, the memory that it reads, and that it writes.
+        self._touched: dict[int, tuple[list[int], list[int]]] | None = None
+        self._fill = _filler()
+        for place, site in enumerate(skeleton.sites):
+            called = self._called(place, site)
+            tvm.register_global_func(site_function(place), called, override=True)
+        self._machine = relax.VirtualMachine(build_skeleton(skeleton, target), self._device)
+        arrays = random_inputs(skeleton.inputs, _SEED)
+        self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
+
+    def measure(self, runs_s: float = _RUNS_S) -> Runs:
+        """Run the model until every contender has its samples.
+
+        Parameters
+        ----------
+        runs_s : float
+            Samples are as many as fit this time, within bounds.
+
+        Returns
+        -------
+        runs : Runs
+        """
+        touched = self._find_touched()
+        latency_s = min(self._run() for _ in range(_WARM_UPS))
+        most = max(len(each) for each in self._contenders.values())
+        each_s = latency_s * most
+        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(runs_s / each_s)))
+        counts = {name: len(each) for name, each in self._contenders.items()}
+        picked = list(picks(counts, count * most, _SEED))
+        times_s = np.empty((len(picked), len(self._workloads)))
+        rates_gb_s: list[float] = []
+        with apart_from_the_pool():
+            self._look_at_the_shared_cache(rates_gb_s)
+            for run, standing in enumerate(picked):
+                self._picked.update(standing)
+                self._run()
+                times_s[run] = self._spent_ns
+            self._look_at_the_shared_cache(rates_gb_s)
+        samples = charged(times_s / 1e9, self._workloads, picked, followers(touched))
+        return Runs(samples, rates_gb_s)
+
+    def _look_at_the_shared_cache(self, rates_gb_s: list[float]) -> None:
+        if self._shared_cache is not None:
+            rates_gb_s.append(self._shared_cache.now_gb_s())
+
+    def _find_touched(self) -> list[tuple[list[int], list[int]]]:
+        """Run once to see what memory each call reads, and what it writes."""
+        self._touched = {}
+        self._run()
+        touched, self._touched = self._touched, None
+        return [touched.get(place, ([], [])) for place in range(len(self._workloads))]
+
+    def _run(self) -> float:
+        """Run the model once; return the seconds of the whole."""
+        began_s = time.perf_counter()
+        self._machine["main"](*self._inputs)
+        return time.perf_counter() - began_s
+
+    def _called(self, place: int, site: CallSite) -> Callable[..., None]:
+        """What the skeleton calls at a site: the contender that is picked, timed."""
+        name, picked, spent_ns = site.workload, self._picked, self._spent_ns
+        ready = [
+            (self._libraries[one.library][one.symbol], weights)
+            for one, weights in zip(
+                self._contenders[name], self._weights(site, self._contenders[name]), strict=True
+            )
+        ]
+        clock_ns = time.perf_counter_ns
+        read = site.arguments - len(site.constants)
+
+        def called(*given: Any) -> None:
+            if self._touched is not None:
+                memory = [each.data_ptr() for each in given]
+                self._touched[place] = (memory[:read], memory[read:])
+            function, weights = ready[picked[name]]
+            rest = iter(given)
+            arguments = [
+                weights[each] if each in weights else next(rest) for each in range(site.arguments)
+            ]
+            arguments.extend(rest)
+            began_ns = clock_ns()
+            function(*arguments)
+            spent_ns[place] = clock_ns() - began_ns
+
+        return called
+
+    def _weights(self, site: CallSite, contenders: list[Contender]) -> list[dict[int, Any]]:
+        """A site's own weights, as each contender lays them out in the same memory."""
+        views: list[dict[int, Any]] = [{} for _ in contenders]
+        for place, shape in site.constants.items():
+            laid_out = [one.shapes[place] for one in contenders]
+            most = max(math.prod(each) for each in laid_out)
+            memory = self._lend(most) if most >= _LARGE else None
+            if memory is None:
+                memory = tvm.runtime.empty((most,), "float32", self._device)
+            self._fill(memory, shape)
+            for view, each in zip(views, laid_out, strict=True):
+                view[place] = memory._create_view(each)  # noqa: SLF001 (TVM's only way)
+        return views
+
+
+def _filler() -> Callable[[Any, list[int]], None]:
+    """What fills the memory of a constant with numbers that let activations keep their size.
+
+    The drawn numbers are repeated: what is in a weight does not matter, as long as the model's
+    activations do not become infinite, or so small that the processor treats them apart.
+    """
+    drawn = np.random.default_rng(_SEED).random(_DRAWN, dtype="float32") - np.float32(0.5)
+
+    def fill(memory: Any, shape: list[int]) -> None:
+        summed = math.prod(shape[:-1])
+        # Uniform numbers of variance two over the number of products that a sum has.
+        scaled = drawn * np.float32(math.sqrt(24 / summed) if summed > 1 else 1)
+        fill_repeating(memory, scaled)
+
+    return fill

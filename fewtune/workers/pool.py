@@ -1,0 +1,195 @@
+"""The parent's side of the build and measure workers.
+
+A worker that crashes, hangs or grows is replaced; what it was doing counts as one failed
+candidate with its cause. Workers are recycled by memory and age, since TVM's compiler leaks
+(apache/tvm #11096, #11074): upstream restarts its pool every batch for that reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from multiprocessing.connection import wait
+
+from fewtune.errors import MachineError
+from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.workers.build_cache import Kept
+from fewtune.workers.build_queue import Feed
+from fewtune.workers.fork_server import Nursery
+from fewtune.workers.handle import WorkerHandle, WorkerOptions
+
+# Workers that a call of `WorkerPool.build` may lose before they take a candidate.
+_MOST_IDLE_DEATHS = 5
+_RECENT_BUILDS = 64
+_LEAST_BUILD_LIMIT_S = 2.0
+
+
+class WorkerPool:
+    """A fixed number of workers that build in parallel and measure one at a time.
+
+    Parameters
+    ----------
+    target_json : str
+        The resolved target.
+    threads : int
+        Threads of a measured kernel.
+    workers : int
+        Processes; as many as cores that may build at once.
+    options : WorkerOptions
+    nursery : Nursery, optional
+        Forks the workers; without one, each starts as a new process.
+
+    Attributes
+    ----------
+    kept : Kept
+        What is not dropped between batches.
+    """
+
+    def __init__(
+        self,
+        target_json: str,
+        threads: int,
+        workers: int,
+        options: WorkerOptions | None = None,
+        nursery: Nursery | None = None,
+    ) -> None:
+        self.options = options or WorkerOptions()
+        self.handles = [
+            WorkerHandle(target_json, threads, self.options, nursery)
+            for _ in range(max(1, workers))
+        ]
+        self.kept = Kept()
+        self._next_number = 0
+        self._build_s: deque[float] = deque(maxlen=_RECENT_BUILDS)
+        for handle in self.handles:
+            handle.start()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every worker."""
+        for handle in self.handles:
+            handle.kill()
+
+    @property
+    def build_limit_s(self) -> float:
+        """Seconds a build may take.
+
+        A candidate takes 0.1 s to build. One that takes ten times what others do has an exploded
+        loop nest: it is slow to run as well, and would hold up its whole batch.
+        """
+        limit_s = self.options.build_timeout_s
+        if len(self._build_s) < _RECENT_BUILDS // 4:
+            return limit_s
+        usual_s = statistics.median(self._build_s)
+        return min(limit_s, max(_LEAST_BUILD_LIMIT_S, 10 * usual_s))
+
+    def next_number(self) -> int:
+        """A number that no candidate of this pool has had."""
+        self._next_number += 1
+        return self._next_number
+
+    def build(self, modules: list[str] | Feed, only: int | None = None) -> list[Built | Failure]:
+        """Compile modules, each on whichever worker is free.
+
+        Parameters
+        ----------
+        modules : list of str, or Feed
+            Scheduled modules as TVM JSON; where more of them may come, they are waited for.
+        only : int, optional
+            The one worker to use, for candidates that are to meet in one process.
+
+        Returns
+        -------
+        results : list of Built or Failure
+            In the order of ``modules``.
+
+        Raises
+        ------
+        MachineError
+            If workers keep dying before they take a candidate.
+        """
+        feed = modules if isinstance(modules, Feed) else Feed(modules)
+        results: dict[int, Built | Failure] = {}
+        busy: dict[int, tuple[int, int, float]] = {}
+        idle_deaths = 0
+        usable = range(len(self.handles)) if only is None else [only]
+        while feed.goes_on or busy:
+            for index in usable:
+                place = feed.take() if index not in busy else None
+                if place is None:
+                    continue
+                number = self.next_number()
+                try:
+                    self.handles[index].send("build", number, feed[place])
+                except WorkerLostError as lost:
+                    # It died idle: not this candidate's fault, so it is tried again.
+                    feed.put_back(place)
+                    idle_deaths += 1
+                    if idle_deaths > _MOST_IDLE_DEATHS:
+                        raise MachineError(
+                            f"build workers die before they begin ({lost}); run again with "
+                            "FEWTUNE_WORKER_STDERR=1 to see why"
+                        ) from None
+                    continue
+                busy[index] = (place, number, time.monotonic() + self.build_limit_s)
+            for index in self._awaited(busy, feed):
+                place, number, _ = busy.pop(index)
+                results[place] = self._built(index, number)
+        return [results[place] for place in sorted(results)]
+
+    def _awaited(self, busy: dict[int, tuple[int, int, float]], feed: Feed) -> set[int]:
+        """Wait until something happens; return the workers that have answered, or should have."""
+        connections = {self.handles[index].connection: index for index in busy}
+        bells = [feed.bell] if feed.bell is not None and feed.goes_on else []
+        if not connections and not bells:
+            return set()
+        first_deadline = min((deadline for _, _, deadline in busy.values()), default=None)
+        limit_s = None if first_deadline is None else max(0.0, first_deadline - time.monotonic())
+        ready = wait([*connections, *bells], limit_s)
+        if feed.bell in ready:
+            feed.heard()
+        now_s = time.monotonic()
+        late = [index for index, (_, _, deadline) in busy.items() if deadline <= now_s]
+        return {*(connections[c] for c in ready if c is not feed.bell), *late}  # type: ignore[index]
+
+    def _built(self, index: int, number: int) -> Built | Failure:
+        handle = self.handles[index]
+        try:
+            build_s = handle.receive(0.001, "build_timeout")
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Failure.of(fault, running=False)
+        return self.built(index, number, build_s)
+
+    def built(self, index: int, number: int, build_s: float) -> Built:
+        """Take note of a build that worker ``index`` has done."""
+        handle = self.handles[index]
+        handle.builds += 1
+        self._build_s.append(build_s)
+        return Built(index, number, build_s, handle.lives)
+
+    def kept_build(self, workload: str, key: str) -> Built | None:
+        """The build of a task's trace, if a worker still has it."""
+        built = self.kept.find(workload, key)
+        is_lost = built is None or self.handles[built.worker].lost_since(built)
+        return None if is_lost else built
+
+    def tidy(self) -> None:
+        """Drop what was built and is not kept; replace workers that are too old or too large."""
+        for index, handle in enumerate(self.handles):
+            try:
+                handle.call("forget", self.kept.numbers(index), timeout_s=10)
+                resident = handle.call("resident_bytes", timeout_s=10)
+            except (WorkerLostError, RequestFailedError):
+                handle.kill()
+                handle.start()
+                continue
+            too_large = resident > self.options.recycle_bytes
+            if too_large or handle.builds >= self.options.recycle_builds:
+                handle.kill()
+                handle.start()

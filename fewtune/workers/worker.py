@@ -1,0 +1,160 @@
+"""A process that lives on, builds candidates and measures them in place.
+
+Stock MetaSchedule starts a process pool a batch, writes every candidate to an archive and links
+it before it can run. This worker compiles a candidate with TVM's in-memory linker and runs it in
+the same process, so building and the first measurement share one start-up and no file is written.
+One process can be lost (a crash, a hang, memory) without losing anything but its candidate: the
+parent, `fewtune.workers.pool`, starts another.
+
+The protocol is a sequence of (request, reply) tuples over a socket that only the parent holds;
+the worker ends when the socket closes, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import build, module_of
+from fewtune.timing.cache_fill import parted_axis
+from fewtune.timing.calibration import Measured
+from fewtune.timing.cold_weights import weight_places
+from fewtune.timing.timer import BuiltKernel, Race, Timer
+from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+
+if TYPE_CHECKING:
+    from fewtune.workers.model_runner import Runs
+
+
+class Worker:
+    """State of one worker: built candidates by number, what times them, maybe a model."""
+
+    def __init__(self, target_json: str, threads: int, memory_limit_bytes: int) -> None:
+        if memory_limit_bytes:
+            # A candidate that asks for absurd memory gets an allocation error, not the machine.
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
+        os.environ["TVM_NUM_THREADS"] = str(threads)
+        self._target = target_from_json(target_json)
+        self._timer = Timer(self._target, threads)
+        self._built: dict[int, BuiltKernel] = {}
+        self._model: Any = None
+
+    def get_ready(self) -> None:
+        """Do before the first request what else the first measurement would wait for."""
+        # What does not compile is told of when it is needed.
+        with contextlib.suppress(Exception):
+            self._timer.get_ready()
+
+    def build(self, number: int, module_json: str) -> float:
+        """Compile candidate ``number``; return the seconds it took."""
+        started = time.perf_counter()
+        module = as_in_model(module_of(module_json), self._target)
+        with without_checks():
+            built = build(module, self._target)
+        # Looking the function up makes the linker finish now, not inside the measurement.
+        built["main"]
+        shapes = argument_shapes(module["main"])
+        axis = parted_axis(module_json)
+        self._built[number] = BuiltKernel(built, shapes, weight_places(module), axis)
+        return time.perf_counter() - started
+
+    def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+        """Race candidate ``number``; see `Timer.race`."""
+        return self._timer.race(self._built[number], specs, race)
+
+    def take_memory(self, number: int, specs: list[tuple[list[int], str]]) -> None:
+        """Take the memory that measuring candidate ``number`` needs; see `Timer.take_memory`."""
+        self._timer.take_memory(self._built[number], specs)
+
+    def duel(
+        self,
+        numbers: list[int],
+        specs: list[tuple[list[int], str]],
+        rounds: int,
+        round_s: float,
+        cold_weights: bool = False,
+    ) -> list[list[float]]:
+        """Measure built candidates in turn; see `Timer.duel`."""
+        candidates = [self._built[number] for number in numbers]
+        return self._timer.duel(candidates, specs, rounds, round_s, cold_weights)
+
+    def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
+        """Compile kernels into a library; see `fewtune.workers.kernel_library.link`."""
+        from fewtune.workers.kernel_library import link
+
+        return link(Path(path), candidates, self._target)
+
+    def export(self, paths: dict[int, str]) -> dict[str, list[tuple[int, ...]]]:
+        """Write built candidates as libraries; return by path the shapes of each one's buffers."""
+        from fewtune.workers.kernel_library import export
+
+        for number, path in paths.items():
+            export(self._built[number].code, Path(path))
+        return {path: self._built[number].shapes for number, path in paths.items()}
+
+    def load_model(self, skeleton_json: str, contenders: dict[str, list[Any]]) -> None:
+        """Get a model ready to run with contenders; see `fewtune.workers.model_runner`."""
+        from fewtune.artifacts import Skeleton
+        from fewtune.workers.model_runner import ModelRun
+
+        skeleton = Skeleton.model_validate_json(skeleton_json)
+        self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
+
+    def run_model(self, *runs_s: float) -> Runs:
+        """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
+        return self._model.measure(*runs_s)
+
+    def forget(self, kept: list[int]) -> None:
+        """Drop a loaded model and what was built and is not kept; let go of the task."""
+        self._model = None
+        self._built = {number: self._built[number] for number in kept if number in self._built}
+        self._timer.forget()
+
+    def resident_bytes(self) -> int:
+        """Memory this process holds, but for the buffers that serve task after task."""
+        with open("/proc/self/statm") as stream:
+            pages = int(stream.read().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") - self._timer.held_bytes
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the parent closes the socket."""
+    _, *settings = connection.recv()
+    worker = Worker(*settings)
+    worker.get_ready()
+    connection.send(("ready", os.getpid()))
+    while True:
+        try:
+            verb, *arguments = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        try:
+            reply = ("ok", getattr(worker, verb)(*arguments))
+        except MemoryError:
+            reply = ("failed", "out of memory")
+        except Exception as fault:  # noqa: BLE001 (whatever a candidate does is its own failure)
+            text = str(fault).strip() or type(fault).__name__
+            reply = ("failed", text[-2000:])
+        try:
+            connection.send(reply)
+        except BrokenPipeError:
+            return
+
+
+def silence() -> None:
+    """Keep whatever a library prints off the terminal's live view."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if os.environ.get("FEWTUNE_WORKER_STDERR") is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+if __name__ == "__main__":
+    silence()
+    serve(Connection(int(sys.argv[1])))

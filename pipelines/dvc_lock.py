@@ -1,0 +1,86 @@
+"""What `dvc.lock` says of stages that ran: the hashes of their outputs, their parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fewtune.errors import InputError
+from stages.params import SECTIONS, options_class, read_yaml
+from stages.paths import Places
+
+
+class DvcLock:
+    """The lock file of the checkout at ``root``.
+
+    Raises
+    ------
+    InputError
+        If there is none: nothing was run through DVC.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        content = read_yaml(Places(root).pipeline.with_name("dvc.lock"))
+        self._stages: dict[str, Any] = content.get("stages") or {}
+
+    def hashes(self, directory: Path) -> dict[str, str]:
+        """The hash of each output at or below ``directory``, by its path.
+
+        Raises
+        ------
+        InputError
+            If no stage has written there.
+        """
+        found = {}
+        for stage in self._stages.values():
+            for output in stage.get("outs") or []:
+                path = self._root / output["path"]
+                if path == directory or directory in path.parents:
+                    found[output["path"]] = str(output.get("md5") or output.get("hash"))
+        if not found:
+            raise InputError(
+                f"{directory} is not in dvc.lock: let DVC run the stage that writes it"
+            )
+        return found
+
+    def key(self, directory: Path) -> str:
+        """Sixteen hex digits that change when an output at or below ``directory`` does."""
+        text = json.dumps(self.hashes(directory), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def parameters(self, stages: Iterable[str], strategy: str) -> dict[str, str]:
+        """What ``stages`` ran with, what was left to its default included, flattened to key paths.
+
+        A section that holds a part for each strategy is named without the strategy, so that two
+        results lie side by side.
+        """
+        flat: dict[str, str] = {}
+        for name in stages:
+            files = self._stages.get(name, {}).get("params") or {}
+            for values in files.values():
+                for key, value in values.items():
+                    section = key.removesuffix(f".{strategy}")
+                    whole = {**_defaults(section), **value} if isinstance(value, dict) else value
+                    flatten(whole, section, flat)
+        return flat
+
+
+def _defaults(section: str) -> dict[str, Any]:
+    """The defaults of a section's options; none where this software has no such section."""
+    if section not in SECTIONS:
+        return {}
+    fields = options_class(section).model_fields
+    return {name: field.get_default() for name, field in fields.items() if not field.is_required()}
+
+
+def flatten(value: Any, place: str, into: dict[str, str]) -> None:
+    """Write the leaves of ``value`` into ``into``, under their key paths from ``place``."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            flatten(inner, f"{place}.{key}", into)
+    elif value != {}:
+        into[place] = value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,266 @@
+"""One `dvc repro` of one stage in a process of its own, its output shown, kept and read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from stages.parent_watch import RUN_PID
+
+POLL_S = 2.0
+# A stage that is interrupted writes its journal; after this it is ended.
+GRACE_S = 30.0
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ERROR = re.compile(r"^fewtune: .+")
+_EXITED = re.compile(r"exited with (\d+)")
+_BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+_UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
+# What DVC says after every stage about git.
+_NOISE = (
+    "To track the changes with git, run:",
+    "git add ",
+    "To enable auto staging, run:",
+    "dvc config core.autostage true",
+    "Use `dvc push` to send your updates",
+    "Generating lock file",
+    "Updating lock file",
+    "Data and pipelines are up to date.",
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a stage's process ended.
+
+    Attributes
+    ----------
+    exit_code : int
+        The stage's own where DVC told it, else DVC's.
+    error : str
+        Its one line about what went wrong; empty if it ended well.
+    unchanged : bool
+        Whether DVC had nothing to do, or took the outputs from its cache.
+    busy : bool
+        Whether it could not begin because another DVC process holds what it writes.
+    """
+
+    exit_code: int
+    error: str = ""
+    unchanged: bool = False
+    busy: bool = False
+
+
+def run_stage(
+    root: Path,
+    name: str,
+    log: Path,
+    say: Callable[[str], None],
+    poll: Callable[[], None] = lambda: None,
+    live: bool = False,
+    force: bool = False,
+) -> Ending:
+    """Bring one stage up to date, without those that it needs.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    name : str
+        The stage, as DVC addresses it.
+    log : Path
+        File that gets all output.
+    say : callable
+        Gets each line of output.
+    poll : callable
+        Called about every two seconds while the stage runs.
+    live : bool
+        Whether the stage writes to this process's terminal as if it were alone there.
+    force : bool
+        Whether it runs even if nothing changed.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
+    scripts = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        "PYTHONUNBUFFERED": "1",
+        RUN_PID: str(os.getpid()),
+    }
+    output, child_output = _terminal() if live else os.pipe()
+    errors, child_errors = os.pipe()
+    process = subprocess.Popen(
+        command,
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=child_output,
+        stderr=child_errors,
+        # Its own group, so that an interrupt reaches the stage and its workers through us, once.
+        start_new_session=True,
+    )
+    os.close(child_output)
+    os.close(child_errors)
+    with log.open("wb") as kept:
+        lines = _Lines(kept, say, errors, sys.stdout.buffer if live else None)
+        try:
+            _pump(process, (output, errors), lines, poll)
+        except BaseException:
+            _stop(process)
+            raise
+        finally:
+            lines.end()
+            os.close(output)
+            os.close(errors)
+    return lines.ending(process.returncode, name, log)
+
+
+class _Lines:
+    """Complete lines out of what two streams give piecemeal."""
+
+    def __init__(
+        self, kept: BinaryIO, say: Callable[[str], None], errors: int, screen: BinaryIO | None
+    ) -> None:
+        self._kept, self._say, self._error_stream, self._screen = kept, say, errors, screen
+        self._partial: dict[int, bytes] = {}
+        self._shown: dict[int, int] = {}
+        self._errors: list[str] = []
+        self._last_error = ""
+        self._exit_code: int | None = None
+        self._unchanged = self._busy = False
+
+    def feed(self, stream: int, chunk: bytes) -> None:
+        """Take what came from ``stream``."""
+        *lines, rest = (self._partial.get(stream, b"") + chunk).split(b"\n")
+        for line in lines:
+            self._take(stream, line)
+        self._partial[stream] = rest
+        # A line that is being overwritten in place is shown as it comes.
+        if self._screen is not None and b"\r" in rest:
+            self._screen.write(rest[self._shown.get(stream, 0) :])
+            self._screen.flush()
+            self._shown[stream] = len(rest)
+
+    def end(self) -> None:
+        """Take the last lines, which may have no end."""
+        for stream, rest in list(self._partial.items()):
+            if rest:
+                self._take(stream, rest)
+        self._partial.clear()
+
+    def ending(self, exit_code: int, name: str, log: Path) -> Ending:
+        """What the lines said about how it ended."""
+        if exit_code == 0:
+            return Ending(0, unchanged=self._unchanged)
+        if self._errors:
+            # The stage's line names the stage without its model; the whole name is said here.
+            prefix = f"fewtune: {name.split('@')[0]}: "
+            told = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
+        else:
+            told = f"{self._last_error or 'ended without a word'} (see {log})"
+        return Ending(self._exit_code or exit_code, told, busy=self._busy)
+
+    def _take(self, stream: int, raw: bytes) -> None:
+        shown = self._shown.pop(stream, 0)
+        text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
+        text = text.rstrip()
+        if not text or text.lstrip().startswith(_NOISE):
+            if shown and self._screen is not None:
+                self._screen.write(b"\n")
+            return
+        if self._screen is not None:
+            self._screen.write(raw[shown:].rstrip(b"\r") + b"\n")
+            self._screen.flush()
+        self._kept.write(text.encode() + b"\n")
+        self._kept.flush()
+        self._note(stream, text)
+        self._say(text)
+
+    def _note(self, stream: int, text: str) -> None:
+        if _ERROR.match(text):
+            self._errors.append(text)
+        exited = _EXITED.search(text)
+        if exited:
+            self._exit_code = int(exited.group(1))
+        self._unchanged |= any(phrase in text for phrase in _UNCHANGED)
+        self._busy |= any(phrase in text for phrase in _BUSY)
+        # DVC's own last word only repeats the command: a traceback's last line says more.
+        if stream == self._error_stream and not (self._last_error and text.startswith("ERROR: ")):
+            self._last_error = text
+
+
+def _pump(
+    process: subprocess.Popen[bytes],
+    streams: tuple[int, int],
+    lines: _Lines,
+    poll: Callable[[], None],
+) -> None:
+    """Pass on output until the process has ended and both streams are empty."""
+    with selectors.DefaultSelector() as ready:
+        for stream in streams:
+            ready.register(stream, selectors.EVENT_READ)
+        polled = time.monotonic()
+        while ready.get_map():
+            ended = process.poll() is not None
+            # A worker that outlives the stage may keep a stream open: do not wait for it.
+            events = ready.select(0.2 if ended else POLL_S)
+            if ended and not events:
+                break
+            for key, _ in events:
+                chunk = _read(key.fd)
+                if chunk:
+                    lines.feed(key.fd, chunk)
+                else:
+                    ready.unregister(key.fd)
+            if time.monotonic() - polled >= POLL_S:
+                poll()
+                polled = time.monotonic()
+    process.wait()
+    poll()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError as error:
+        if error.errno == errno.EIO:  # a terminal whose other side is closed
+            return b""
+        raise
+
+
+def _terminal() -> tuple[int, int]:
+    """A terminal of the size of this process's own."""
+    outer, inner = pty.openpty()
+    with contextlib.suppress(OSError):
+        size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, size)
+    return outer, inner
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the stage and all its workers: politely first, so that the journal is whole."""
+    for sent, patience_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
