@@ -1,0 +1,78 @@
+"""The Python API: a small network tuned and run from a script, without the pipeline."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import fewtune
+from fewtune.errors import InputError
+from tests import tiny_models
+
+QUICK = {
+    "benchmark": {"rounds": 3, "copies": 1},
+    "share_schedules": {"refine_trials": 0, "finals": 0, "trials_per_task": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("api") / "small.onnx"
+    onnx.save(tiny_models.tiny_convolutional_model(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(model: Path) -> fewtune.TunedModel:
+    return fewtune.tune(model, trials=2, out=model.parent / "out", options=QUICK)
+
+
+def test_the_result_is_measured_and_runs_as_onnxruntime_does(
+    model: Path, tuned: fewtune.TunedModel
+) -> None:
+    assert tuned.latency_ms > 0
+    assert tuned.onnxruntime_latency_ms > 0
+    assert "onnxruntime" in tuned.report
+    session = onnxruntime.InferenceSession(str(model))
+    name = session.get_inputs()[0].name
+    shape = session.get_inputs()[0].shape
+    given = np.random.default_rng(3).normal(size=shape).astype("float32")
+    outputs = fewtune.load(tuned.library)(**{name: given})
+    assert list(outputs) == [each.name for each in session.get_outputs()]
+    for actual, expected in zip(outputs.values(), session.run(None, {name: given}), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_equal_call_makes_nothing_anew(model: Path, tuned: fewtune.TunedModel) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (tuned.directory / "tune").iterdir()}
+    library = tuned.library.stat().st_mtime_ns
+    again = fewtune.tune(model, trials=2, out=tuned.directory, options=QUICK)
+    assert again == tuned
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert tuned.library.stat().st_mtime_ns == library
+
+
+def test_what_does_not_fit_is_said_in_a_sentence(model: Path, tuned: fewtune.TunedModel) -> None:
+    run = fewtune.load(tuned.library)
+    with pytest.raises(InputError, match="the model takes"):
+        run(nothing=np.zeros(1))
+    with pytest.raises(InputError, match="no section 'tuning'"):
+        fewtune.tune(model, out=tuned.directory, options={"tuning": {}})
+    with pytest.raises(InputError, match=r"option tune\.trials_per_task"):
+        fewtune.tune(model, trials=0, out=tuned.directory)
+    with pytest.raises(InputError, match="strategy 'best' is unknown"):
+        fewtune.tune(model, strategy="best", out=tuned.directory)
+    with pytest.raises(InputError, match="is missing"):
+        fewtune.load(tuned.directory / "absent.so")
+
+
+def test_importing_fewtune_loads_nothing_heavy() -> None:
+    heavy = "import sys, fewtune; print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
