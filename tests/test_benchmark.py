@@ -43,6 +43,12 @@ def final(task: str, rank: int) -> ModelFinal:
     return ModelFinal(task=task, contenders=3, chosen_rank=rank, **times)
 
 
+@pytest.fixture(autouse=True)
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same variants whether or not the optional peer is installed."""
+    monkeypatch.setattr(variants_module, "openvino_version", lambda: None)
+
+
 @cache
 def benchmarked() -> tuple[BenchmarkReport, Path]:
     directory = tuned_tiny.scratch() / "benchmark"

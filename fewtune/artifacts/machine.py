@@ -58,3 +58,6 @@ class Conditions(Part):
     copies: int = Field(default=1, description="of each variant, which took turns by rounds")
     processes: int = Field(default=1, description="one after the other, that shared the rounds")
     seed: int
+    peers: dict[str, str] = Field(
+        default={}, description="versions of the optional peers that were measured, too"
+    )

@@ -93,9 +93,12 @@ class BenchmarkReport(Artifact):
 
     model: str
     strategy: str
-    variants: dict[str, LatencyStats] = Field(description="untuned, tuned, onnxruntime")
+    variants: dict[str, LatencyStats] = Field(
+        description="untuned, tuned, onnxruntime; openvino where it is installed and can run it"
+    )
     speedup_over_untuned: Spread
     speedup_over_onnxruntime: Spread
+    speedup_over_openvino: Spread | None = None
     max_relative_error: float
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
@@ -152,6 +155,10 @@ class Metrics(Artifact):
     onnxruntime_latency_ms: float
     speedup_over_untuned: float
     speedup_over_onnxruntime: float
+    openvino_latency_ms: float | None = Field(
+        default=None, description="null where OpenVINO is not installed or cannot run the model"
+    )
+    speedup_over_openvino: float | None = None
     tuning_s: float = Field(description="selecting + tuning + sharing, seconds")
     tuning_stolen_pct: float | None = Field(
         default=None, description="of that time, what the machine's host kept from its cores"
@@ -230,6 +237,11 @@ class Comparison(Artifact):
         default=None, description="onnxruntime over selective latency, as achieved_perf_pct"
     )
     full_speedup_over_onnxruntime: float | None = None
+    openvino_latency_ms: float | None = Field(
+        default=None, description="null where OpenVINO is not installed or cannot run the model"
+    )
+    speedup_over_openvino: float | None = None
+    full_speedup_over_openvino: float | None = None
     full_tuning_stolen_pct: float | None = Field(
         default=None, description="of full tuning's time, what the host kept from the cores"
     )

@@ -18,6 +18,7 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
+from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.variants import BenchmarkOptions, Variants
 from fewtune.machine.peak import Peak, PeakMeter, peak_meter
 from fewtune.machine.steal_time import stolen_pct
@@ -71,12 +72,14 @@ def benchmark_model(
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     shared_cache_gb_s, hand_over_s = variants.shared_cache_gb_s, variants.hand_over_s
+    peers, peer_remarks = variants.peers, variants.remarks
     del variants, meter
     rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     flops = sum(task.info.flops * task.info.weight for task in tasks)
     saved = ImportReport.read(import_directory).saved_flops
+    over_openvino = interleave.ratio_if_measured(samples, OPENVINO, "tuned")
     tuned_ms = stats["tuned"].median_ms
     result = BenchmarkReport(
         model=selection.model,
@@ -84,6 +87,7 @@ def benchmark_model(
         variants=stats,
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
         speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
+        speedup_over_openvino=over_openvino,
         max_relative_error=max(error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(shares),
@@ -96,9 +100,11 @@ def benchmark_model(
         core_states=core_states(samples, hand_over_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
-        remarks=_remarks(tuned, shared, compiled),
+        remarks=[*_remarks(tuned, shared, compiled), *peer_remarks],
         library_sha256=file_sha256(compile_directory / compiled.library),
-        conditions=conditions_of(fingerprint, options, tuned.trials_per_task, commit=commit),
+        conditions=conditions_of(
+            fingerprint, options, tuned.trials_per_task, commit=commit, peers=peers
+        ),
     )
     tuning_s = round(selecting_s + tuned.tuning_s + shared.sharing_s, 3)
     metrics = Metrics(
@@ -107,6 +113,8 @@ def benchmark_model(
         onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
         speedup_over_untuned=result.speedup_over_untuned.median,
         speedup_over_onnxruntime=result.speedup_over_onnxruntime.median,
+        openvino_latency_ms=stats[OPENVINO].median_ms if OPENVINO in stats else None,
+        speedup_over_openvino=over_openvino.median if over_openvino else None,
         tuning_s=tuning_s,
         tuning_stolen_pct=stolen_pct(tuned.stolen_s + shared.stolen_s, tuning_s),
         selecting_s=selecting_s,
@@ -189,6 +197,7 @@ def conditions_of(
     trials_per_task: int,
     processes: int = 1,
     commit: str | None = None,
+    peers: dict[str, str] | None = None,
 ) -> Conditions:
     """Under which figures measured now hold."""
     now = datetime.datetime.now(datetime.UTC)
@@ -201,4 +210,5 @@ def conditions_of(
         copies=options.copies,
         processes=processes,
         seed=options.seed,
+        peers=peers or {},
     )

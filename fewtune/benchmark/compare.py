@@ -15,6 +15,7 @@ from pydantic import Field
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs
+from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.variants import BenchmarkOptions, Variants
 from fewtune.errors import MachineError
 from fewtune.machine.steal_time import Stolen
@@ -58,6 +59,8 @@ class Measured(NamedTuple):
         What the kernels of each library take, by library.
     shared_cache_gb_s, hand_over_s : list of float
         A figure a round, as of `Variants`.
+    peers : dict of str
+        Versions of the optional peers among the samples.
     """
 
     samples_s: interleave.Samples
@@ -66,6 +69,7 @@ class Measured(NamedTuple):
     kernels_s: dict[str, KernelSamples]
     shared_cache_gb_s: list[float]
     hand_over_s: list[float]
+    peers: dict[str, str]
 
 
 def compare_strategies(
@@ -115,6 +119,8 @@ def compare_strategies(
     over_reference = {
         name: interleave.ratio_stats(every["onnxruntime"], every[name]).median for name in libraries
     }
+    over = {name: interleave.ratio_if_measured(every, OPENVINO, name) for name in libraries}
+    over_openvino = {name: ratio.median if ratio else None for name, ratio in over.items()}
     copies = min(each.copies for each in measured)
     comparison = Comparison(
         model=reports["selective"].model,
@@ -129,6 +135,9 @@ def compare_strategies(
         achieved_perf_by_process_pct=[_achieved_pct(each) for each in measured],
         speedup_over_onnxruntime=over_reference["selective"],
         full_speedup_over_onnxruntime=over_reference["full"],
+        openvino_latency_ms=stats[OPENVINO].median_ms if OPENVINO in stats else None,
+        speedup_over_openvino=over_openvino["selective"],
+        full_speedup_over_openvino=over_openvino["full"],
         full_tuning_stolen_pct=full.tuning_stolen_pct,
         selective_tuning_stolen_pct=selective.tuning_stolen_pct,
         measuring_stolen_pct=measuring_stolen_pct,
@@ -154,6 +163,7 @@ def compare_strategies(
             reports["selective"].conditions.trials_per_task,
             options.processes,
             commit,
+            measured[0].peers,
         ),
         library_sha256={name: file_sha256(library) for name, library in libraries.items()},
     )
@@ -200,6 +210,7 @@ def _measure(
         variants.kernels_measured(),
         variants.shared_cache_gb_s,
         variants.hand_over_s,
+        variants.peers,
     )
 
 

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
+from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool
 from fewtune.machine.core_to_core import hand_over
 from fewtune.machine.last_level_cache import shared_cache
@@ -68,6 +70,11 @@ class Variants:
         What the shared cache moved, a figure a round that was measured; none where that is unknown.
     hand_over_s : list of float
         What data took from core to core, a figure a round; none where there is but one.
+    peers : dict of str
+        Versions of the optional peers that are measured, too: OpenVINO where it is installed and
+        can run the model.
+    remarks : list of str
+        Which peer cannot run the model, and why.
     """
 
     def __init__(
@@ -84,7 +91,9 @@ class Variants:
         target = target_from_json(fingerprint.target)
         imported = ImportReport.read(import_directory)
         inputs = imported.inputs
-        self.options = _with_room(options, imported.parameters, len(libraries) + 1)
+        installed = openvino_version()
+        peers = 1 if installed is None else 2
+        self.options = _with_room(options, imported.parameters, len(libraries) + peers)
         feeds = reference.random_inputs(inputs, options.seed)
         ordered = [feeds[spec.name] for spec in inputs]
         model, copies = import_directory / REFERENCE, range(self.options.copies)
@@ -94,6 +103,9 @@ class Variants:
             self._compiled["untuned"] = [CompiledModel(untuned, target)]
             self._compiled["untuned"][0].set_inputs(ordered)
         sessions: list[reference.OnnxruntimeSession] = []
+        self.remarks: list[str] = []
+        peer = None if installed is None else self._openvino(model, fingerprint.threads, feeds)
+        peer_copies: list[OpenvinoSession] = [] if peer is None else [peer]
         self._compiled.update((name, []) for name in libraries)
         for copy in copies:
             names = [*libraries, "onnxruntime"]
@@ -104,15 +116,31 @@ class Variants:
                     self._compiled[name].append(loaded)
                 else:
                     sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
+            if peer is not None and copy > 0:
+                peer_copies.append(OpenvinoSession(model, fingerprint.threads, feeds))
         self.runs: dict[str, list[interleave.Run]] = {
             name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
         }
         self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
+        self.peers: dict[str, str] = {}
+        if installed is not None and peer_copies:
+            self.peers[OPENVINO] = installed
+            self.runs[OPENVINO] = [copy.run for copy in peer_copies]
         self._expected = sessions[0].run(feeds)
         self._shared_cache = shared_cache(target, fingerprint.threads)
         self._hand_over = hand_over(target, fingerprint.threads)
         self.shared_cache_gb_s: list[float] = []
         self.hand_over_s: list[float] = []
+
+    def _openvino(
+        self, model: Path, threads: int, feeds: dict[str, np.ndarray]
+    ) -> OpenvinoSession | None:
+        """OpenVINO with the model; None, and a remark, where it cannot run it."""
+        try:
+            return OpenvinoSession(model, threads, feeds)
+        except InputError as error:
+            self.remarks.append(str(error))
+            return None
 
     def measured(self, rounds: int) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.

@@ -194,6 +194,13 @@ def ratio_stats(slower_s: list[float], faster_s: list[float]) -> Spread:
     return _spread(np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared]))
 
 
+def ratio_if_measured(samples_s: Samples, slower: str, faster: str) -> Spread | None:
+    """`ratio_stats` of two variants; None where one of them was not measured."""
+    if not samples_s.get(slower) or not samples_s.get(faster):
+        return None
+    return ratio_stats(samples_s[slower], samples_s[faster])
+
+
 def rate_stats(rates: list[float]) -> Spread | None:
     """Summarise rates, one a round; None where there are none."""
     return _spread(rates) if rates else None

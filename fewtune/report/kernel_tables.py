@@ -113,13 +113,20 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
         f"{over_untuned.median:.2f} times as fast as untuned "
         f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}], "
         f"{over_reference.median:.2f} times as fast as onnxruntime "
-        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]; "
+        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]{_over_openvino(report)}; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
         f"{_peak_text(report)}{steps_markdown(report.steps)}"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
         f"{_search_text(report)}"
         f"Measured on {conditions_text(report.conditions)}.\n"
     )
+
+
+def _over_openvino(report: BenchmarkReport) -> str:
+    over = report.speedup_over_openvino
+    if over is None:
+        return ""
+    return f", {over.median:.2f} times as fast as OpenVINO [{over.p10:.2f} - {over.p90:.2f}]"
 
 
 def _peak_text(report: BenchmarkReport) -> str:

@@ -70,6 +70,8 @@ def results_table(results: Sequence[Result]) -> Table:
         "untuned ms",
         "onnxruntime ms",
         "x over onnxruntime",
+        "OpenVINO ms",
+        "x over OpenVINO",
         "% of peak",
         "used time %",
         "achieved %",
@@ -92,6 +94,8 @@ def _result_row(result: Result) -> list[str]:
         number(metrics.untuned_latency_ms),
         number(metrics.onnxruntime_latency_ms),
         f"{metrics.speedup_over_onnxruntime:.2f}",
+        number(metrics.openvino_latency_ms),
+        _ratio(metrics.speedup_over_openvino),
         percent(metrics.peak_pct),
         percent(comparison.used_time_pct if comparison else None),
         percent(comparison.achieved_perf_pct if comparison else None),
@@ -122,6 +126,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         "achieved perf %",
         "onnxruntime ms",
         "x over onnxruntime",
+        "OpenVINO ms",
+        "x over OpenVINO",
         "untuned ms",
     ]
     rows = [
@@ -135,6 +141,8 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             percent(each.achieved_perf_pct),
             number(each.onnxruntime_latency_ms),
             _ratio(each.speedup_over_onnxruntime),
+            number(each.openvino_latency_ms),
+            _ratio(each.speedup_over_openvino),
             number(each.untuned_latency_ms),
         ]
         for each in comparisons
@@ -146,10 +154,15 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         over = [ratio for ratio in known if ratio is not None]
         # Of some models only, a mean would be of other models than its neighbours'.
         over_means = mean_texts(over, _ratio, min) if len(over) == len(known) else [MISSING] * 3
+        beside = [each.speedup_over_openvino for each in comparisons]
+        peer_means = [MISSING] * 3
+        if None not in beside:
+            peer_means = mean_texts([ratio for ratio in beside if ratio is not None], _ratio, min)
         used_means = mean_texts(used, percent, max)
         achieved_means = mean_texts(achieved, percent, min)
         for place, label in enumerate(MEAN_LABELS):
             figures = [used_means[place], achieved_means[place], MISSING, over_means[place]]
+            figures += [MISSING, peer_means[place]]
             rows.append([label, *[MISSING] * 4, *figures, MISSING])
     return Table(headings, rows)
 
@@ -187,7 +200,8 @@ def target_name(target: str) -> str:
 def conditions_text(conditions: Conditions) -> str:
     """Under which figures hold, in one line of text without its end."""
     machine = conditions.fingerprint
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))
+    named = sorted({**machine.versions, **conditions.peers}.items())
+    versions = ", ".join(f"{name} {version}" for name, version in named)
     code = f"fewtune {conditions.commit}, " if conditions.commit else ""
     copies = f" of {conditions.copies} copies" if conditions.copies > 1 else ""
     if conditions.processes > 1:

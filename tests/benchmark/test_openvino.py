@@ -1,0 +1,204 @@
+"""OpenVINO as an optional peer: where it is installed, and where it fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from fewtune.artifacts import CompileReport, Metrics
+from fewtune.benchmark import openvino_peer
+from fewtune.benchmark import variants as variants_module
+from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.errors import InputError
+from fewtune.measure.interleave import ratio_if_measured
+from fewtune.report.kernel_tables import benchmark_markdown
+from fewtune.report.tables import Result, conditions_text, results_table
+from tests import made_results, tuned_tiny
+
+installed = pytest.mark.skipif(openvino_version() is None, reason="openvino is not installed")
+
+
+def model_of(operator: str, directory: Path) -> Path:
+    """A model of one operator on two inputs, not in the order of the alphabet."""
+    value = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["second", "first"], ["out"])],
+        "one",
+        [helper.make_tensor_value_info(name, value, [2, 3]) for name in ("second", "first")],
+        [helper.make_tensor_value_info("out", value, [2, 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    path = directory / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def two_inputs() -> dict[str, np.ndarray]:
+    return {
+        "first": np.full((2, 3), 2.0, np.float32),
+        "second": np.arange(6, dtype=np.float32).reshape(2, 3),
+    }
+
+
+class FakeRequest:
+    """What an inference request of OpenVINO is asked here."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, np.ndarray] = {}
+
+    def set_tensor(self, port: SimpleNamespace, tensor: np.ndarray) -> None:
+        self.given[min(port.get_names())] = tensor
+
+    def infer(self, share_outputs: bool) -> dict[str, np.ndarray]:
+        assert share_outputs
+        return {"out": self.given["second"] - self.given["first"]}
+
+
+class FakeCore:
+    """OpenVINO's border: compiles, or refuses as it does."""
+
+    options: dict[str, str] = {}
+    refusal: str | None = None
+
+    def compile_model(self, model: Path, device: str, options: dict[str, str]) -> SimpleNamespace:
+        assert model.is_file() and device == "CPU"
+        if self.refusal is not None:
+            raise RuntimeError(self.refusal)
+        FakeCore.options = options
+        names = ("second", "first")
+        inputs = [SimpleNamespace(get_names=lambda name=name: {name}) for name in names]
+        return SimpleNamespace(inputs=inputs, create_infer_request=FakeRequest)
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO, faked at its own border, where it is not installed."""
+    fake = SimpleNamespace(Core=FakeCore, Tensor=lambda array: array)
+    monkeypatch.setitem(sys.modules, OPENVINO, fake)
+
+
+@pytest.mark.usefixtures("faked")
+def test_the_peer_is_set_for_latency_in_f32_with_the_same_threads(
+    tmp_path: Path, two_inputs: dict[str, np.ndarray]
+) -> None:
+    session = OpenvinoSession(model_of("Sub", tmp_path), 2, two_inputs)
+    assert FakeCore.options["PERFORMANCE_HINT"] == "LATENCY"
+    assert FakeCore.options["INFERENCE_PRECISION_HINT"] == "f32"
+    assert FakeCore.options["INFERENCE_NUM_THREADS"] == "2"
+    np.testing.assert_array_equal(session.outputs()[0], two_inputs["second"] - 2)
+
+
+@pytest.mark.usefixtures("faked")
+def test_a_model_that_it_cannot_read_is_refused_by_what_is_missing(
+    tmp_path: Path, two_inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = "Exception from a.cpp:84:\nCheck 'false' failed at b.cpp:1:\n\nSummary:\n"
+    monkeypatch.setattr(FakeCore, "refusal", f"{report}-- Conversion is failed for: Conv-16\n")
+    with pytest.raises(InputError, match=r"OpenVINO cannot run .*: Conversion is failed for: Conv"):
+        OpenvinoSession(model_of("Sub", tmp_path), 2, two_inputs)
+
+
+@installed
+def test_openvino_itself_computes_what_the_model_says(
+    tmp_path: Path, two_inputs: dict[str, np.ndarray]
+) -> None:
+    session = OpenvinoSession(model_of("Sub", tmp_path), 1, two_inputs)
+    np.testing.assert_array_equal(session.outputs()[0], two_inputs["second"] - 2)
+
+
+@installed
+def test_openvino_itself_names_the_operator_that_it_lacks(
+    tmp_path: Path, two_inputs: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises(InputError, match="NoSuchOperator"):
+        OpenvinoSession(model_of("NoSuchOperator", tmp_path), 1, two_inputs)
+
+
+class Refusing:
+    """A peer that can run no model."""
+
+    def __init__(self, *_: object) -> None:
+        raise InputError("OpenVINO cannot run the model: no Conv")
+
+
+class Running:
+    """A peer that runs any model."""
+
+    def __init__(self, *_: object) -> None:
+        self.run = lambda: None
+
+
+def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
+    monkeypatch.setattr(variants_module, "openvino_version", lambda: "2026.4.1")
+    monkeypatch.setattr(variants_module, "OpenvinoSession", peer)
+    compiled = tuned_tiny.compiled()
+    return Variants(
+        tuned_tiny.imported(),
+        {"tuned": compiled / CompileReport.read(compiled).library},
+        tuned_tiny.fingerprint(),
+        BenchmarkOptions(rounds=3, copies=2),
+        with_untuned=False,
+    )
+
+
+def test_the_peer_takes_its_turns_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = variants_beside(Running, monkeypatch)
+    assert len(variants.runs[OPENVINO]) == variants.options.copies
+    assert variants.peers == {OPENVINO: "2026.4.1"}
+    assert len(variants.measured(3)[OPENVINO]) == 3
+
+
+def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variants = variants_beside(Refusing, monkeypatch)
+    assert OPENVINO not in variants.runs
+    assert variants.peers == {}
+    assert variants.remarks == ["OpenVINO cannot run the model: no Conv"]
+    samples = variants.measured(3)
+    assert ratio_if_measured(samples, OPENVINO, "tuned") is None
+
+
+def test_tables_have_a_dash_where_the_peer_is_absent() -> None:
+    headings, row = _row(made_results.metrics())
+    assert row[headings.index("x over OpenVINO")] == "-"
+    assert row[headings.index("OpenVINO ms")] == "-"
+    present = made_results.metrics().model_copy(
+        update={"openvino_latency_ms": 60.0, "speedup_over_openvino": 1.2}
+    )
+    headings, row = _row(present)
+    assert row[headings.index("x over OpenVINO")] == "1.20"
+
+
+def _row(metrics: Metrics) -> tuple[list[str], list[str]]:
+    table = results_table([Result(made_results.benchmark("net", "selective"), metrics)])
+    return list(table.headings), table.rows[0]
+
+
+def test_a_report_says_how_much_faster_and_than_which_version() -> None:
+    plain = made_results.benchmark("net", "selective")
+    assert "OpenVINO" not in benchmark_markdown(plain)
+    conditions = plain.conditions.model_copy(update={"peers": {OPENVINO: "2026.4.1"}})
+    beside = plain.model_copy(
+        update={"speedup_over_openvino": plain.speedup_over_onnxruntime, "conditions": conditions}
+    )
+    text = benchmark_markdown(beside)
+    assert "times as fast as OpenVINO" in text
+    assert "openvino 2026.4.1" in conditions_text(conditions)
+    assert "openvino 2026.4.1" in text
+
+
+def test_openvino_is_no_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> str:
+        raise openvino_peer.PackageNotFoundError
+
+    monkeypatch.setattr(openvino_peer, "version", missing)
+    assert openvino_version() is None
