@@ -18,7 +18,7 @@ from fewtune.model import reference
 from fewtune.model.import_model import lower, read_lowered
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import write_database
 from fewtune.task.calls import call_counts
@@ -115,6 +115,13 @@ def test_two_convolutions_write_into_one_buffer() -> None:
     network = two_parts()
     network.convolution("y", "both", 16)
     assert checked(network.model("y")).total() == 1
+
+
+def test_a_kernel_of_parts_of_another_rank_concatenates_nothing() -> None:
+    parts = [te.placeholder((2, 3), "float32", name) for name in ("first", "second")]
+    whole = te.compute((2, 3, 4), lambda i, j, _: parts[0][i, j] + parts[1][i, j])
+    function = te.create_prim_func([*parts, whole])
+    assert concatenations(tvm.IRModule({"kernel": function})) == {}
 
 
 def test_a_whole_may_be_an_output() -> None:

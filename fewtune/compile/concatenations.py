@@ -124,6 +124,9 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
         *parts, whole = call.tensors
         if whole not in graph.allocated or not _can_live_elsewhere(graph, parts, axis, inner):
             continue
+        # A reshape may have joined axes: what is allocated has another rank than the kernel reads.
+        if not _fits(graph, call, axis):
+            continue
         offset = 0
         for part in parts:
             begin = [offset if each == axis else 0 for each in range(len(graph.shape(whole)))]
@@ -142,6 +145,16 @@ def _can_live_elsewhere(
         and part not in graph.seen
         and part not in placed
         and math.prod(graph.shape(part)[axis:]) % _ALIGNED_ELEMENTS == 0
+        for part in parts
+    )
+
+
+def _fits(graph: Graph, call: Call, axis: int) -> bool:
+    """Whether the tensors of a concatenation, as allocated, have the extents of its kernel."""
+    *parts, whole = [graph.shape(tensor) for tensor in call.tensors]
+    return len(whole) > axis and all(
+        len(part) == len(whole)
+        and (*part[:axis], *part[axis + 1 :]) == (*whole[:axis], *whole[axis + 1 :])
         for part in parts
     )
 
@@ -168,11 +181,12 @@ def _axis_of(function: tvm.tirx.PrimFunc) -> int | None:
         return None
     shapes = [[int(extent) for extent in each.shape] for each in buffers]
     *parts, whole = shapes
+    # What has another rank may look alike without the axis, as a broadcast does.
+    if any(len(part) != len(whole) for part in parts):
+        return None
     for axis, extent in enumerate(whole):
         others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
-        is_sum = len(others) == 1 and sum(shape[axis] for shape in parts) == extent
-        # A rank that differs may look alike without the axis, but no such sum is made by TOPI.
-        if not is_sum or any(len(shape) != len(whole) for shape in parts):
+        if len(others) != 1 or sum(shape[axis] for shape in parts) != extent:
             continue
         given = [te.placeholder(each.shape, str(each.dtype)) for each in buffers[:-1]]
         made = te.create_prim_func([*given, tvm.topi.concatenate(given, axis)])

@@ -8,6 +8,8 @@ constants once, while the model is compiled.
 
 from __future__ import annotations
 
+import tvm_ffi
+
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.calls import call_counts, kernel_calls
 
@@ -21,7 +23,7 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
     """Mark the arguments of kernels that are weights wherever the kernel is called.
 
     TVM's own pass (``AttachAttrLayoutFreeBuffers``) marks every constant. Here only those of two
-    axes or more: of a bias there is but one order.
+    axes or more, since of a bias there is but one order, and only those that `reads_straight`.
 
     Parameters
     ----------
@@ -40,11 +42,69 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
     marked = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
     for name, places in free.items():
         function = lowered[name]
-        if places and isinstance(function, tvm.tirx.PrimFunc):
-            marked.update_func(
-                lowered.get_global_var(name), function.with_attr(FREE, sorted(places))
-            )
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        straight = sorted(place for place in places if reads_straight(function, place))
+        if straight:
+            marked.update_func(lowered.get_global_var(name), function.with_attr(FREE, straight))
     return marked
+
+
+def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
+    """Whether a kernel reads an argument in one place only, each element by its own axes.
+
+    ``RewriteLayout`` derives the new layout from the loops around a read. It takes for granted
+    that they visit every element of the buffer: of a slice, or of one column of many, it makes
+    a layout without room for the rest, and of a flipped axis it may lose another axis (TVM 0.27).
+    So every index of the read has to be an axis of its block, each axis once, over the whole
+    extent; where the extent is 1 it may be 0.
+
+    Parameters
+    ----------
+    function : PrimFunc
+        Not scheduled.
+    place : int
+        Number of the argument.
+    """
+    buffer = function.params[place]
+    if not isinstance(buffer, tvm.tirx.Buffer):
+        return False
+    reads = [
+        (block, region)
+        for block in _blocks(function)
+        for region in block.reads
+        if region.source.same_as(buffer)
+    ]
+    if len(reads) != 1:
+        return False
+    block, region = reads[0]
+    extents = {axis.var: axis.dom.extent for axis in block.iter_vars if _is(axis.dom.min, 0)}
+    used: set[tvm.tirx.Var] = set()
+    for index, extent in zip(region.region, buffer.shape, strict=True):
+        if not _is(index.extent, 1):
+            return False
+        if _is(index.min, 0) and _is(extent, 1):
+            continue
+        if index.min in used or not _is(extents.get(index.min), extent):
+            return False
+        used.add(index.min)
+    return True
+
+
+def _blocks(function: tvm.tirx.PrimFunc) -> list[tvm.s_tir.SBlock]:
+    found: list[tvm.s_tir.SBlock] = []
+
+    def take(block: tvm.s_tir.SBlock) -> None:
+        found.append(block)
+
+    tvm_ffi.structural_walk(function.body, (tvm.s_tir.SBlock, take))
+    return found
+
+
+def _is(value: object, wanted: object) -> bool:
+    """Whether a number in TensorIR is known, and equal to another."""
+    known = [int(each.value) if hasattr(each, "value") else each for each in (value, wanted)]
+    return known[0] is not None and isinstance(known[0], int) and known[0] == known[1]
 
 
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
