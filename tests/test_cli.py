@@ -258,7 +258,7 @@ def test_a_refused_override_is_undone(tmp_path: Path) -> None:
 
 def test_settings_are_read_as_yaml() -> None:
     assert parse_setting("share_schedules.top='5%'") == ("share_schedules.top", "5%")
-    assert parse_setting("compile.error_bound=1e-3") == ("compile.error_bound", 1e-3)
+    assert parse_setting("compile.allowance=1e-3") == ("compile.allowance", 1e-3)
     assert parse_setting("tune.budget_s=null") == ("tune.budget_s", None)
     with pytest.raises(InputError, match="the value is no YAML"):
         parse_setting("tune.seed=[1")

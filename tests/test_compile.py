@@ -53,8 +53,11 @@ def test_a_log_serves_the_kernels_it_knows() -> None:
 
 def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     with (
-        pytest.raises(VerificationError, match=r"tiny \(selective\): outputs .*error_bound"),
+        pytest.raises(
+            VerificationError,
+            match=r"tiny \(selective\): of the tuned .*allowances",
+        ),
         whole_directory(tmp_path / "out") as directory,
     ):
-        tuned_tiny.compiled_into(directory, CompileOptions(error_bound=1e-12))
+        tuned_tiny.compiled_into(directory, CompileOptions(allowance=1e-9))
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,7 @@ def test_a_section_does_not_depend_on_another(params: Path) -> None:
 
 def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
     params.write_text(params.read_text().replace("1.0e-3", "1e-3"))
-    assert load_section("import_model", path=params).error_bound == 1e-3
+    assert load_section("import_model", path=params).allowance == 1.0
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_numbers_are_those_of_yaml_1_2(params: Path) -> None:
         ("tune.trials_per_task", None, "tune.trials_per_task is None: give a whole number"),
         ("tune.budget_s", -1, "tune.budget_s is -1: give "),
         ("import_model.layout", "nhwc", "import_model.layout is 'nhwc': give 'NHWC' or 'NCHW'"),
-        ("import_model.error_bound", 0, "import_model.error_bound is 0: give more than 0"),
-        ("import_model.error_bound", float("nan"), "import_model.error_bound is nan: give a fin"),
-        ("import_model.error_bound", float("inf"), "import_model.error_bound is inf: give a fin"),
+        ("import_model.allowance", 0, "import_model.allowance is 0: give more than 0"),
+        ("import_model.allowance", float("nan"), "import_model.allowance is nan: give a fin"),
+        ("import_model.allowance", float("inf"), "import_model.allowance is inf: give a fin"),
         ("import_model.seed", [1], "import_model.seed is [1]: give a whole number"),
         ("select_tasks.selective.method", "clique", ".selective.method is 'clique': give "),
         ("build_bank.selective.log", "bank", "build_bank.selective.log is no known key; did you "),

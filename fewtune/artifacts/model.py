@@ -43,8 +43,14 @@ class ImportReport(Artifact):
         "added filters and rows take",
     )
     transposes: int = Field(description="layout transposes left in the lowered module")
-    max_relative_error: float = Field(description="untuned TVM against onnxruntime")
-    error_bound: float
+    allowances: float = Field(
+        description="error of untuned TVM's outputs over what rounding may move them, the worst "
+        "element; 1 is the most that is accepted"
+    )
+    max_error: float = Field(description="largest difference from onnxruntime, in outputs' units")
+    max_relative_error: float = Field(
+        description="the same over the largest magnitude in its output"
+    )
     notes: list[str]
 
 

@@ -32,8 +32,14 @@ class CompileReport(Artifact):
     other_names: dict[str, str] = Field(
         default={}, description="tasks of the kernels that are not named like their task"
     )
-    max_relative_error: float
-    error_bound: float
+    allowances: float = Field(
+        description="error of the outputs over what rounding may move them, the worst element; 1 "
+        "is the most that is accepted"
+    )
+    max_error: float = Field(description="largest difference from onnxruntime, in outputs' units")
+    max_relative_error: float = Field(
+        description="the same over the largest magnitude in its output"
+    )
     compile_s: float
 
 

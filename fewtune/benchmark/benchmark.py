@@ -68,7 +68,7 @@ def benchmark_model(
     variants = Variants(
         import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
     )
-    error, options = variants.relative_error("tuned"), variants.options
+    found, options = variants.difference("tuned"), variants.options
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     shared_cache_gb_s, hand_over_s = variants.shared_cache_gb_s, variants.hand_over_s
@@ -88,7 +88,7 @@ def benchmark_model(
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
         speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
         speedup_over_openvino=over_openvino,
-        max_relative_error=max(error, compiled.max_relative_error),
+        max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(shares),
         kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),

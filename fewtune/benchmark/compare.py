@@ -201,7 +201,7 @@ def _measure(
         with_untuned=number == 0,
         turned=number % 2 == 1,
     )
-    error = max(variants.relative_error(name) for name in libraries)
+    error = max(variants.difference(name).max_relative_error for name in libraries)
     samples_s = variants.measured(options.rounds_each)
     return Measured(
         samples_s,

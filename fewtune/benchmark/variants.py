@@ -18,12 +18,14 @@ from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool
 from fewtune.machine.core_to_core import hand_over
 from fewtune.machine.last_level_cache import shared_cache
 from fewtune.measure import interleave
-from fewtune.model import reference
 from fewtune.model.import_model import REFERENCE, read_lowered
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.analysis import FLOAT32_BYTES
+from fewtune.verify.comparison import Difference
+from fewtune.verify.reference import Reference
+from fewtune.verify.session import OnnxruntimeSession
 
 _SHARED_CACHE, _HAND_OVER = "shared cache", "hand over"
 
@@ -94,7 +96,9 @@ class Variants:
         installed = openvino_version()
         peers = 1 if installed is None else 2
         self.options = _with_room(options, imported.parameters, len(libraries) + peers)
-        feeds = reference.random_inputs(inputs, options.seed)
+        self._reference = Reference.read(import_directory)
+        feeds = self._reference.feeds
+        self._order = [spec.name for spec in inputs]
         ordered = [feeds[spec.name] for spec in inputs]
         model, copies = import_directory / REFERENCE, range(self.options.copies)
         self._compiled: dict[str, list[CompiledModel]] = {}
@@ -102,7 +106,7 @@ class Variants:
             untuned = build_executable(read_lowered(import_directory), target)
             self._compiled["untuned"] = [CompiledModel(untuned, target)]
             self._compiled["untuned"][0].set_inputs(ordered)
-        sessions: list[reference.OnnxruntimeSession] = []
+        sessions: list[OnnxruntimeSession] = []
         self.remarks: list[str] = []
         peer = None if installed is None else self._openvino(model, fingerprint.threads, feeds)
         peer_copies: list[OpenvinoSession] = [] if peer is None else [peer]
@@ -115,7 +119,7 @@ class Variants:
                     loaded.set_inputs(ordered)
                     self._compiled[name].append(loaded)
                 else:
-                    sessions.append(reference.OnnxruntimeSession(model, fingerprint.threads))
+                    sessions.append(OnnxruntimeSession(model, fingerprint.threads))
             if peer is not None and copy > 0:
                 peer_copies.append(OpenvinoSession(model, fingerprint.threads, feeds))
         self.runs: dict[str, list[interleave.Run]] = {
@@ -126,7 +130,6 @@ class Variants:
         if installed is not None and peer_copies:
             self.peers[OPENVINO] = installed
             self.runs[OPENVINO] = [copy.run for copy in peer_copies]
-        self._expected = sessions[0].run(feeds)
         self._shared_cache = shared_cache(target, fingerprint.threads)
         self._hand_over = hand_over(target, fingerprint.threads)
         self.shared_cache_gb_s: list[float] = []
@@ -181,10 +184,19 @@ class Variants:
         with apart_from_the_pool():
             return kernels_in_turns(tuned)
 
-    def relative_error(self, name: str) -> float:
-        """Largest relative error of a variant against onnxruntime on the measured inputs."""
-        actual: list[np.ndarray] = [output.numpy() for output in self._compiled[name][0].run()]
-        return reference.relative_error(actual, self._expected)
+    def difference(self, name: str) -> Difference:
+        """How far a variant's outputs are from onnxruntime's on the draws that the import kept.
+
+        The allowance has been kept when the library was compiled: it is told, not judged again.
+        """
+        compiled = self._compiled[name][0]
+
+        def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return compiled.outputs([feeds[each] for each in self._order])
+
+        found = self._reference.check(run)
+        compiled.set_inputs([self._reference.feeds[each] for each in self._order])
+        return found
 
 
 def _on(cores: set[int], run: interleave.Run) -> object:

@@ -14,8 +14,6 @@ from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
-from fewtune.model import reference
-from fewtune.model.import_model import REFERENCE
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import ms, tvm
@@ -24,6 +22,8 @@ from fewtune.schedule.prefetch import prefetched
 from fewtune.storage.database import best_trials, read_database
 from fewtune.task import weight_layout
 from fewtune.task.extract import Task, kernels
+from fewtune.verify.comparison import Difference
+from fewtune.verify.reference import Reference
 
 LIBRARY = "model.so"
 
@@ -38,8 +38,9 @@ class CompileOptions(BaseModel):
         description="auto: parts of a concatenation are computed in its buffer, on CPUs; never: "
         "every concatenation copies them",
     )
-    error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
-    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the check's random inputs")
+    allowance: float = Field(
+        default=1.0, gt=0, description="multiplies what rounding may move each output element"
+    )
 
 
 def apply_log(
@@ -112,7 +113,7 @@ def compile_model(
     MachineError
         If there is no C compiler to link the library with.
     VerificationError
-        If outputs differ from onnxruntime's by more than ``options.error_bound``.
+        If outputs leave their allowance (`fewtune.verify`).
     """
     require_compiler()
     started = time.perf_counter()
@@ -136,12 +137,12 @@ def compile_model(
     library = directory / LIBRARY
     executable.export_library(str(library))
     compile_s = time.perf_counter() - started
-    error = verify(library, import_directory, target, fingerprint.threads, options.seed)
-    if not error <= options.error_bound:
+    found = verify(library, import_directory, target, options.allowance)
+    if not found.allowances <= 1:
+        imported = ImportReport.read(import_directory)
         raise VerificationError(
-            f"{model} ({strategy}): outputs of the tuned library are "
-            f"{error:.1e} away from onnxruntime's, above compile.error_bound "
-            f"{options.error_bound:.1e}: a schedule is wrong; nothing was exported"
+            f"{model} ({strategy}): of the tuned library, {found.text}; untuned, the same kernels "
+            f"were within {imported.allowances:.2g} allowances; nothing was exported"
         )
     task_of = _task_of(lowered, tasks)
     report = CompileReport(
@@ -153,8 +154,9 @@ def compile_model(
         unscheduled=unscheduled,
         in_place=_by_task(left_out, task_of),
         other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
-        max_relative_error=error,
-        error_bound=options.error_bound,
+        allowances=found.allowances,
+        max_error=found.max_error,
+        max_relative_error=found.max_relative_error,
         compile_s=round(compile_s, 3),
     )
     report.write(directory)
@@ -177,11 +179,11 @@ def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
 
 
 def verify(
-    library: Path, import_directory: Path, target: tvm.target.Target, threads: int, seed: int
-) -> float:
-    """Largest relative error of a library against onnxruntime on random inputs."""
+    library: Path, import_directory: Path, target: tvm.target.Target, allowance: float = 1.0
+) -> Difference:
+    """Compare a library's outputs with onnxruntime's, on every draw that the import kept."""
     inputs = ImportReport.read(import_directory).inputs
-    feeds = reference.random_inputs(inputs, seed)
-    expected = reference.OnnxruntimeSession(import_directory / REFERENCE, threads).run(feeds)
-    actual = CompiledModel(library, target).outputs([feeds[spec.name] for spec in inputs])
-    return reference.relative_error(actual, expected)
+    compiled = CompiledModel(library, target)
+    return Reference.read(import_directory).check(
+        lambda feeds: compiled.outputs([feeds[spec.name] for spec in inputs]), allowance
+    )

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
-from fewtune.model import reference
 from fewtune.model.passes import pad_matmul
 from fewtune.model.passes.choose_winograd import Chooser, legalize
 from fewtune.model.passes.converters import layout_friendly
@@ -29,6 +29,11 @@ from fewtune.runtime.tvm import relax, set_threads, tvm
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
 from fewtune.util.files import write_text
+from fewtune.verify.comparison import Difference
+from fewtune.verify.draws import INPUTS_FILE, drawn_inputs, given_inputs
+from fewtune.verify.locate import locate
+from fewtune.verify.reference import make_reference
+from fewtune.verify.session import tensor_specs
 
 LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
@@ -48,7 +53,9 @@ class ImportOptions(BaseModel):
     layout: Literal["NHWC", "NCHW"] = Field(
         default="NHWC", description="layout of convolutions; NHWC falls back where it fails"
     )
-    error_bound: float = Field(default=1e-3, gt=0, description="largest relative error accepted")
+    allowance: float = Field(
+        default=1.0, gt=0, description="multiplies what rounding may move each output element"
+    )
     winograd: Literal["auto", "never"] = Field(
         default="auto",
         description="auto: Winograd's transforms for the 3x3 convolutions that are expected to "
@@ -163,15 +170,17 @@ def import_model(
 ) -> ImportReport:
     """Import a registered model, verify it untuned, and write it into ``directory``.
 
-    Writes ``model.onnx`` (as given, dynamic dimensions bound: onnxruntime's side), the lowered
-    Relax module and the report.
+    Writes ``model.onnx`` (as given, dynamic dimensions bound: onnxruntime's side), what
+    onnxruntime computes with it (`fewtune.verify.reference`), the lowered Relax module and the
+    report.
 
     Raises
     ------
     InputError
         If the model cannot be used as registered, or an operator cannot be imported.
     VerificationError
-        If the untuned module is further from onnxruntime than ``options.error_bound``.
+        If outputs of the untuned module leave their allowance (`fewtune.verify`); the operator
+        that is the first to do so is named.
     """
     set_threads(threads)
     loaded = load_registered(models_directory, name)
@@ -185,35 +194,59 @@ def import_model(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "
             "fault; give a model with real or random weights"
         )
-    inputs, outputs = reference.tensor_specs(bound)
-    feeds = reference.random_inputs(inputs, options.seed)
-    session = reference.OnnxruntimeSession(reference_path, threads)
-    expected = session.run(feeds)
+    inputs, outputs = tensor_specs(bound)
+    draws = drawn_inputs(simplified, inputs, options.seed)
+    given = models_directory / name / INPUTS_FILE
+    if given.is_file():
+        draws.insert(0, given_inputs(given, inputs))
+    reference = make_reference(reference_path, simplified, outputs, draws, threads, options.seed)
+    reference.write(directory)
+    notes += reference.notes
+    order = [spec.name for spec in inputs]
 
-    def attempt(plan: _Plan) -> tuple[tvm.IRModule, float]:
-        lowered = lower(simplified, target, plan.layout, plan.chooser, plan.padding)
-        say(f"{name}: {plan.text} lowered, running it untuned beside onnxruntime")
-        actual = CompiledModel(build_executable(lowered, target), target).outputs(
-            [feeds[spec.name] for spec in inputs]
-        )
-        error = reference.relative_error(actual, expected)
-        if not error <= options.error_bound:
-            raise VerificationError(f"untuned outputs are {error:.1e} away from onnxruntime's")
-        return lowered, error
+    def compiled(plan: _Plan, model: onnx.ModelProto) -> tuple[tvm.IRModule, CompiledModel]:
+        lowered = lower(model, target, plan.layout, plan.chooser, plan.padding)
+        return lowered, CompiledModel(build_executable(lowered, target), target)
+
+    def culprit(plan: _Plan, run: Callable[[dict[str, np.ndarray]], list[np.ndarray]]) -> str:
+        """The operator that is the first to be wrong, as far as it can be told."""
+        try:
+            return locate(
+                simplified,
+                reference.worst_draw(run).feeds,
+                lambda opened, feeds: compiled(plan, opened)[1].outputs([feeds[n] for n in order]),
+                threads,
+                options.seed,
+            )
+        except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
+            return f"no operator could be told apart ({first_line(fault)})"
+
+    def attempt(plan: _Plan, is_last: bool) -> tuple[tvm.IRModule, Difference]:
+        say(f"{name}: lowering as {plan.text}, to run it untuned beside onnxruntime")
+        lowered, untuned = compiled(plan, simplified)
+
+        def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return untuned.outputs([feeds[spec.name] for spec in inputs])
+
+        found = reference.check(run, options.allowance)
+        if not found.allowances <= 1:
+            named = f"; first to differ: {culprit(plan, run)}" if is_last else ""
+            raise VerificationError(f"{found.text}{named}")
+        return lowered, found
 
     plans = _plans(target, options)
     failures: list[str] = []
     while True:
         plan = plans.pop(0)
         try:
-            lowered, error = attempt(plan)
+            lowered, found = attempt(plan, is_last=not plans)
             break
         except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
             if not plan.transforms and not plan.padded:
                 # The same without them is what has just failed.
                 plans = [other for other in plans if other.layout != plan.layout]
             if not plans:
-                raise _import_fault(name, bound, fault, options.error_bound) from fault
+                raise _import_fault(name, bound, fault) from fault
             failures.append(f"{plan.text} failed: {first_line(fault)}")
             say(f"{name}: {failures[-1]}; trying {plans[0].layout}")
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
@@ -237,8 +270,9 @@ def import_model(
             for kernel, count in call_counts(lowered).items()
             if re.match(r"(fused_)?transpose", kernel)
         ),
-        max_relative_error=error,
-        error_bound=options.error_bound,
+        allowances=found.allowances,
+        max_error=found.max_error,
+        max_relative_error=found.max_relative_error,
         notes=notes,
     )
     report.write(directory)
@@ -274,15 +308,10 @@ def first_line(fault: BaseException) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _import_fault(
-    name: str, model: onnx.ModelProto, fault: Exception, error_bound: float
-) -> Exception:
-    """Say which operator stopped the import, where one did, or that its result is wrong."""
+def _import_fault(name: str, model: onnx.ModelProto, fault: Exception) -> Exception:
+    """Say which operator stopped the import, where one did, or which outputs are wrong."""
     if isinstance(fault, VerificationError):
-        return VerificationError(
-            f"{name}: {fault}, above import_model.error_bound {error_bound:.1e}: the import is "
-            "wrong, not the tuning; raise the bound only if the model is known to be that sensitive"
-        )
+        return VerificationError(f"{name}: imported without tuning, {fault}")
     if isinstance(fault, InputError):
         return fault
     operators = prepare.onnx_operators(model)

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from onnx import ModelProto, shape_inference
 
 from fewtune.artifacts import TensorSpec
-from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
-from fewtune.onnx_graph.graph import (
-    attach_weights,
-    detach_weights,
-    graph_inputs,
-    model_bytes,
-    static_shape,
-    type_name,
-)
+from fewtune.onnx_graph.graph import attach_weights, detach_weights, static_shape
+from fewtune.verify.session import OnnxruntimeSession, run_onnxruntime, tensor_specs
+
+__all__ = [
+    "OnnxruntimeSession",
+    "random_inputs",
+    "relative_error",
+    "run_onnxruntime",
+    "tensor_specs",
+    "with_logits",
+]
 
 # What squeezes a model's last values into a range where relative errors say little.
 _SQUASHING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"})
 _SHAPE_ONLY = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"})
-
-
-def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """Inputs and outputs of a model with static shapes.
-
-    Raises
-    ------
-    InputError
-        If a shape is not static.
-    """
-    specs = []
-    for values in (graph_inputs(model.graph), model.graph.output):
-        side = []
-        for value in values:
-            shape = static_shape(value)
-            if shape is None:
-                raise InputError(f"the shape of {value.name!r} is not static: bind it first")
-            dtype = type_name(value.type.tensor_type.elem_type)
-            side.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
-        specs.append(side)
-    return specs[0], specs[1]
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarray]:
@@ -64,77 +41,6 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarra
             array = generator.integers(0, 256 if dtype == np.uint8 else 2, spec.shape)
         arrays[spec.name] = np.asarray(array).astype(dtype)
     return arrays
-
-
-class OnnxruntimeSession:
-    """onnxruntime on the CPU with a given number of threads, for many runs.
-
-    Parameters
-    ----------
-    model : Path or ModelProto
-        A path where the model has external data or is large.
-    threads : int
-        Threads within an operator; operators run one after the other.
-    spinning : bool
-        Whether idle threads wait busily, as is onnxruntime's default.
-
-    Raises
-    ------
-    InputError
-        If onnxruntime refuses the model.
-    """
-
-    def __init__(self, model: Path | ModelProto, threads: int, spinning: bool = True) -> None:
-        onnxruntime.disable_telemetry_events()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 3  # errors only
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        if isinstance(model, ModelProto):
-            self._session = _session_of_proto(model, options)
-        else:
-            self._session = _session(str(model), options)
-
-    def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Run the model once; outputs in the order of the graph."""
-        return self._session.run(None, inputs)
-
-
-def _session_of_proto(
-    model: ModelProto, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
-    if model_bytes(model) <= EMBEDDED_BYTES:
-        return _session(model.SerializeToString(), options)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.onnx"
-        save(model, path)
-        return _session(str(path), options)
-
-
-def _session(
-    model: str | bytes, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
-    try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
-        raise InputError(f"onnxruntime cannot load the model: {reason.strip()}") from None
-
-
-def run_onnxruntime(
-    model: Path | ModelProto, inputs: dict[str, np.ndarray], threads: int
-) -> list[np.ndarray]:
-    """Run a model once; see `OnnxruntimeSession` for the parameters.
-
-    Raises
-    ------
-    InputError
-        If onnxruntime refuses the model.
-    """
-    return OnnxruntimeSession(model, threads).run(inputs)
 
 
 def relative_error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

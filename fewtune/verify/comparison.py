@@ -1,0 +1,165 @@
+"""Outputs against expected ones, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# How many times its noise a single element may be away. The noise is a root mean square of a few
+# runs, and each run moves a value by many times what rounding does.
+PEAK = 6.0
+# And all elements of an output together, as a root mean square: a small fault of a whole tensor
+# moves many elements a little.
+BULK = 1.0
+# The share of elements, and the fewest, that are left out of that: steps taken the other way.
+_APART_SHARE, _APART_LEAST = 0.01, 2
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output of the reference, and how far rounding may move it.
+
+    Attributes
+    ----------
+    name : str
+    values : array
+    noise : array of float32
+        Of the same shape, in the unit of the values: the root mean square of how far each element
+        moves for floats, the farthest for integers and booleans.
+    """
+
+    name: str
+    values: np.ndarray
+    noise: np.ndarray
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output, or the worst of several, is from what is expected.
+
+    Attributes
+    ----------
+    allowances : float
+        Error over what is allowed: 1 at most for a right output, infinite where nothing can be
+        compared.
+    max_error : float
+        Largest difference of a finite element, in the output's unit.
+    max_relative_error : float
+        The same over the largest finite magnitude of its output: for reading, not for judging.
+    text : str
+        What differs, and where; empty where all is within its allowance.
+    """
+
+    allowances: float = 0.0
+    max_error: float = 0.0
+    max_relative_error: float = 0.0
+    text: str = ""
+
+    def worse(self, other: Difference) -> Difference:
+        """The larger figures of both, with the text of the one that is further out."""
+        further = other if other.allowances > self.allowances else self
+        return Difference(
+            further.allowances,
+            max(self.max_error, other.max_error),
+            max(self.max_relative_error, other.max_relative_error),
+            further.text,
+        )
+
+
+def compare_outputs(
+    actual: Sequence[np.ndarray], expected: Sequence[Expected], factor: float = 1.0
+) -> Difference:
+    """Compare outputs in the same order; the worst of them.
+
+    Parameters
+    ----------
+    actual : sequence of arrays
+    expected : sequence of Expected
+    factor : float
+        Multiplies every allowance.
+    """
+    if len(actual) != len(expected):
+        text = f"{len(actual)} outputs where onnxruntime has {len(expected)}"
+        return Difference(np.inf, np.inf, np.inf, text)
+    worst = Difference()
+    for array, each in zip(actual, expected, strict=True):
+        worst = worst.worse(compare(np.asarray(array), each, factor))
+    return worst
+
+
+def compare(actual: np.ndarray, expected: Expected, factor: float = 1.0) -> Difference:
+    """Compare one output.
+
+    Shapes must be the same; NaN and infinities must stand in the same places. Every other element
+    must lie within `PEAK` times its own noise, and all of them together within `BULK` times.
+    """
+    name, values = expected.name, expected.values
+    if actual.shape != values.shape:
+        text = f"output {name!r} has shape {list(actual.shape)}, onnxruntime's {list(values.shape)}"
+        return Difference(np.inf, np.inf, np.inf, text)
+    if actual.dtype.kind != values.dtype.kind and "b" not in (actual.dtype.kind, values.dtype.kind):
+        text = f"output {name!r} is {actual.dtype.name}, onnxruntime's {values.dtype.name}"
+        return Difference(np.inf, np.inf, np.inf, text)
+    if not values.size:
+        return Difference()
+    ours, theirs = actual.astype(np.float64), values.astype(np.float64)
+    finite = np.isfinite(theirs)
+    odd = _odd(ours, theirs, finite)
+    with np.errstate(invalid="ignore"):
+        error = np.where(finite & np.isfinite(ours), np.abs(ours - theirs), 0.0)
+    max_error = float(error.max())
+    scale = float(np.abs(theirs[finite]).max()) if finite.any() else 0.0
+    relative = max_error / scale if scale > 0 else float(max_error > 0)
+    if odd.any():
+        text = f"output {name!r} {_at(np.argmax(odd), actual, values)}; {_share(odd)}"
+        return Difference(np.inf, max_error, relative, text)
+    units = _units(error, expected.noise)
+    peak, bulk = float(units.max()) / factor, _bulk(units) / factor
+    limit, by_bulk = (PEAK, BULK) if is_graded(values.dtype) else (1.0, np.inf)
+    used = max(peak / limit, bulk / by_bulk)
+    if used <= 1:
+        return Difference(used, max_error, relative)
+    text = f"output {name!r} {_at(np.argmax(units), actual, values)}"
+    far = units > limit * factor
+    text += f"; {_share(far)}" if far.any() else "; many elements are off by a little"
+    return Difference(used, max_error, relative, f"{text}, by up to {used:.3g} allowances")
+
+
+def is_graded(dtype: np.dtype) -> bool:
+    """Whether values are rounded numbers: floats, or integers of a byte, as quantised ones are."""
+    return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 1)
+
+
+def _odd(ours: np.ndarray, theirs: np.ndarray, finite: np.ndarray) -> np.ndarray:
+    """Where one is NaN or infinite and the other is not the same."""
+    same = np.isnan(ours) & np.isnan(theirs) | (ours == theirs)
+    return ~same & ~(finite & np.isfinite(ours))
+
+
+def _units(error: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        units = error / noise.astype(np.float64)
+    return np.where(error == 0, 0.0, units)
+
+
+def _bulk(units: np.ndarray) -> float:
+    """Root mean square without the largest few; zero where there are only few."""
+    apart = max(_APART_LEAST, int(_APART_SHARE * units.size))
+    if units.size <= 2 * apart:
+        return 0.0
+    rest = np.partition(units.ravel(), units.size - apart)[: units.size - apart]
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.mean(np.square(rest))))
+
+
+def _at(place: np.intp, actual: np.ndarray, values: np.ndarray) -> str:
+    index = [int(each) for each in np.unravel_index(place, values.shape)]
+    ours, theirs = actual[tuple(index)], values[tuple(index)]
+    return f"is {ours:.6g} at {index}, onnxruntime's {theirs:.6g}"
+
+
+def _share(where: np.ndarray) -> str:
+    count = int(np.count_nonzero(where))
+    return f"{count} of {where.size} elements differ"

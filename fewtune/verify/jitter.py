@@ -1,0 +1,243 @@
+"""A model whose values all move a little: what its rounding noise is measured with.
+
+Between any two operators a value is multiplied by numbers close to one. How far an output moves
+says how far rounding may move it: terms that cancel, steps that flip and depth are all in it.
+The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from fewtune.onnx_graph.graph import (
+    attach_weights,
+    detach_weights,
+    graph_inputs,
+    has_nested_graphs,
+    set_nodes,
+)
+from fewtune.verify.values import Value, known_values
+
+# Half the width of the factors, by element type: 64 and 6 units in the last place. Float32 leaves
+# room for Winograd's transforms and other orders of summation, and is still far from any fault; in
+# half precision, which TVM sums in, a fault of 1 % is only ten units away.
+AMPLITUDE = {
+    TensorProto.FLOAT: 2.0**-17,
+    TensorProto.DOUBLE: 2.0**-45,
+    TensorProto.FLOAT16: 3 * 2.0**-9,
+}
+# These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
+# of that, not of the result. In units of the amplitude.
+_ABSOLUTE = 1 / 32
+_SQUASHING = frozenset(
+    {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}
+    | {"FastGelu", "BiasGelu", "QuickGelu", "Swish"}
+)
+# Of quantised values one in a hundred takes the other step.
+_STEP = 0.505
+# Hand values on as they are, so that nothing is rounded.
+_EXACT = frozenset(
+    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Slice"}
+    | {"Split", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Pad"}
+    | {"Expand", "Tile", "Relu", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Max", "Min"}
+    | {"Clip", "Where", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Cast", "CastLike"}
+    | {"Dropout", "DepthToSpace", "SpaceToDepth", "TopK", "OneHot", "Compress", "Trilu", "Range"}
+    | {"ReverseSequence", "MaxUnpool", "Scatter", "CenterCropPad", "Optional"}
+)
+# Where the scale and the zero point of a quantised output stand among the inputs.
+_SCALES = {
+    "QuantizeLinear": (1, 2),
+    "QLinearConv": (6, 7),
+    "QLinearMatMul": (6, 7),
+    "QLinearAdd": (6, 7),
+    "QLinearMul": (6, 7),
+    "QLinearSigmoid": (3, 4),
+    "QLinearLeakyRelu": (3, 4),
+    "QLinearGlobalAveragePool": (3, 4),
+    "QLinearAveragePool": (3, 4),
+    "QGemm": (7, 8),
+}
+# What an input's values do not matter to.
+_SHAPE_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
+
+
+class _Feed(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    low: float
+    high: float
+
+
+class Jittered(NamedTuple):
+    """A model with further inputs, by which its values move.
+
+    Attributes
+    ----------
+    model : ModelProto
+        Same inputs and outputs as the model it was made of, and the further inputs.
+    inputs : list
+        The further inputs.
+    """
+
+    model: ModelProto
+    inputs: list[_Feed]
+
+    def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
+        """Values of the further inputs, for each of ``runs`` runs."""
+        generator = np.random.default_rng([seed, 7])
+        largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
+        # Long enough that two inputs of a run seldom begin at the same place.
+        pool = generator.random(2 * largest + 4096, dtype=np.float32)
+        scaled = {
+            kind: (
+                kind[0] + (kind[1] - kind[0]) * pool.astype(np.promote_types(kind[2], "f4"))
+            ).astype(kind[2])
+            for kind in {(feed.low, feed.high, feed.dtype) for feed in self.inputs}
+        }
+        for _ in range(runs):
+            drawn = {}
+            for feed in self.inputs:
+                size = int(np.prod(feed.shape))
+                start = int(generator.integers(0, pool.size - size + 1))
+                values = scaled[feed.low, feed.high, feed.dtype][start : start + size]
+                drawn[feed.name] = values.reshape(feed.shape)
+            yield drawn
+
+
+def jittered(model: ModelProto) -> Jittered:
+    """Let every value that depends on the inputs and was rounded move a little.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With static shapes, and the shapes and types of values declared where known; values that
+        have none are left alone. It is left as it is.
+    """
+    light_model, weights = detach_weights(model)
+    maker = _Maker(known_values(model))
+    nodes = maker.nodes(light_model, {value.name for value in graph_inputs(model.graph)})
+    set_nodes(light_model, nodes)
+    for feed in maker.feeds:
+        element_type = helper.np_dtype_to_tensor_dtype(feed.dtype)
+        light_model.graph.input.append(
+            helper.make_tensor_value_info(feed.name, element_type, feed.shape)
+        )
+    return Jittered(attach_weights(light_model, weights), maker.feeds)
+
+
+class _Maker:
+    """Writes the nodes anew, with factors between them."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.feeds: list[_Feed] = []
+        self._shapes = {name: value.shape for name, value in values.items()}
+        self._types = {name: value.element_type for name, value in values.items()}
+        self._replaced: dict[str, str] = {}
+
+    def nodes(self, model: ModelProto, inputs: set[str]) -> list[NodeProto]:
+        written: list[NodeProto] = []
+        moves, moved = set(inputs), set()
+        for name in sorted(inputs):
+            if self._amplitude(name):
+                written += self._moving(name, name, f"{name}/moved", False)
+                self._replaced[name] = f"{name}/moved"
+                moved.add(name)
+        nested = has_nested_graphs(model)
+        for original in model.graph.node:
+            node = NodeProto.FromString(original.SerializeToString())
+            if node.op_type in _SHAPE_ONLY or (not nested and moves.isdisjoint(node.input)):
+                written.append(node)
+                continue
+            moves.update(node.output)
+            is_exact = node.op_type in _EXACT and not self._narrows(node)
+            if not is_exact:
+                written += self._inputs_moved(node, moves, moved)
+            for position, name in enumerate(node.input):
+                node.input[position] = self._replaced.get(name, name)
+            written.append(node)
+            was_moved = not moved.isdisjoint(original.input)
+            for position, name in enumerate(original.output):
+                if is_exact:
+                    moved.update([name] if was_moved else [])
+                elif name and self._scale(original) is not None and position == 0:
+                    written += self._stepping(original, node)
+                    moved.add(name)
+                elif name and self._amplitude(name):
+                    node.output[position] = f"{name}/exact"
+                    squashing = node.op_type in _SQUASHING
+                    written += self._moving(f"{name}/exact", name, name, squashing)
+                    moved.add(name)
+        return written
+
+    def _inputs_moved(self, node: NodeProto, moves: set[str], moved: set[str]) -> list[NodeProto]:
+        """Move inputs that came here as they are: what is summed of them is rounded."""
+        written = []
+        for name in dict.fromkeys(node.input):
+            if name in moves and name not in moved and self._amplitude(name):
+                written += self._moving(
+                    self._replaced.get(name, name), name, f"{name}/moved", False
+                )
+                self._replaced[name] = f"{name}/moved"
+                moved.add(name)
+        return written
+
+    def _narrows(self, node: NodeProto) -> bool:
+        """Whether a cast rounds to fewer digits."""
+        before, after = self._amplitude(node.input[0]), self._amplitude(node.output[0])
+        return node.op_type in ("Cast", "CastLike") and 0 < before < after
+
+    def _amplitude(self, name: str) -> float:
+        return AMPLITUDE.get(self._types.get(name, 0), 0.0) if name in self._shapes else 0.0
+
+    def _feed(self, name: str, low: float, high: float, dtype: np.dtype, of: str) -> str:
+        self.feeds.append(_Feed(name, tuple(self._shapes[of]), dtype, low, high))
+        return name
+
+    def _moving(self, source: str, of: str, result: str, squashing: bool) -> list[NodeProto]:
+        """Multiply ``source``, shaped like ``of``; add something to what squashes."""
+        amplitude = self._amplitude(of)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self._types[of]))
+        factor = self._feed(f"{of}/factor", 1 - amplitude, 1 + amplitude, dtype, of)
+        product = f"{of}/product" if squashing else result
+        written = [helper.make_node("Mul", [source, factor], [product], name=f"{of}/moving")]
+        if squashing:
+            width = amplitude * _ABSOLUTE
+            term = self._feed(f"{of}/term", -width, width, dtype, of)
+            written.append(helper.make_node("Add", [product, term], [result], name=f"{of}/adding"))
+        return written
+
+    def _scale(self, node: NodeProto) -> tuple[str, str] | None:
+        """Scale and zero point of a quantised output, where they are numbers of float32."""
+        if node.op_type == "DynamicQuantizeLinear":
+            return node.output[1], node.output[2]
+        if node.op_type not in _SCALES or node.output[0] not in self._shapes:
+            return None
+        scale, zero = (
+            node.input[place] if place < len(node.input) else "" for place in _SCALES[node.op_type]
+        )
+        plain = self._types.get(scale) == TensorProto.FLOAT and self._shapes.get(scale) in (
+            [],
+            [1],
+        )
+        small = self._types.get(node.output[0]) in (TensorProto.INT8, TensorProto.UINT8)
+        return (scale, zero) if plain and small else None
+
+    def _stepping(self, original: NodeProto, node: NodeProto) -> list[NodeProto]:
+        """Let a part of the quantised values take the other step."""
+        name = original.output[0]
+        scale, zero = self._scale(original) or ("", "")
+        node.output[0] = f"{name}/exact"
+        term = self._feed(f"{name}/step", -_STEP, _STEP, np.dtype(np.float32), name)
+        tail = [scale, zero] if zero else [scale]
+        wide, shift, total = f"{name}/wide", f"{name}/shift", f"{name}/total"
+        return [
+            helper.make_node("DequantizeLinear", [f"{name}/exact", *tail], [wide]),
+            helper.make_node("Mul", [term, scale], [shift]),
+            helper.make_node("Add", [wide, shift], [total]),
+            helper.make_node("QuantizeLinear", [total, *tail], [name]),
+        ]

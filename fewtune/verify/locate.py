@@ -1,0 +1,114 @@
+"""Which operator is the first to compute something else than onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from fewtune.onnx_graph.graph import attach_weights, detach_weights
+from fewtune.verify.comparison import compare
+from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.session import OnnxruntimeSession
+from fewtune.verify.values import Value, known_values
+
+# Values looked at in one go: each is an output more, and keeps two operators from being fused.
+_AT_ONCE = 24
+_Run = Callable[[ModelProto, dict[str, np.ndarray]], Sequence[np.ndarray]]
+
+
+def locate(
+    model: ModelProto, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int = 0
+) -> str:
+    """Find the first node in graph order whose output leaves its allowance.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With static shapes, as it is imported.
+    feeds : dict of arrays
+        Inputs on which the outputs differ.
+    run : callable
+        Compiles a model and runs it: takes a model, which has other outputs than ``model``, and
+        the inputs; gives the outputs.
+    threads : int
+        Of onnxruntime.
+    seed : int
+        Of the noise.
+
+    Returns
+    -------
+    text : str
+        The operator, its node and the difference, as a part of a sentence; or, where no value is
+        out, that the difference is gone as soon as the values between are asked for.
+    """
+    values = known_values(model)
+    nodes = [
+        node
+        for node in model.graph.node
+        if node.output and node.output[0] in values and node.op_type != "Constant"
+    ]
+    low, high = 0, len(nodes)
+    found = ""
+    while True:
+        places = _spread(low, high)
+        looked = [nodes[place] for place in places]
+        texts = _differences(model, looked, values, feeds, run, threads, seed)
+        bad = next((n for n, text in enumerate(texts) if text), None)
+        if bad is None:
+            break
+        node = looked[bad]
+        found = f"{describe(node)}: {texts[bad]}"
+        low, high = places[bad - 1] + 1 if bad else low, places[bad]
+        if low >= high:
+            break
+    if not found:
+        return (
+            "no operator alone: with the values between the operators kept, all of them agree, "
+            "so the difference comes of operators that are fused or of the layout"
+        )
+    return f"{found}; what it reads agrees"
+
+
+def describe(node: NodeProto) -> str:
+    """A node as a message names it, such as ``Resize 'up2'``."""
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return f"{kind} {(node.name or node.output[0])!r}"
+
+
+def _spread(low: int, high: int) -> list[int]:
+    """At most `_AT_ONCE` places from ``low`` to below ``high``, the last one among them."""
+    count = min(_AT_ONCE, high - low)
+    return sorted({int(place) for place in np.linspace(low, high - 1, count).round()})
+
+
+def with_outputs(model: ModelProto, names: Sequence[str], values: dict[str, Value]) -> ModelProto:
+    """A copy of a model that gives these values and no others."""
+    light_model, weights = detach_weights(model)
+    del light_model.graph.output[:]
+    for name in names:
+        shape, element_type = values[name]
+        light_model.graph.output.append(helper.make_tensor_value_info(name, element_type, shape))
+    return attach_weights(light_model, weights)
+
+
+def _differences(
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
+    values: dict[str, Value],
+    feeds: dict[str, np.ndarray],
+    run: _Run,
+    threads: int,
+    seed: int,
+) -> list[str]:
+    """What is different of the first output of each node; empty where it is allowed."""
+    opened = with_outputs(model, [node.output[0] for node in nodes], values)
+    outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
+    others = [OnnxruntimeSession(opened, threads, optimised=False).run(feeds)]
+    expected = NoiseMeter(opened, threads, {}).expected(feeds, outputs, others, seed)
+    texts = []
+    for actual, each in zip(run(opened, feeds), expected, strict=True):
+        found = compare(np.asarray(actual), each)
+        texts.append(found.text.replace("output", "its value", 1) if found.allowances > 1 else "")
+    return texts

@@ -1,0 +1,97 @@
+"""How far rounding may move a model's outputs, by onnxruntime's own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto
+
+from fewtune.verify.comparison import PEAK, Expected, is_graded
+from fewtune.verify.jitter import Jittered, jittered
+from fewtune.verify.session import OnnxruntimeSession
+
+RUNS = 6
+# Of a float's own magnitude: what any two right results may differ by, whatever moved.
+_OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
+# Exponentials end here, and not everybody's at the same number.
+_SMALLEST = {2: 2.0**-24, 4: 2.0**-120, 8: 2.0**-1000}
+
+
+class NoiseMeter:
+    """Measures the noise of a model's outputs for one draw of inputs after the other.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With static shapes. The fewer nodes the better: a simplified model will do.
+    threads : int
+    steps : dict of float
+        By output, the quantisation step of those that are quantised last.
+    """
+
+    def __init__(self, model: ModelProto, threads: int, steps: Mapping[str, float]) -> None:
+        self._moving: Jittered = jittered(model)
+        self._session = OnnxruntimeSession(self._moving.model, threads)
+        self._names = [value.name for value in model.graph.output]
+        self._steps = steps
+
+    def expected(
+        self,
+        feeds: dict[str, np.ndarray],
+        values: Sequence[np.ndarray],
+        others: Sequence[Sequence[np.ndarray]],
+        seed: int,
+    ) -> list[Expected]:
+        """Outputs with their noise.
+
+        Parameters
+        ----------
+        feeds : dict of arrays
+        values : sequence of arrays
+            The reference's outputs.
+        others : sequence of outputs
+            Of the same inputs, computed in other ways that are as right.
+        seed : int
+        """
+        squares = [np.zeros(np.shape(value)) for value in values]
+        farthest = [np.zeros(np.shape(value)) for value in values]
+        counts = [np.zeros(np.shape(value)) for value in values]
+        for more in self._moving.feeds(seed, RUNS):
+            outputs = self._session.run({**feeds, **more})
+            for index, (moved, value) in enumerate(zip(outputs, values, strict=True)):
+                distance = _distance(moved, value)
+                squares[index] += np.nan_to_num(distance) ** 2
+                counts[index] += np.isfinite(distance)
+                farthest[index] = np.fmax(farthest[index], np.nan_to_num(distance))
+        found = []
+        for index, value in enumerate(values):
+            value = np.asarray(value)
+            if is_graded(value.dtype):
+                noise = np.sqrt(squares[index] / np.maximum(counts[index], 1))
+            else:
+                noise = farthest[index]
+            for other in others:
+                noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
+            noise += _floor(value, self._steps.get(self._names[index], 0.0))
+            found.append(Expected(self._names[index], value, noise.astype(np.float32)))
+        return found
+
+
+def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Absolute difference; NaN where a value is not finite."""
+    moved = np.asarray(moved)
+    if moved.shape != np.shape(value):
+        return np.full(np.shape(value), np.nan)
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = np.abs(moved.astype(np.float64) - np.asarray(value).astype(np.float64))
+    return np.where(np.isfinite(distance), distance, np.nan)
+
+
+def _floor(value: np.ndarray, step: float) -> np.ndarray:
+    """Noise that an element has whatever moved: its own rounding, and a quantised step."""
+    if value.dtype.kind != "f":
+        return np.full(value.shape, 1.01 / PEAK if is_graded(value.dtype) else 0.0)
+    size = value.dtype.itemsize
+    magnitude = np.nan_to_num(np.abs(value.astype(np.float64)), posinf=0.0)
+    return magnitude * _OWN_SIZE[size] + _SMALLEST[size] + 1.01 * step / PEAK

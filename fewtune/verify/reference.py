@@ -1,0 +1,214 @@
+"""What a model's outputs are compared with: onnxruntime's, computed once and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+from fewtune.artifacts import TensorSpec
+from fewtune.errors import InputError
+from fewtune.verify.comparison import Difference, Expected, compare_outputs
+from fewtune.verify.draws import GIVEN, Draw
+from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.session import OnnxruntimeSession
+
+FILE = "reference.npz"
+_EXACT_TAIL = frozenset(
+    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "DequantizeLinear"}
+)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A draw of inputs and what onnxruntime computes of it."""
+
+    draw: Draw
+    outputs: list[Expected]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Draws of inputs with onnxruntime's outputs and their noise.
+
+    Attributes
+    ----------
+    checked : list of Checked
+        The inputs that the user gave come first, if any.
+    notes : list of str
+        What onnxruntime itself did with other draws.
+    """
+
+    checked: list[Checked]
+    notes: list[str]
+
+    @property
+    def feeds(self) -> dict[str, np.ndarray]:
+        """Inputs to measure with."""
+        return self.checked[0].draw.feeds
+
+    def check(
+        self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]], factor: float = 1.0
+    ) -> Difference:
+        """Run something on every draw and compare its outputs; the worst of them.
+
+        Parameters
+        ----------
+        run : callable
+            Takes inputs by name and gives outputs in the order of the model's.
+        factor : float
+            Multiplies every allowance.
+        """
+        worst = Difference()
+        for each in self.checked:
+            found = compare_outputs(run(each.draw.feeds), each.outputs, factor)
+            if found.text:
+                found = Difference(
+                    found.allowances,
+                    found.max_error,
+                    found.max_relative_error,
+                    f"{found.text} (on {each.draw.name})",
+                )
+            worst = worst.worse(found)
+        return worst
+
+    def worst_draw(self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]) -> Draw:
+        """The draw on which something is furthest out."""
+        away = [compare_outputs(run(c.draw.feeds), c.outputs).allowances for c in self.checked]
+        return self.checked[int(np.argmax(away))].draw
+
+    def write(self, directory: Path) -> None:
+        """Write all into ``directory``, the same bytes for the same content."""
+        arrays: dict[str, np.ndarray] = {}
+        index = {"notes": self.notes, "draws": []}
+        for number, each in enumerate(self.checked):
+            inputs, outputs = list(each.draw.feeds), [out.name for out in each.outputs]
+            index["draws"].append({"name": each.draw.name, "inputs": inputs, "outputs": outputs})
+            for place, name in enumerate(inputs):
+                arrays[f"{number}.input.{place}"] = each.draw.feeds[name]
+            for place, out in enumerate(each.outputs):
+                arrays[f"{number}.output.{place}"] = out.values
+                arrays[f"{number}.noise.{place}"] = out.noise
+        arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
+        np.savez(directory / FILE, **arrays)
+
+    @classmethod
+    def read(cls, directory: Path) -> Reference:
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        InputError
+            If it is missing or damaged.
+        """
+        path = directory / FILE
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                arrays = {name: content[name] for name in content.files}
+            index = json.loads(arrays["index"].tobytes())
+            checked = []
+            for number, each in enumerate(index["draws"]):
+                feeds = {
+                    name: arrays[f"{number}.input.{place}"]
+                    for place, name in enumerate(each["inputs"])
+                }
+                outputs = [
+                    Expected(name, *(arrays[f"{number}.{kind}.{place}"] for kind in _KINDS))
+                    for place, name in enumerate(each["outputs"])
+                ]
+                checked.append(Checked(Draw(each["name"], feeds), outputs))
+            return cls(checked, index["notes"])
+        except Exception as error:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
+            raise InputError(
+                f"{path} cannot be read ({error}): import the model again, with "
+                "`fewtune run --stage import_model` or `dvc repro`"
+            ) from None
+
+
+_KINDS = ("output", "noise")
+
+
+def make_reference(
+    model: Path | ModelProto,
+    simplified: ModelProto,
+    outputs: Sequence[TensorSpec],
+    draws: Sequence[Draw],
+    threads: int,
+    seed: int,
+) -> Reference:
+    """Run onnxruntime on every draw, and measure how far rounding moves its outputs.
+
+    Parameters
+    ----------
+    model : Path or ModelProto
+        The reference.
+    simplified : ModelProto
+        Computes the same in fewer nodes; only noise is measured with it.
+    outputs : sequence of TensorSpec
+    draws : sequence of Draw
+    threads : int
+    seed : int
+
+    Raises
+    ------
+    InputError
+        If onnxruntime refuses the model, or gives no number for any draw.
+    """
+    plain = OnnxruntimeSession(model, threads)
+    unoptimised = OnnxruntimeSession(model, threads, optimised=False)
+    meter: NoiseMeter | None = None
+    checked, notes, unusable = [], [], []
+    for number, draw in enumerate(draws):
+        try:
+            values = [np.asarray(value) for value in plain.run(draw.feeds)]
+        except Exception as fault:  # noqa: BLE001 (onnxruntime raises a class a status)
+            reason = " ".join(str(fault).split())[:200]
+            if draw.name == GIVEN:
+                raise InputError(f"onnxruntime cannot run the {GIVEN}: {reason}") from None
+            unusable.append(f"onnxruntime itself cannot run {draw.name}: {reason}")
+            continue
+        broken = _not_numbers(values, outputs)
+        if broken:
+            notes.append(f"onnxruntime itself gives {broken} for {draw.name}")
+            if draw.name != GIVEN:
+                unusable.append(notes.pop())
+                continue
+        meter = meter or NoiseMeter(simplified, threads, _steps(simplified))
+        others = [unoptimised.run(draw.feeds)]
+        checked.append(Checked(draw, meter.expected(draw.feeds, values, others, seed + number)))
+    if not checked:
+        raise InputError(
+            f"{'; '.join(unusable)}: its outputs cannot be checked; give inputs that it can "
+            "compute, with --inputs FILE.npz"
+        )
+    return Reference(checked, [*notes, *unusable])
+
+
+def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:
+    """What an output holds that is no number, in words; infinities may be meant, as in masks."""
+    for value, spec in zip(values, outputs, strict=True):
+        if value.dtype.kind == "f" and np.isnan(value).any():
+            count = int(np.count_nonzero(np.isnan(value)))
+            return f"NaN in {count} of {value.size} elements of output {spec.name!r}"
+    return ""
+
+
+def _steps(model: ModelProto) -> dict[str, float]:
+    """The quantisation step of outputs that a DequantizeLinear ends, of one scale."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    steps = {}
+    for value in model.graph.output:
+        node = producers.get(value.name)
+        while node is not None and node.op_type in _EXACT_TAIL:
+            if node.op_type == "DequantizeLinear":
+                scale = constants.get(node.input[1])
+                if scale is not None:
+                    steps[value.name] = float(np.max(numpy_helper.to_array(scale)))
+                break
+            node = producers.get(node.input[0])
+    return steps

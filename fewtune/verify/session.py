@@ -1,0 +1,123 @@
+"""onnxruntime, which every compiled model is held against."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto
+
+from fewtune.artifacts import TensorSpec
+from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
+from fewtune.onnx_graph.graph import (
+    graph_inputs,
+    model_bytes,
+    static_shape,
+    type_name,
+)
+
+
+def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Inputs and outputs of a model with static shapes.
+
+    Raises
+    ------
+    InputError
+        If a shape is not static.
+    """
+    specs = []
+    for values in (graph_inputs(model.graph), model.graph.output):
+        side = []
+        for value in values:
+            shape = static_shape(value)
+            if shape is None:
+                raise InputError(f"the shape of {value.name!r} is not static: bind it first")
+            dtype = type_name(value.type.tensor_type.elem_type)
+            side.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
+        specs.append(side)
+    return specs[0], specs[1]
+
+
+class OnnxruntimeSession:
+    """onnxruntime on the CPU with a given number of threads, for many runs.
+
+    Parameters
+    ----------
+    model : Path or ModelProto
+        A path where the model has external data or is large.
+    threads : int
+        Threads within an operator; operators run one after the other.
+    spinning : bool
+        Whether idle threads wait busily, as is onnxruntime's default.
+    optimised : bool
+        Whether onnxruntime may rewrite the graph.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime refuses the model.
+    """
+
+    def __init__(
+        self,
+        model: Path | ModelProto,
+        threads: int,
+        spinning: bool = True,
+        optimised: bool = True,
+    ) -> None:
+        onnxruntime.disable_telemetry_events()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        levels = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = (
+            levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
+        )
+        options.log_severity_level = 3  # errors only
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        if isinstance(model, ModelProto):
+            self._session = _session_of_proto(model, options)
+        else:
+            self._session = _session(str(model), options)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Run the model once; outputs in the order of the graph."""
+        return self._session.run(None, inputs)
+
+
+def _session_of_proto(
+    model: ModelProto, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    if model_bytes(model) <= EMBEDDED_BYTES:
+        return _session(model.SerializeToString(), options)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.onnx"
+        save(model, path)
+        return _session(str(path), options)
+
+
+def _session(
+    model: str | bytes, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+        raise InputError(f"onnxruntime cannot load the model: {reason.strip()}") from None
+
+
+def run_onnxruntime(
+    model: Path | ModelProto, inputs: dict[str, np.ndarray], threads: int
+) -> list[np.ndarray]:
+    """Run a model once; see `OnnxruntimeSession` for the parameters.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime refuses the model.
+    """
+    return OnnxruntimeSession(model, threads).run(inputs)

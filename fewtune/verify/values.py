@@ -1,0 +1,34 @@
+"""Shapes and types of a graph's values, as far as they are known."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from onnx import ModelProto, shape_inference
+
+from fewtune.onnx_graph.graph import detach_weights, static_shape
+
+
+class Value(NamedTuple):
+    """Static shape and ONNX element type."""
+
+    shape: list[int]
+    element_type: int
+
+
+def known_values(model: ModelProto) -> dict[str, Value]:
+    """Every value of the outer graph whose type and static shape are declared or inferred."""
+    light_model, weights = detach_weights(model)
+    with contextlib.suppress(Exception):  # what is declared is all that is known, then
+        light_model = shape_inference.infer_shapes(light_model, data_prop=True)
+    graph = light_model.graph
+    values = {
+        tensor.name: Value(list(tensor.dims), tensor.data_type)
+        for tensor in [*graph.initializer, *weights]
+    }
+    for value in [*graph.value_info, *graph.input, *graph.output]:
+        shape = static_shape(value)
+        if shape is not None and value.type.tensor_type.elem_type:
+            values[value.name] = Value(shape, value.type.tensor_type.elem_type)
+    return values
