@@ -30,7 +30,8 @@ def run(model: str) -> None:
         f"{report.layout} ({report.layout_note}), {report.transposes} transposes, "
         f"{report.winograd} convolutions by Winograd's transforms, "
         f"{report.padded} with filters padded, "
-        f"{report.allowances:.2g} of the allowance used, relative error {report.max_relative_error:.1e}"
+        f"{report.allowances:.2g} of the allowance used, "
+        f"relative error {report.max_relative_error:.1e}"
     )
 
 
