@@ -1,0 +1,257 @@
+"""The table of ``wild.py``: a row a model, from what the stages wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from pydantic import BaseModel, ConfigDict
+
+from fewtune.artifacts import BenchmarkReport, Comparison, ImportReport, KernelRow, Metrics
+from fewtune.report.tables import conditions_lines
+from fewtune.util.table import MISSING, Table, number, percent
+from stages.params import COMPARED
+from stages.paths import Places
+
+_SELECTIVE = COMPARED[0]
+# Kernels that a slower model is explained by, and the share from which one may not go untried.
+_KERNELS, _UNTRIED_PCT = 3, 2.0
+
+
+class Row(BaseModel):
+    """One model: what it is, how it was imported, what it cost and how fast it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    kind: str
+    source: str
+    licence: str
+    given: list[str]
+    code: str | None = None
+    wall_s: float | None = None
+    failed: str | None = None
+    inputs: list[str] = []
+    layout: str | None = None
+    transposes: int | None = None
+    left_out: list[str] = []
+    max_relative_error: float | None = None
+    tasks: int | None = None
+    trials: int | None = None
+    tuning_s: float | None = None
+    latency_ms: float | None = None
+    onnxruntime_ms: float | None = None
+    openvino_ms: float | None = None
+    over_onnxruntime: float | None = None
+    over_openvino: float | None = None
+    openvino_remark: str | None = None
+    slowest: list[str] = []
+    untried: list[str] = []
+    full_tuning_s: float | None = None
+    used_time_pct: float | None = None
+    achieved_perf_pct: float | None = None
+    lost: list[str] = []
+    conditions: str | None = None
+
+    @property
+    def over_faster(self) -> float | None:
+        """How many times as fast as the faster of the peers that ran it."""
+        known = [ratio for ratio in (self.over_onnxruntime, self.over_openvino) if ratio]
+        return min(known, default=None)
+
+    def summary(self) -> str:
+        """The row in a few words."""
+        if self.failed:
+            return f"failed: {self.failed}"
+        return (
+            f"{number(self.latency_ms)} ms, {_times(self.over_onnxruntime)} times as fast as "
+            f"onnxruntime, {_times(self.over_openvino)} as OpenVINO, "
+            f"{number(self.tuning_s)} s tuning"
+        )
+
+
+def row_of_results(row: Row, places: Places) -> Row:
+    """Fill a row with what the stages wrote, as far as they came."""
+    name, found = row.name, row.model_copy()
+    imported = _read(ImportReport, places.imported(name))
+    if imported is not None:
+        found.inputs = [
+            f"{it.name} {'x'.join(map(str, it.shape)) or 'scalar'} {it.dtype}"
+            for it in imported.inputs
+        ]
+        found.layout, found.transposes = imported.layout, imported.transposes
+        found.left_out = list(getattr(imported, "left_out", []))
+        if imported.layout != "NHWC" and imported.layout_note:
+            found.left_out.append(imported.layout_note)
+        found.max_relative_error = imported.max_relative_error
+    folder = places.benchmarked(name, _SELECTIVE)
+    report, metrics = _read(BenchmarkReport, folder), _read(Metrics, folder)
+    if report is None or metrics is None:
+        return found
+    found.max_relative_error = report.max_relative_error
+    found.tasks, found.trials, found.tuning_s = metrics.tasks, metrics.trials, metrics.tuning_s
+    found.latency_ms = metrics.latency_ms
+    found.onnxruntime_ms = metrics.onnxruntime_latency_ms
+    found.over_onnxruntime = metrics.speedup_over_onnxruntime
+    found.openvino_ms = metrics.openvino_latency_ms
+    found.over_openvino = metrics.speedup_over_openvino
+    found.openvino_remark = next((it for it in report.remarks if it.startswith("OpenVINO")), None)
+    heaviest = sorted(report.kernels, key=lambda kernel: -(kernel.share or 0.0))
+    found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
+    found.untried = [
+        _kernel_text(kernel)
+        for kernel in heaviest
+        if 100 * (kernel.share or 0.0) > _UNTRIED_PCT and kernel.schedule in ("default", "none")
+    ]
+    (found.conditions,) = conditions_lines([(name, report.conditions)])
+    comparison = _read(Comparison, places.compared(name))
+    if comparison is not None:
+        found.full_tuning_s = comparison.full_tuning_s
+        found.used_time_pct = comparison.used_time_pct
+        found.achieved_perf_pct = comparison.achieved_perf_pct
+        lost = [pair for pair in comparison.kernels if pair.lost_ms > 0][:_KERNELS]
+        found.lost = [f"{pair.task} {number(pair.lost_ms)} ms" for pair in lost]
+    return found
+
+
+def _read(
+    kind: type[ImportReport | BenchmarkReport | Metrics | Comparison], folder: Path
+) -> ImportReport | BenchmarkReport | Metrics | Comparison | None:
+    """What a stage wrote, None where it did not come so far."""
+    return kind.read(folder) if (folder / kind.file_name).is_file() else None
+
+
+def _kernel_text(kernel: KernelRow) -> str:
+    share = MISSING if kernel.share is None else percent(100 * kernel.share)
+    return f"{kernel.task} {share} % ({kernel.schedule})"
+
+
+def wild_markdown(rows: Sequence[Row]) -> str:
+    """The page: speed, full tuning where it was done, what went wrong, sources, conditions."""
+    if not rows:
+        return "No results yet.\n"
+    parts = [
+        "# Trained models from public packages\n\n"
+        "By `python benchmarks/wild.py`: models as they lie in packages of the Python registry, "
+        "each added and run as a user would. *x over*: the peer's latency over ours, in turns.\n\n",
+        _speed_table(rows).markdown(),
+        f"\n{_summary(rows)}\n",
+    ]
+    full = [row for row in rows if row.used_time_pct is not None]
+    if full:
+        parts += ["\n## Beside full tuning\n\n", _full_table(full).markdown()]
+    slower = [row for row in rows if row.over_faster is not None and row.over_faster < 1]
+    if slower:
+        parts.append("\n## Slower than the faster peer\n\nThe kernels that take most:\n\n")
+        parts += [f"- {row.name} ({_times(row.over_faster)}): {'; '.join(row.slowest)}\n"
+                  for row in slower]  # fmt: skip
+    untried = [row for row in rows if row.untried]
+    if untried:
+        parts.append(f"\n## Over {_UNTRIED_PCT:.0f} % of the model and not searched\n\n")
+        parts += [f"- {row.name}: {'; '.join(row.untried)}\n" for row in untried]
+    failed = [f"- {row.name}: {row.failed}\n" for row in rows if row.failed]
+    failed += [f"- {row.name}: {row.openvino_remark}\n" for row in rows if row.openvino_remark]
+    if failed:
+        parts += ["\n## Failures\n\n", *failed]
+    parts += ["\n## Sources\n\n", _source_table(rows).markdown(), "\n", *_conditions(rows)]
+    return "".join(parts)
+
+
+def _speed_table(rows: Sequence[Row]) -> Table:
+    headings = [
+        "model", "kind", "layout", "left out", "max error", "tasks", "tuning s", "latency ms",
+        "onnxruntime ms", "x over onnxruntime", "OpenVINO ms", "x over OpenVINO",
+    ]  # fmt: skip
+    return Table(
+        headings,
+        [
+            [
+                row.name,
+                row.kind,
+                row.layout or MISSING,
+                "; ".join(row.left_out) or MISSING,
+                MISSING if row.max_relative_error is None else f"{row.max_relative_error:.1e}",
+                MISSING if row.tasks is None else str(row.tasks),
+                number(row.tuning_s),
+                "failed" if row.failed else number(row.latency_ms),
+                number(row.onnxruntime_ms),
+                _times(row.over_onnxruntime),
+                number(row.openvino_ms),
+                _times(row.over_openvino),
+            ]
+            for row in rows
+        ],
+        frozenset({0, 1, 3}),
+    )
+
+
+def _full_table(rows: Sequence[Row]) -> Table:
+    headings = ["model", "full s", "selective s", "used time %", "achieved perf %", "lost most on"]
+    return Table(
+        headings,
+        [
+            [
+                row.name,
+                number(row.full_tuning_s),
+                number(row.tuning_s),
+                percent(row.used_time_pct),
+                percent(row.achieved_perf_pct),
+                "; ".join(row.lost) or MISSING,
+            ]
+            for row in rows
+        ],
+        frozenset({0, 5}),
+    )
+
+
+def _source_table(rows: Sequence[Row]) -> Table:
+    return Table(
+        ["model", "package and file", "licence", "inputs", "given with"],
+        [
+            [
+                row.name,
+                row.source,
+                row.licence,
+                "; ".join(row.inputs) or MISSING,
+                f"`{' '.join(row.given)}`" if row.given else MISSING,
+            ]
+            for row in rows
+        ],
+        frozenset(range(5)),
+    )
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """How many work, how many are as fast as the faster peer, and the means."""
+    done = [row for row in rows if not row.failed]
+    ratios = [row.over_faster for row in done if row.over_faster is not None]
+    text = f"{len(done)} of {len(rows)} models were tuned, verified and measured"
+    if ratios:
+        text += (
+            f"; {sum(ratio >= 1 for ratio in ratios)} of {len(ratios)} are no slower than the "
+            f"faster peer that ran them, {geometric_mean(ratios):.2f} times as fast as it on "
+            "geometric mean"
+        )
+    for title, known in (
+        ("onnxruntime", [row.over_onnxruntime for row in done if row.over_onnxruntime]),
+        ("OpenVINO", [row.over_openvino for row in done if row.over_openvino]),
+    ):
+        if known:
+            text += f"; {geometric_mean(known):.2f} times as fast as {title} ({len(known)} models)"
+    return f"{text}."
+
+
+def _conditions(rows: Sequence[Row]) -> list[str]:
+    """Each set of conditions once; where there are several, with its models."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        if row.conditions:
+            groups.setdefault(row.conditions, []).append(row.name)
+    if len(groups) == 1:
+        return [f"{text}\n" for text in groups]
+    return [f"- {', '.join(names)}: {text}\n" for text, names in groups.items()]
+
+
+def _times(ratio: float | None) -> str:
+    return MISSING if ratio is None else f"{ratio:.2f}"
