@@ -1,0 +1,216 @@
+"""What is right passes, and what is wrong does not, whatever else stands in the same output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from fewtune.errors import InputError
+from fewtune.verify.draws import Draw, drawn_inputs
+from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.session import OnnxruntimeSession, tensor_specs
+from tests.verify import small_models
+
+LOWEST = float(np.finfo(np.float32).min)
+MODELS: dict[str, Callable[[], ModelProto]] = {
+    "classifier": small_models.classifier,
+    "half": lambda: small_models.classifier(np.float16),
+    "detector": small_models.detector,
+    "lowest": lambda: small_models.masked(LOWEST),
+    "infinite": lambda: small_models.masked(-np.inf),
+    "spectrogram": small_models.spectrogram,
+    "segmenter": small_models.segmenter,
+    "quantised": small_models.quantised,
+    "embedding": small_models.embedding,
+}
+
+
+def reference_of(model: ModelProto, draws: list[Draw] | None = None) -> Reference:
+    inputs, outputs = tensor_specs(model)
+    draws = drawn_inputs(model, inputs, 0) if draws is None else draws
+    return make_reference(model, model, outputs, draws, 1, 0)
+
+
+def runs(model: ModelProto) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+    return OnnxruntimeSession(model, 1, optimised=False).run
+
+
+def with_weight(model: ModelProto, name: str, change: Callable[[np.ndarray], None]) -> ModelProto:
+    """The model with a weight changed in place."""
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            values = numpy_helper.to_array(tensor).copy()
+            change(values)
+            tensor.CopyFrom(numpy_helper.from_array(values, name))
+    return model
+
+
+def scaled(values: np.ndarray) -> None:
+    values *= values.dtype.type(1.01)
+
+
+def swapped(values: np.ndarray) -> None:
+    values[[2, 3]] = values[[3, 2]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_itself_is_right(name: str) -> None:
+    model = MODELS[name]()
+    found = reference_of(model).check(runs(model))
+    assert found.allowances <= 1
+    assert found.text == ""
+
+
+@pytest.mark.parametrize("name", ["classifier", "detector", "lowest", "infinite", "spectrogram"])
+def test_rounding_in_another_order_is_right(name: str) -> None:
+    model = MODELS[name]()
+    generator = np.random.default_rng(9)
+    run = runs(model)
+
+    def rounded(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        moved = {
+            key: (value * (1 + generator.choice([-1, 1], value.shape) * 2.0**-23)).astype("f4")
+            for key, value in feeds.items()
+        }
+        return run(moved)
+
+    assert reference_of(model).check(rounded).allowances <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("classifier", "w1"),
+        ("classifier", "w2"),
+        ("classifier", "scale"),
+        ("classifier", "dense"),
+        ("detector", "w1"),
+        ("detector", "w2"),
+        ("lowest", "w"),
+        ("infinite", "w"),
+        ("spectrogram", "w"),
+        ("quantised", "w"),
+        ("embedding", "table"),
+        ("embedding", "w"),
+    ],
+)
+@pytest.mark.parametrize("change", [scaled, swapped])
+def test_a_wrong_weight_is_refused(
+    name: str, weight: str, change: Callable[[np.ndarray], None]
+) -> None:
+    reference = reference_of(MODELS[name]())
+    found = reference.check(runs(with_weight(MODELS[name](), weight, change)))
+    assert found.allowances > 1
+    assert "output" in found.text
+
+
+@pytest.mark.parametrize(("name", "row"), [("classifier", 0), ("detector", -1), ("lowest", 0)])
+def test_a_wrong_border_is_refused(name: str, row: int) -> None:
+    """As where a schedule reads zeros, or its neighbour, beside the padding."""
+    model = MODELS[name]()
+    pads = next(a for a in model.graph.node[0].attribute if a.name == "pads").ints
+    pads[0], pads[2] = (0, 2) if row == 0 else (2, 0)
+    assert reference_of(MODELS[name]()).check(runs(model)).allowances > 1
+
+
+def test_wrong_scores_beside_boxes_in_pixels_are_refused_where_they_are() -> None:
+    model, run = small_models.detector(), runs(small_models.detector())
+
+    def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        outputs = [output.copy() for output in run(feeds)]
+        outputs[0][0, 7] *= 1.05
+        return outputs
+
+    found = reference_of(model).check(wrong)
+    assert found.allowances > 1
+    assert found.max_relative_error < 1e-4
+    assert "at [0, 7, " in found.text
+
+
+def test_an_infinity_elsewhere_is_refused() -> None:
+    model, run = small_models.masked(-np.inf), runs(small_models.masked(-np.inf))
+
+    def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        (output,) = run(feeds)
+        output = output.copy()
+        output[0, 0][np.isneginf(output[0, 0])] = LOWEST
+        return [output]
+
+    found = reference_of(model).check(wrong)
+    assert found.allowances == np.inf
+    assert "onnxruntime's -inf" in found.text
+
+
+def test_another_shape_is_told_as_one() -> None:
+    model, run = small_models.segmenter(), runs(small_models.segmenter())
+    found = reference_of(model).check(lambda feeds: [run(feeds)[0][:, 1:]])
+    assert "has shape [1, 15, 16], onnxruntime's [1, 16, 16]" in found.text
+
+
+def test_other_classes_are_refused() -> None:
+    found = reference_of(small_models.segmenter()).check(
+        runs(with_weight(small_models.segmenter(), "w", scaled_first))
+    )
+    assert found.allowances == np.inf
+
+
+def scaled_first(values: np.ndarray) -> None:
+    values[0] *= 1.05
+
+
+def test_a_step_taken_the_other_way_is_right_and_many_are_not() -> None:
+    model, run = small_models.quantised(), runs(small_models.quantised())
+
+    def stepped(every: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
+        def outputs(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            (output,) = run(feeds)
+            output = output.copy()
+            output.ravel()[::every] += 0.05
+            return [output]
+
+        return outputs
+
+    reference = reference_of(model)
+    assert reference.check(stepped(200)).allowances <= 1
+    assert reference.check(stepped(5)).allowances > 1
+
+
+def test_what_onnxruntime_cannot_compute_is_said_to_be_its_own() -> None:
+    model = small_models.spectrogram()
+    reference = reference_of(model)
+    assert [each.draw.name for each in reference.checked] == [
+        "inputs uniform in 0 to 1",
+        "positive inputs",
+    ]
+    assert reference.notes[0].startswith("onnxruntime itself gives NaN in ")
+    negative = [Draw("negative inputs", {"x": -np.ones((5, 6), np.float32)})]
+    with pytest.raises(InputError, match="onnxruntime itself gives NaN .*--inputs"):
+        reference_of(model, negative)
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    reference = reference_of(small_models.embedding())
+    reference.write(tmp_path)
+    first = (tmp_path / "reference.npz").read_bytes()
+    again = Reference.read(tmp_path)
+    again.write(tmp_path)
+    assert (tmp_path / "reference.npz").read_bytes() == first
+    reference_of(small_models.embedding()).write(tmp_path)
+    assert (tmp_path / "reference.npz").read_bytes() == first
+    assert again.check(runs(small_models.embedding())).allowances <= 1
+
+
+def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "reference.npz").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(InputError, match="cannot be read .* import the model again"):
+        Reference.read(tmp_path)
+
+
+def test_a_wrong_attribute_is_refused() -> None:
+    model = small_models.classifier()
+    model.graph.node[1].attribute.append(helper.make_attribute("epsilon", 1e-2))
+    assert reference_of(small_models.classifier()).check(runs(model)).allowances > 1
