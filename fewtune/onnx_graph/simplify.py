@@ -25,6 +25,7 @@ from fewtune.onnx_graph.graph import (
     parameter_count,
     static_shape,
 )
+from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.shapes import input_shapes
 from fewtune.onnx_graph.weight_check import can_show_fault, constant_weights, explain_blindness
@@ -94,7 +95,7 @@ def bind_shapes(
     del result.graph.input[:]
     result.graph.input.extend(kept)
     if any(static_shape(value) is None for value in result.graph.output):
-        _take_output_shapes(result, _slimmed(result))
+        _take_output_shapes(result, _slimmed(expand(result, EARLY)))
     for value in result.graph.output:
         if static_shape(value) is None:
             raise InputError(
@@ -126,7 +127,8 @@ def simplify(model: ModelProto) -> ModelProto:
             light_model = inliner.inline_local_functions(light_model)
     if opset_of(light_model) < _IMPORT_OPSET:
         light_model = _converted(light_model, _IMPORT_OPSET)
-    result = _slimmed(attach_weights(light_model, weights))
+    result = attach_weights(_with_shapes(light_model), weights)
+    result = _slimmed(expand(result, EARLY))
     light_model, weights = detach_weights(result)
     rewrites.constant_nodes_to_initializers(light_model)
     result = attach_weights(_with_shapes(light_model), weights)
@@ -138,6 +140,8 @@ def simplify(model: ModelProto) -> ModelProto:
     reshapes_after_activations(result)
     slices_for_gathers(result)
     rewrites.constants_of_full_rank(result)
+    # Last: of thousands of steps the rewrites before would take minutes, and gain nothing.
+    result = expand(result, LATE)
     light_model, weights = detach_weights(result)
     return attach_weights(_with_shapes(light_model), weights)
 

@@ -27,6 +27,7 @@ def layout_friendly() -> Iterator[None]:
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
         "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
+        "Gather": {"_impl_v13": _gather},
         "LeakyRelu": {"_impl_v1": _leaky_relu},
         "HardSigmoid": {"_impl_v1": _hard_sigmoid},
         "HardSwish": {"_impl_v14": _hard_swish},
@@ -92,6 +93,21 @@ def _paired(
     if len(inputs) != 2 or all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
         return None
     return operator(*inputs)
+
+
+def _gather(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+    """Take constant places; TVM's own computes at run time which of them count from the end."""
+    data, indices = inputs
+    constant = tvm.ir.expr.GenericConst
+    if not isinstance(indices, constant) or isinstance(data, constant | relax.ShapeExpr):
+        return None
+    axis = attr.get("axis", 0)
+    extent = data.ty.shape[axis] if data.ty.shape is not None else None
+    places = indices.value.numpy()
+    if not isinstance(extent, tvm.tirx.IntImm) or places.ndim == 0:
+        return None
+    places = np.where(places < 0, places + int(extent), places)
+    return relax.op.take(data, relax.const(places, str(places.dtype)), axis, mode="clip")
 
 
 def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:

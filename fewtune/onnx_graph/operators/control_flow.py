@@ -1,0 +1,238 @@
+"""If, Loop and Scan whose conditions and lengths are constants: branches inlined, bodies unrolled.
+
+A constant is what is known once the model's shapes are bound: a trip count read off a shape, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import GraphProto, NodeProto, helper
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+
+# A model of more nodes takes minutes to import and to compile.
+_MOST_NODES = 20_000
+_MOST_STEPS = 10_000
+_SCAN_WITHOUT_BATCH = 9
+
+
+def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Inline the branch of a constant condition; of any other both, where their shapes agree."""
+    branches = {attribute.name: attribute.g for attribute in node.attribute}
+    condition = graph.value(node.input[0])
+    if condition is not None:
+        chosen = branches["then_branch" if condition.reshape(()) else "else_branch"]
+        _give(graph, _inlined(graph, chosen, {}, scope), node.output)
+        return True
+    chosen_at_run = graph.reshape(node.input[0], [])
+    both = [_inlined(graph, branches[name], {}, scope) for name in ("then_branch", "else_branch")]
+    for first, second in zip(*both, strict=True):
+        if graph.shape(first) is None or graph.shape(first) != graph.shape(second):
+            return graph.refuse(
+                node,
+                "has a condition that depends on the input's values, and branches of different "
+                "shapes: export the model with that condition fixed",
+            )
+    for first, second, output in zip(*both, node.output, strict=True):
+        graph.op("Where", [chosen_at_run, first, second], output)
+    return True
+
+
+def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Unroll a loop whose trip count and condition are constants."""
+    (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
+    trips, condition = [*node.input, "", ""][:2]
+    most = graph.value(trips) if trips else None
+    if trips and most is None:
+        return graph.refuse(node, "has a trip count that depends on the input's values")
+    if not trips and not condition:
+        return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
+    carried = list(node.input[2:])
+    scans: list[list[str]] = [[] for _ in node.output[len(carried) :]]
+    going = condition or graph.constant(True)
+    step, begin = 0, graph.node_count
+    while most is None or step < int(most.reshape(())):
+        value = graph.value(going)
+        if value is None:
+            return graph.refuse(node, "ends by a condition that depends on the input's values")
+        if not value.reshape(()):
+            break
+        if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:
+            return graph.refuse(
+                node,
+                f"runs for more than {step} steps, {graph.node_count - begin} nodes unrolled: "
+                f"at most {_MOST_STEPS} steps and {_MOST_NODES} nodes can be",
+            )
+        names = [value.name for value in body.input]
+        given = [graph.constant(np.array(step, np.int64)), going, *carried]
+        results = _inlined(graph, body, dict(zip(names, given, strict=True)), scope)
+        if graph.refusals:
+            # The other steps would be refused for the same nodes.
+            return False
+        going, carried = results[0], results[1 : 1 + len(carried)]
+        for parts, part in zip(scans, results[1 + len(carried) :], strict=True):
+            parts.append(part)
+        step += 1
+    return _finish(graph, node, carried, scans, [0] * len(scans))
+
+
+def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Unroll a scan, whose length is that of an axis."""
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    inputs = list(node.input)
+    if graph.opset < _SCAN_WITHOUT_BATCH:
+        if inputs.pop(0):
+            return graph.refuse(node, "has sequences of different lengths, which is not supported")
+        given["scan_input_directions"] = given.get("directions", [])
+    count = len(inputs) - given["num_scan_inputs"]
+    if any(graph.shape(name) is None for name in inputs):
+        return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
+    outputs = len(given["body"].output) - count
+    if graph.opset >= _SCAN_WITHOUT_BATCH:
+        results = _scanned(graph, node, inputs[:count], inputs[count:], given, scope)
+        if results is None:
+            return False
+        axes = given.get("scan_output_axes") or [0] * outputs
+        return _finish(graph, node, *results, axes)
+    batches = []
+    for index in range(graph.shape(inputs[0])[0]):
+        each = [step_of(graph, name, 0, index) for name in inputs]
+        results = _scanned(graph, node, each[:count], each[count:], given, scope)
+        if results is None:
+            return False
+        states, scans = results
+        batches.append([*states, *(stacked(graph, parts, 0) for parts in scans)])
+    for parts, output in zip(zip(*batches, strict=True), node.output, strict=True):
+        stacked(graph, list(parts), 0, output)
+    return True
+
+
+def _scanned(
+    graph: GraphBuilder,
+    node: NodeProto,
+    states: list[str],
+    sequences: list[str],
+    given: dict[str, object],
+    scope: Scope,
+) -> tuple[list[str], list[list[str]]] | None:
+    """The states after the last step, and each output's parts in order; None if too long."""
+    body: GraphProto = given["body"]
+    ranks = [len(graph.shape(name)) for name in sequences]
+    axes = given.get("scan_input_axes") or [0] * len(sequences)
+    axes = [axis % rank for axis, rank in zip(axes, ranks, strict=True)]
+    backwards = given.get("scan_input_directions") or [0] * len(sequences)
+    length = graph.shape(sequences[0])[axes[0]]
+    scans: list[list[str]] = [[] for _ in body.output[len(states) :]]
+    begin, names = graph.node_count, [value.name for value in body.input]
+    for step in range(length):
+        if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:
+            graph.refuse(
+                node,
+                f"has {length} steps: unrolled, they are more than {_MOST_NODES} nodes, "
+                "which is not supported",
+            )
+            return None
+        taken = [
+            step_of(graph, name, axis, length - 1 - step if back else step)
+            for name, axis, back in zip(sequences, axes, backwards, strict=True)
+        ]
+        inputs = dict(zip(names, [*states, *taken], strict=True))
+        results = _inlined(graph, body, inputs, scope)
+        if graph.refusals:
+            return None
+        states = results[: len(states)]
+        for parts, part in zip(scans, results[len(states) :], strict=True):
+            parts.append(part)
+    for parts, back in zip(scans, given.get("scan_output_directions") or [], strict=False):
+        if back:
+            parts.reverse()
+    return states, scans
+
+
+def step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
+    """One place of an axis, without the axis.
+
+    The index is a tensor that the kernel reads, of two axes: a number would be written into the
+    kernel, and one index of one axis becomes a slice (`fewtune.onnx_graph.gathers`). Either way
+    there would be as many kernels as steps.
+    """
+    shape = graph.shape(data)
+    if graph.value(data) is not None or shape[axis] == 1:
+        index = graph.constant(np.array(step, np.int64))
+        return graph.op("Gather", [data, index], axis=axis)
+    taken = graph.op("Gather", [data, graph.constant([[step]], np.int64)], axis=axis)
+    return graph.reshape(taken, [*shape[:axis], *shape[axis + 1 :]])
+
+
+def stacked(graph: GraphBuilder, parts: list[str], axis: int, output: str | None = None) -> str:
+    """Join values along a new axis."""
+    apart = [graph.unsqueeze(part, axis) for part in parts]
+    return graph.concat(apart, axis, output)
+
+
+def _inlined(
+    graph: GraphBuilder, nested: GraphProto, inputs: dict[str, str], scope: Scope
+) -> list[str]:
+    """Add the nodes of a nested graph; what its outputs are called in this one."""
+    names = {**scope, **inputs}
+    for tensor in nested.initializer:
+        names[tensor.name] = graph.nested_tensor(tensor)
+    for node in nested.node:
+        copy = NodeProto()
+        copy.CopyFrom(node)
+        copy.input[:] = [names.get(name, name) for name in node.input]
+        for name in node.output:
+            if name:
+                names[name] = graph.fresh(name)
+        copy.output[:] = [names[name] if name else "" for name in node.output]
+        copy.name = node.name and f"{node.name}_{copy.output[0]}"
+        if not _taken_by_step(graph, copy, bool(inputs)):
+            graph.add(copy, names)
+    return [names.get(value.name, value.name) for value in nested.output]
+
+
+def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool:
+    """Whether a node gathers one place of an axis in a step of a loop, which then is added."""
+    if not unrolled or node.op_type != "Gather":
+        return False
+    data, index = node.input
+    value, shape = graph.value(index), graph.shape(data)
+    if value is None or value.shape or not shape or graph.value(data) is not None:
+        return False
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
+    taken = step_of(graph, data, axis, int(value) % shape[axis])
+    graph.op("Identity", [taken], node.output[0])
+    return True
+
+
+def _finish(
+    graph: GraphBuilder,
+    node: NodeProto,
+    states: Sequence[str],
+    scans: list[list[str]],
+    axes: Sequence[int],
+) -> bool:
+    _give(graph, states, node.output[: len(states)])
+    for parts, axis, output in zip(scans, axes, node.output[len(states) :], strict=True):
+        if not parts:
+            return graph.refuse(node, f"has no step, so that output {output!r} is empty")
+        if output:
+            rank = len(graph.shape(parts[0]) or []) + 1
+            stacked(graph, parts, axis % rank, output)
+    return True
+
+
+def _give(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:
+    """Call values by the names that a node's outputs have."""
+    for value, output in zip(values, outputs, strict=True):
+        if output:
+            graph.op("Identity", [value], output)
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "If"): _if,
+    ("", "Loop"): _loop,
+    ("", "Scan"): _scan,
+}

@@ -1,0 +1,57 @@
+"""One walk through a model that expands what TVM's importer lacks."""
+
+from __future__ import annotations
+
+from onnx import ModelProto
+
+from fewtune.errors import InputError
+from fewtune.onnx_graph.graph import all_nodes
+from fewtune.onnx_graph.operators import (
+    attention,
+    control_flow,
+    fused,
+    quantized,
+    quantized_fused,
+    recurrent,
+)
+from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
+
+EARLY: dict[tuple[str, str], Handler] = {
+    **control_flow.HANDLERS,
+    **fused.HANDLERS,
+    **attention.HANDLERS,
+    **quantized.HANDLERS,
+    **quantized_fused.HANDLERS,
+}
+LATE: dict[tuple[str, str], Handler] = recurrent.HANDLERS
+
+
+def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:
+    """Expand the nodes that a family of handlers knows.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Static shapes, shapes inferred; it is left as it is.
+    handlers : dict
+        `EARLY`, before a model is simplified, or `LATE`, after it.
+
+    Returns
+    -------
+    model : ModelProto
+        Same inputs, outputs and results; the model itself where it has nothing to expand.
+
+    Raises
+    ------
+    InputError
+        Naming every node that is of these kinds and cannot be expanded, and why.
+    """
+    kinds = {("" if n.domain in STANDARD else n.domain, n.op_type) for n in all_nodes(model.graph)}
+    if not kinds & handlers.keys():
+        return model
+    builder = GraphBuilder(model, handlers)
+    for node in model.graph.node:
+        builder.add(node, {})
+    if builder.refusals:
+        raise InputError("; ".join(builder.refusals))
+    return builder.model()

@@ -1,0 +1,207 @@
+"""Quantised operators of onnxruntime's own (domain com.microsoft).
+
+Those of activations and pools go through floats: dequantised, computed, quantised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import NodeProto
+
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import attributes_of, optional
+from fewtune.onnx_graph.operators.quantized import along, centred, combined_scale, floats, rounded
+
+
+def _dequantized(graph: GraphBuilder, data: str, scale: str, zero: str) -> str:
+    return graph.op("Mul", [centred(graph, data, zero), along(graph, scale, 0, 0)])
+
+
+def _give_quantized(
+    graph: GraphBuilder, node: NodeProto, data: str, scale: str, zero: str, like: str
+) -> bool:
+    kind = graph.element_type(zero) if zero else graph.element_type(like)
+    scaled = graph.op("Div", [data, along(graph, scale, 0, 0)])
+    rounded(graph, scaled, zero, kind, node.output[0])
+    return True
+
+
+def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """QLinearAdd and QLinearMul."""
+    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = optional(
+        node.input, 8
+    )
+    if graph.shape(left) is None or graph.shape(right) is None:
+        return graph.refuse(node, "reads a tensor whose shape is not known")
+    operands = [centred(graph, left, left_zero), centred(graph, right, right_zero)]
+    factors = [along(graph, each, 0, 0) for each in (left_scale, right_scale, scale)]
+    if node.op_type == "QLinearMul":
+        product = graph.op("Mul", operands)
+        result = graph.op("Mul", [product, combined_scale(graph, *factors)])
+    else:
+        result = graph.op(
+            "Add",
+            [
+                graph.op("Mul", [operand, graph.fold("Div", [factor, factors[2]])])
+                for operand, factor in zip(operands, factors, strict=False)
+            ],
+        )
+    kind = graph.element_type(zero) if zero else graph.element_type(left)
+    rounded(graph, result, zero, kind, node.output[0])
+    return True
+
+
+def _unary(
+    compute: Callable[[GraphBuilder, NodeProto, str], str],
+) -> Handler:
+    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+        data, scale, zero, out_scale, out_zero = optional(node.input, 5)
+        if graph.shape(data) is None:
+            return graph.refuse(node, "reads a tensor whose shape is not known")
+        result = compute(graph, node, _dequantized(graph, data, scale, zero))
+        return _give_quantized(graph, node, result, out_scale, out_zero, data)
+
+    return expand
+
+
+def _sigmoid(graph: GraphBuilder, node: NodeProto, data: str) -> str:  # noqa: ARG001
+    return graph.op("Sigmoid", [data])
+
+
+def _leaky_relu(graph: GraphBuilder, node: NodeProto, data: str) -> str:
+    return graph.op("LeakyRelu", [data], alpha=attributes_of(node).get("alpha", 0.01))
+
+
+def _softmax(graph: GraphBuilder, node: NodeProto, data: str) -> str:
+    rank = len(graph.shape(data))
+    return graph.op("Softmax", [data], axis=attributes_of(node).get("axis", -1) % rank)
+
+
+def _global_average(graph: GraphBuilder, node: NodeProto, data: str) -> str:
+    rank = len(graph.shape(data))
+    last = attributes_of(node).get("channels_last", 0)
+    axes = range(1, rank - 1) if last else range(2, rank)
+    return graph.reduce("ReduceMean", data, list(axes))
+
+
+def _average(graph: GraphBuilder, node: NodeProto, data: str) -> str:
+    given = attributes_of(node)
+    last, rank = given.pop("channels_last", 0), len(graph.shape(data))
+    if last:
+        data = graph.transpose(data, [0, rank - 1, *range(1, rank - 1)])
+    data = graph.op("AveragePool", [data], **given)
+    return graph.transpose(data, [0, *range(2, rank), 1]) if last else data
+
+
+def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    scale, zero, *others = node.input
+    parts = [_dequantized(graph, *others[begin : begin + 3]) for begin in range(0, len(others), 3)]
+    joined = graph.concat(parts, attributes_of(node)["axis"])
+    return _give_quantized(graph, node, joined, scale, zero, others[0])
+
+
+def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    left, left_scale, left_zero, right, right_scale, right_zero, bias, scale, zero = optional(
+        node.input, 9
+    )
+    if graph.shape(left) is None or graph.shape(right) is None:
+        return graph.refuse(node, "reads a tensor whose shape is not known")
+    given = attributes_of(node)
+    columns = 0 if given.get("transB") else 1
+    operands = [centred(graph, left, left_zero), centred(graph, right, right_zero, columns)]
+    for index, side in enumerate("AB"):
+        if given.get(f"trans{side}"):
+            operands[index] = graph.fold("Transpose", [operands[index]], perm=[1, 0])
+    sums = graph.op("MatMul", operands)
+    if bias:
+        sums = graph.op("Add", [sums, floats(graph, bias)])
+    alpha = graph.constant(given.get("alpha", 1.0), np.float32)
+    factor = graph.fold("Mul", [along(graph, left_scale, 0, 0), right_scale])
+    factor = along(graph, graph.fold("Mul", [factor, alpha]), 2, 1)
+    if not scale:
+        graph.op("Mul", [sums, factor], node.output[0])
+        return True
+    factor = graph.fold("Div", [factor, along(graph, scale, 0, 0)])
+    kind = graph.element_type(zero) if zero else graph.element_type(left)
+    rounded(graph, graph.op("Mul", [sums, factor]), zero, kind, node.output[0])
+    return True
+
+
+def _matmul_to_float(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    left, right, left_scale, right_scale, left_zero, right_zero, bias = optional(node.input, 7)
+    return _scaled_product(
+        graph, node, [left, left_scale, left_zero], [right, right_scale, right_zero], bias
+    )
+
+
+def _dynamic_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    data, right, right_scale, right_zero, bias = optional(node.input, 5)
+    names = [graph.fresh(f"{node.output[0]}_{part}") for part in ("quantized", "scale", "zero")]
+    graph.ops("DynamicQuantizeLinear", [data], names)
+    return _scaled_product(graph, node, names, [right, right_scale, right_zero], bias)
+
+
+def _scaled_product(
+    graph: GraphBuilder, node: NodeProto, first: list[str], second: list[str], bias: str
+) -> bool:
+    (left, left_scale, left_zero), (right, right_scale, right_zero) = first, second
+    if graph.shape(left) is None or graph.shape(right) is None:
+        return graph.refuse(node, "reads a tensor whose shape is not known")
+    operands = [centred(graph, left, left_zero, -2), centred(graph, right, right_zero, -1)]
+    factor = graph.fold("Mul", [along(graph, left_scale, 2, 0), along(graph, right_scale, 1, 0)])
+    product = graph.op("MatMul", operands)
+    last = None if bias else node.output[0]
+    result = graph.op("Mul", [product, factor], last)
+    if bias:
+        graph.op("Add", [result, bias], node.output[0])
+    return True
+
+
+def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """A product with weights of 4 or 8 bits in blocks, which are written out in floats."""
+    data, packed, scales, zeros, group, bias = optional(node.input, 6)
+    given = attributes_of(node)
+    bits, block, inner, outer = (given[key] for key in ("bits", "block_size", "K", "N"))
+    arrays = [graph.value(name) for name in (packed, scales)]
+    zero_array = graph.value(zeros) if zeros else None
+    if bits not in (4, 8) or group or None in [type(a) if a is not None else None for a in arrays]:
+        return graph.refuse(node, "has weights that are no constants, or not of 4 or 8 bits")
+    blocks = -(-inner // block)
+    values = _unpacked(arrays[0], bits).reshape(outer, blocks, -1)[..., :block].astype(np.float32)
+    offset = np.full((outer, blocks), 2.0 ** (bits - 1), np.float32)
+    if zero_array is not None:
+        plain = zero_array.dtype != np.uint8
+        unpacked = zero_array if plain else _unpacked(zero_array.reshape(outer, -1), bits)
+        offset = unpacked.reshape(outer, -1)[:, :blocks].astype(np.float32)
+    weights = (values - offset[..., None]) * arrays[1].reshape(outer, blocks, 1).astype(np.float32)
+    weights = weights.reshape(outer, -1)[:, :inner].T.astype(graph.dtype(data))
+    operands = [data, graph.constant(np.ascontiguousarray(weights))]
+    product = graph.op("MatMul", operands, None if bias else node.output[0])
+    if bias:
+        graph.op("Add", [product, bias], node.output[0])
+    return True
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Whole numbers of 4 or 8 bits, the lower half of a byte first."""
+    if bits == 8:  # noqa: PLR2004
+        return packed
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    (MICROSOFT, "QLinearAdd"): _binary,
+    (MICROSOFT, "QLinearMul"): _binary,
+    (MICROSOFT, "QLinearSigmoid"): _unary(_sigmoid),
+    (MICROSOFT, "QLinearLeakyRelu"): _unary(_leaky_relu),
+    (MICROSOFT, "QLinearSoftmax"): _unary(_softmax),
+    (MICROSOFT, "QLinearGlobalAveragePool"): _unary(_global_average),
+    (MICROSOFT, "QLinearAveragePool"): _unary(_average),
+    (MICROSOFT, "QLinearConcat"): _concat,
+    (MICROSOFT, "QGemm"): _gemm,
+    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
+    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
+    (MICROSOFT, "MatMulNBits"): _matmul_bits,
+}

@@ -1,0 +1,328 @@
+"""LSTM, GRU and RNN, step by step.
+
+The products of all steps' inputs are one matrix product. A step's own product, of the state with
+the recurrent weights, has the same shape in every step: it is one task. What a step reads of the
+inputs' products is gathered by an index that the kernel reads, so that one kernel serves all steps;
+a slice would be a kernel a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from fewtune.onnx_graph.operators.activations import Activation, activation
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+# Each step is five nodes and two to four kernels.
+_MOST_STEPS = 2000
+
+
+@dataclass
+class _State:
+    """What a direction carries from step to step; None where it is zero."""
+
+    hidden: str | None
+    cell: str | None = None
+
+
+@dataclass
+class _Direction:
+    """One direction of a layer: (batch, inputs) and (batch, hidden) in, (batch, hidden) out.
+
+    Attributes
+    ----------
+    recurrent : str
+        Transposed weights, (hidden, gates x hidden).
+    state_bias : str or None
+        GRU's, of the hidden gate's recurrent product, (hidden).
+    peepholes : list of str or None
+        LSTM's weights from the cell to the gates i, o and f.
+    """
+
+    graph: GraphBuilder
+    kind: str
+    batch: int
+    hidden: int
+    functions: list[Activation]
+    clip: float | None
+    recurrent: str
+    state_bias: str | None
+    peepholes: list[str] | None
+    reset_after: bool
+    input_forget: bool
+
+    def step(self, given: str, state: _State) -> _State:
+        """One step from the input's product, (batch, gates x hidden)."""
+        return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](given, state)
+
+    def _rnn(self, given: str, state: _State) -> _State:
+        return _State(self._activated(0, self._sum(given, state.hidden)))
+
+    def _sum(self, given: str, hidden: str | None) -> str:
+        if hidden is None:
+            return given
+        product = self.graph.op("MatMul", [hidden, self.recurrent])
+        return self.graph.op("Add", [product, given])
+
+    def _gru(self, given: str, state: _State) -> _State:
+        op = self.graph.op
+        update, reset, new = (self._gate(given, index) for index in range(3))
+        hidden = state.hidden
+        if self.reset_after:
+            product = self.state_bias
+            if hidden is not None:
+                products = op("MatMul", [hidden, self.recurrent])
+                update = op("Add", [update, self._gate(products, 0)])
+                reset = op("Add", [reset, self._gate(products, 1)])
+                product = self._gate(products, 2)
+                if self.state_bias is not None:
+                    product = op("Add", [product, self.state_bias])
+            if product is not None:
+                new = op("Add", [new, op("Mul", [self._activated(0, reset), product])])
+        elif hidden is not None:
+            graph, size = self.graph, self.hidden
+            products = op("MatMul", [hidden, graph.fold_slice(self.recurrent, 1, 0, 2 * size)])
+            update = op("Add", [update, self._gate(products, 0)])
+            reset = op("Add", [reset, self._gate(products, 1)])
+            kept = op("Mul", [self._activated(0, reset), hidden])
+            weights = graph.fold_slice(self.recurrent, 1, 2 * size, 3 * size)
+            new = op("Add", [op("MatMul", [kept, weights]), new])
+        update, new = self._activated(0, update), self._activated(1, new)
+        one = self.graph.constant(1, self.graph.dtype(given))
+        result = op("Mul", [op("Sub", [one, update]), new])
+        if hidden is not None:
+            result = op("Add", [result, op("Mul", [update, hidden])])
+        return _State(result)
+
+    def _lstm(self, given: str, state: _State) -> _State:
+        op, cell = self.graph.op, state.cell
+        gates = self._sum(given, state.hidden)
+        entry, output, forget, new = (self._gate(gates, index) for index in range(4))
+        new = self._activated(1, new)
+        entry = self._activated(0, self._peeped(entry, 0, cell))
+        result = op("Mul", [entry, new])
+        if cell is not None:
+            if self.input_forget:
+                one = self.graph.constant(1, self.graph.dtype(given))
+                forget = op("Sub", [one, entry])
+            else:
+                forget = self._activated(0, self._peeped(forget, 2, cell))
+            result = op("Add", [op("Mul", [forget, cell]), result])
+        output = self._activated(0, self._peeped(output, 1, result))
+        return _State(op("Mul", [output, self.functions[2](self.graph, result)]), result)
+
+    def _peeped(self, gate: str, index: int, cell: str | None) -> str:
+        if self.peepholes is None or cell is None:
+            return gate
+        return self.graph.op("Add", [gate, self.graph.op("Mul", [cell, self.peepholes[index]])])
+
+    def _gate(self, gates: str, index: int) -> str:
+        return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
+
+    def _activated(self, function: int, value: str) -> str:
+        if self.clip is not None:
+            value = self.graph.clip(value, -self.clip, self.clip)
+        return self.functions[function](self.graph, value)
+
+
+def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Expand a layer of static length."""
+    kind = node.op_type
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    data, weights, recurrent, *others = [*node.input, *[""] * 8][:8]
+    bias, lengths, first_hidden, first_cell, peepholes = others
+    shape, recurrent_shape = graph.shape(data), graph.shape(recurrent)
+    if shape is None or recurrent_shape is None:
+        return graph.refuse(node, "reads a sequence whose shape is not known before the model runs")
+    if given.get("layout"):
+        data = graph.transpose(data, [1, 0, 2])
+        shape = [shape[1], shape[0], shape[2]]
+    steps, batch, width = shape
+    if steps > _MOST_STEPS:
+        return graph.refuse(
+            node, f"has {steps} steps; at most {_MOST_STEPS} are unrolled: bind a shorter sequence"
+        )
+    directions, _, hidden = recurrent_shape
+    functions = _functions(kind, directions, given)
+    if functions is None:
+        return graph.refuse(node, "has an activation that ONNX does not define")
+    rows = graph.reshape(data, [steps * batch, width])
+    order = given.get("direction", b"forward").decode()
+    sequences, finals = [], []
+    for index in range(directions):
+        direction = _Direction(
+            graph,
+            kind,
+            batch,
+            hidden,
+            functions[index],
+            given.get("clip"),
+            _part(graph, recurrent, index, transposed=True),
+            _state_bias(graph, bias, index, hidden, kind, given),
+            _peepholes(graph, peepholes, index, hidden),
+            bool(given.get("linear_before_reset")),
+            bool(given.get("input_forget")),
+        )
+        products = graph.op("MatMul", [rows, _part(graph, weights, index, transposed=True)])
+        if bias:
+            offset = _input_bias(graph, bias, index, hidden, kind, given)
+            products = graph.op("Add", [products, offset])
+        state = _State(
+            _first(graph, first_hidden, index, given), _first(graph, first_cell, index, given)
+        )
+        places = range(steps)
+        if order == "reverse" or index == 1:
+            places = reversed(places)
+        sequence = {}
+        for step in places:
+            at = products
+            if steps > 1:
+                taken = np.arange(step * batch, (step + 1) * batch)
+                at = graph.op("Gather", [products, graph.constant(taken, np.int64)], axis=0)
+            mask = _mask(graph, lengths, step, steps, batch)
+            new = direction.step(at, state)
+            sequence[step], state = _masked(graph, mask, new, state, batch, hidden)
+        sequences.append([sequence[step] for step in range(steps)])
+        finals.append(state)
+    _give_sequence(graph, node, sequences, given, [steps, batch, hidden])
+    ends = [[state.hidden for state in finals], [state.cell for state in finals]]
+    for name, values in zip(node.output[1:], ends, strict=False):
+        _give_ends(graph, name, values, given, [batch, hidden])
+    return True
+
+
+def _functions(
+    kind: str, directions: int, given: dict[str, object]
+) -> list[list[Activation]] | None:
+    """Activation functions of each direction, None if one is unknown."""
+    named = [name.decode() for name in given.get("activations", [])]
+    named = named or _DEFAULTS[kind] * directions
+    alphas = list(given.get("activation_alpha", []))
+    betas = list(given.get("activation_beta", []))
+    found = [activation(name, alphas, betas) for name in named]
+    count = len(_DEFAULTS[kind])
+    if None in found or len(found) < count * directions:
+        return None
+    return [found[count * index : count * (index + 1)] for index in range(directions)]
+
+
+def _part(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:
+    """One direction's part of a tensor, without the axis of directions."""
+    shape = graph.shape(name)
+    part = name if shape[0] == 1 else graph.fold_slice(name, 0, index, index + 1)
+    part = graph.fold("Reshape", [part, graph.constant(shape[1:], np.int64)])
+    return graph.fold("Transpose", [part], perm=[1, 0]) if transposed else part
+
+
+def _input_bias(
+    graph: GraphBuilder, bias: str, index: int, hidden: int, kind: str, given: dict[str, object]
+) -> str:
+    """What is added to the inputs' products: both biases, where the second needs no product."""
+    part, size = _part(graph, bias, index), _GATES[kind] * hidden
+    first = graph.fold_slice(part, 0, 0, size)
+    second = graph.fold_slice(part, 0, size, 2 * size)
+    if kind == "GRU" and given.get("linear_before_reset"):
+        zeros = graph.constant(np.zeros(hidden, graph.dtype(bias)))
+        second = graph.fold("Concat", [graph.fold_slice(second, 0, 0, 2 * hidden), zeros], axis=0)
+    return graph.fold("Add", [first, second])
+
+
+def _state_bias(
+    graph: GraphBuilder, bias: str, index: int, hidden: int, kind: str, given: dict[str, object]
+) -> str | None:
+    if kind != "GRU" or not given.get("linear_before_reset") or not bias:
+        return None
+    part = graph.fold_slice(_part(graph, bias, index), 0, 5 * hidden, 6 * hidden)
+    return graph.fold("Reshape", [part, graph.constant([1, hidden], np.int64)])
+
+
+def _peepholes(graph: GraphBuilder, name: str, index: int, hidden: int) -> list[str] | None:
+    if not name:
+        return None
+    part = _part(graph, name, index)
+    return [graph.fold_slice(part, 0, i * hidden, (i + 1) * hidden) for i in range(3)]
+
+
+def _first(graph: GraphBuilder, name: str, index: int, given: dict[str, object]) -> str | None:
+    """A direction's state before its first step, (batch, hidden); None where it is zero."""
+    if not name:
+        return None
+    value = graph.value(name)
+    if value is not None and not value.any():
+        return None
+    if given.get("layout"):
+        name = graph.fold("Transpose", [name], perm=[1, 0, 2])
+    return _part(graph, name, index)
+
+
+def _mask(graph: GraphBuilder, lengths: str, step: int, steps: int, batch: int) -> str | None:
+    """Which sequences still run at a step, (batch, 1); None where all do."""
+    if not lengths:
+        return None
+    known = graph.value(lengths)
+    if known is None:
+        at = graph.constant(np.array(step, graph.dtype(lengths)))
+        return graph.reshape(graph.op("Less", [at, lengths]), [batch, 1])
+    if (known >= steps).all():
+        return None
+    return graph.constant((step < known).reshape(batch, 1))
+
+
+def _masked(
+    graph: GraphBuilder, mask: str | None, new: _State, old: _State, batch: int, hidden: int
+) -> tuple[str, _State]:
+    """The output and the state of a step in which some sequences may have ended."""
+    if mask is None:
+        return new.hidden, new
+    zeros = graph.constant(np.zeros((batch, hidden), graph.dtype(new.hidden)))
+    output = graph.op("Where", [mask, new.hidden, zeros])
+    kept = [
+        None if after is None else graph.op("Where", [mask, after, before or zeros])
+        for after, before in ((new.hidden, old.hidden), (new.cell, old.cell))
+    ]
+    return output, _State(*kept)
+
+
+def _give_sequence(
+    graph: GraphBuilder,
+    node: NodeProto,
+    sequences: list[list[str]],
+    given: dict[str, object],
+    sizes: list[int],
+) -> None:
+    """Write all steps' outputs: (steps, directions, batch, hidden), or batch first."""
+    name = node.output[0] if node.output else ""
+    if not name:
+        return
+    steps, batch, hidden = sizes
+    layout = given.get("layout")
+    both = [graph.concat(each, 0) for each in sequences]
+    last = None if layout or len(both) > 1 else name
+    both = [graph.reshape(each, [steps, 1, batch, hidden], last) for each in both]
+    if len(both) > 1:
+        both = [graph.op("Concat", both, None if layout else name, axis=1)]
+    if layout:
+        graph.transpose(both[0], [2, 0, 1, 3], name)
+
+
+def _give_ends(
+    graph: GraphBuilder, name: str, values: list[str], given: dict[str, object], sizes: list[int]
+) -> None:
+    """Write the states after the last step: (directions, batch, hidden), or batch first."""
+    if not name:
+        return
+    axis = 1 if given.get("layout") else 0
+    shape = [*sizes]
+    shape.insert(axis, 1)
+    last = name if len(values) == 1 else None
+    values = [graph.reshape(value, shape, last) for value in values]
+    if len(values) > 1:
+        graph.op("Concat", values, name, axis=axis)
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {("", kind): _expand for kind in _GATES}
