@@ -14,7 +14,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # A model of more nodes takes minutes to import and to compile.
 _MOST_NODES = 20_000
-_MOST_STEPS = 10_000
+_MOST_STEPS = 2000
 _SCAN_WITHOUT_BATCH = 9
 
 

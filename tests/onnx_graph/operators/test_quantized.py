@@ -1,0 +1,177 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.expanded_models import assert_node
+
+GENERATOR = np.random.default_rng(0)
+
+
+def floats(*shape):
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def bytes_of(kind, *shape):
+    limits = np.iinfo(kind)
+    return GENERATOR.integers(limits.min, limits.max + 1, shape).astype(kind)
+
+
+def scale(value):
+    return np.array(value, np.float32)
+
+
+def scales(count):
+    return (np.abs(floats(count)) * 0.02 + 0.001).astype(np.float32)
+
+
+@pytest.mark.parametrize("zero", [128, 0, 117])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_convolution_is_exact(zero, kind, by_channel):
+    """Padding is the zero point: 0 of what is computed with."""
+    weight_scale = scales(4) if by_channel else scale(0.013)
+    weight_zero = np.full(4 if by_channel else (), 0 if kind is np.int8 else 130, kind)
+    inputs = [bytes_of(np.uint8, 1, 3, 9, 7), scale(0.021), np.uint8(zero)]
+    inputs += [bytes_of(kind, 4, 3, 3, 3), weight_scale, weight_zero]
+    inputs += [scale(0.31), np.uint8(101), bytes_of(np.int16, 4).astype(np.int32)]
+    inputs = [np.asarray(each) for each in inputs]
+    given = {"pads": [1, 2, 1, 0], "strides": [2, 1], "constants": range(1, 9)}
+    assert_node("QLinearConv", inputs, domain="", opset=13, **given)
+    assert_node("QLinearConv", inputs, domain="", opset=10, **given)
+
+
+def test_deep_and_depthwise_convolutions_are_exact():
+    tail = [scale(0.01), np.array(0, np.int8), scale(0.9), np.array(128, np.uint8)]
+    deep = [bytes_of(np.uint8, 1, 512, 5, 5), scale(0.021), np.array(120, np.uint8)]
+    deep += [bytes_of(np.int8, 8, 512, 3, 3), *tail]
+    assert_node("QLinearConv", deep, domain="", constants=range(1, 8))
+    depthwise = [bytes_of(np.int8, 1, 4, 9, 7), scale(0.021), np.array(-3, np.int8)]
+    depthwise += [bytes_of(np.int8, 4, 1, 3, 3), *tail[:3], np.array(5, np.int8)]
+    given = {"constants": range(1, 8), "group": 4, "auto_pad": "SAME_UPPER"}
+    assert_node("QLinearConv", depthwise, domain="", **given)
+
+
+def test_products_are_exact():
+    left = [bytes_of(np.uint8, 2, 3, 9), scale(0.02), np.array(113, np.uint8)]
+    result = [scale(0.1), np.array(118, np.uint8)]
+    right = [bytes_of(np.uint8, 9, 5), scale(0.03), np.array(131, np.uint8)]
+    assert_node("QLinearMatMul", [*left, *right, *result], domain="")
+    by_column = [bytes_of(np.int8, 9, 5), scales(5), np.zeros(5, np.int8)]
+    assert_node("QLinearMatMul", [*left, *by_column, *result], domain="", constants=range(1, 8))
+
+
+@pytest.mark.parametrize("extent", [7, 300, 2000])
+def test_integer_products_are_exact_beyond_what_float32_holds(extent):
+    """The largest sums there are: of products of 255 and 255."""
+    inputs = [np.full((3, extent), 255, np.uint8), np.full((extent, 5), 255, np.uint8)]
+    result = assert_node("MatMulInteger", inputs, domain="")
+    counts = Counter(node.op_type for node in result.graph.node)
+    assert counts["MatMul"] == -(-extent // 258)
+    zeros = [np.array(113, np.uint8), np.arange(5, dtype=np.uint8)]
+    inputs = [bytes_of(np.uint8, 2, 3, extent), bytes_of(np.uint8, extent, 5), *zeros]
+    assert_node("MatMulInteger", inputs, domain="", constants=(1, 2, 3))
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+def test_integer_convolutions_are_exact(channels):
+    full = np.full((1, channels, 9, 7), 255, np.uint8), np.full((4, channels, 3, 3), 255, np.uint8)
+    assert_node("ConvInteger", full, domain="", pads=[1] * 4, constants=(1,))
+    inputs = [bytes_of(np.uint8, 1, channels, 9, 7), bytes_of(np.uint8, 4, channels, 3, 3)]
+    inputs += [np.array(113, np.uint8), np.array(99, np.uint8)]
+    assert_node("ConvInteger", inputs, domain="", constants=(1, 3))
+
+
+ZEROS = [np.uint8(0), np.uint8(128), np.int8(-7), np.int16(3), np.uint16(300)]
+
+
+@pytest.mark.parametrize("zero", ZEROS, ids=lambda zero: f"{zero.dtype}_{zero}")
+def test_quantizing(zero):
+    """Halves go to the even number; what is out of range saturates."""
+    halves = (np.arange(-300, 300) * 0.5).astype(np.float32)
+    for opset in (21, 13, 10) if zero.dtype.itemsize == 1 else (21,):
+        inputs = [halves, scale(1), np.asarray(zero)]
+        assert_node("QuantizeLinear", inputs, domain="", opset=opset)
+    given = {"domain": "", "opset": 21}
+    inputs = [floats(2, 3, 4), scales(3), np.full(3, zero)]
+    assert_node("QuantizeLinear", inputs, axis=1, **given)
+    inputs = [floats(2, 3, 4), scales(2), np.full(2, zero)]
+    assert_node("QuantizeLinear", inputs, axis=-3, **given)
+    blocked = [floats(2, 6), scales(6).reshape(2, 3), np.full((2, 3), zero)]
+    assert_node("QuantizeLinear", blocked, axis=1, block_size=2, **given)
+    whole = bytes_of(zero.dtype, 2, 3, 4)
+    assert_node("DequantizeLinear", [whole, scales(3), np.full(3, zero)], axis=1, **given)
+    blocked[0] = bytes_of(zero.dtype, 2, 6)
+    assert_node("DequantizeLinear", blocked, axis=1, block_size=2, **given)
+
+
+@pytest.mark.parametrize("shift", [0, 5, -5])
+def test_dynamic_quantizing(shift):
+    outputs = ["out", "scale", "zero"]
+    assert_node("DynamicQuantizeLinear", [floats(3, 5) + np.float32(shift)], outputs, "")
+    assert_node("DynamicQuantizeLinear", [np.zeros((3, 5), np.float32)], outputs, "")
+
+
+def byte(value):
+    return np.array(value, np.uint8)
+
+
+@pytest.mark.parametrize("operator", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (4,)])
+def test_sums_and_products(operator, shape):
+    inputs = [bytes_of(np.uint8, 2, 3, 4), scale(0.02), byte(11)]
+    inputs += [bytes_of(np.uint8, *shape), scale(0.03), byte(7), scale(0.2), byte(90)]
+    assert_node(operator, inputs, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("operator", "given"),
+    [
+        ("QLinearSigmoid", {}),
+        ("QLinearLeakyRelu", {"alpha": 0.1}),
+        ("QLinearGlobalAveragePool", {"channels_last": 0}),
+        ("QLinearGlobalAveragePool", {"channels_last": 1}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("QLinearAveragePool", {"kernel_shape": [2, 2], "channels_last": 1}),
+    ],
+)
+def test_through_floats(operator, given):
+    inputs = [bytes_of(np.uint8, 2, 4, 6, 6), scale(0.05), byte(120), scale(0.04), byte(3)]
+    assert_node(operator, inputs, constants=range(1, 5), steps=1, **given)
+
+
+def test_concatenation():
+    inputs = [scale(0.1), byte(3), bytes_of(np.uint8, 2, 3), scale(0.2), byte(1)]
+    inputs += [bytes_of(np.uint8, 2, 4), scale(0.05), byte(100)]
+    assert_node("QLinearConcat", inputs, axis=1, steps=1, constants=(0, 1, 3, 4, 6, 7))
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_dense(by_column, quantized):
+    right = [scales(5), np.zeros(5, np.int8)] if by_column else [scale(0.03), np.int8(0)]
+    inputs = [bytes_of(np.uint8, 3, 4), scale(0.02), byte(113), bytes_of(np.int8, 5, 4)]
+    inputs += [np.asarray(each) for each in right] + [np.arange(5, dtype=np.int32)]
+    inputs += [scale(0.1), byte(9)] if quantized else [None, None]
+    assert_node("QGemm", inputs, transB=1, constants=(3, 4, 5))
+
+
+def test_products_to_floats():
+    inputs = [bytes_of(np.uint8, 3, 4), bytes_of(np.int8, 4, 5), scale(0.1), scales(5)]
+    inputs += [byte(113), np.zeros(5, np.int8), floats(5)]
+    assert_node("MatMulIntegerToFloat", inputs, tolerance=1e-4)
+    inputs = [floats(2, 3, 4), bytes_of(np.int8, 4, 5), scales(5), np.zeros(5, np.int8), floats(5)]
+    assert_node("DynamicQuantizeMatMul", inputs, constants=(1, 2, 3, 4), tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("inner", "block"), [(40, 32), (48, 16)])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_weights_of_four_bits(inner, block, has_zeros):
+    blocks = -(-inner // block)
+    inputs = [floats(2, 3, inner), bytes_of(np.uint8, 5, blocks, block // 2), floats(5 * blocks)]
+    if has_zeros:
+        inputs.append(bytes_of(np.uint8, 5 * -(-blocks // 2)))
+    given = {"K": inner, "N": 5, "bits": 4, "block_size": block}
+    assert_node(
+        "MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given
+    )  # fmt: skip
