@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,20 @@ def _existing(value: str, info: ValidationInfo) -> str:
     return value
 
 
+# Packages that bring a search strategy of their own register it in this group of entry points.
+STRATEGY_GROUP = "fewtune.strategies"
+_STRATEGIES = ("evolutionary", "annealing", "adaptive", "random", "metaschedule")
+
+
+def _known_strategy(value: str) -> str:
+    """Refuse a search strategy that neither fewtune nor an installed package has."""
+    known = [*_STRATEGIES, *(each.name for each in entry_points(group=STRATEGY_GROUP))]
+    if value not in known:
+        raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
+    return value
+
+
+StrategyChoice = Annotated[str, AfterValidator(_known_strategy)]
 PredictorChoice = Annotated[str, AfterValidator(_existing)]
 
 
@@ -54,8 +69,10 @@ class TuneOptions(BaseModel):
         description="end the run after so many trials that took less than 0.5 % off the model's "
         "estimated latency",
     )
-    strategy: Literal["evolutionary", "annealing", "adaptive", "random", "metaschedule"] = Field(
-        default="evolutionary", description="how candidates are searched"
+    strategy: StrategyChoice = Field(
+        default="evolutionary",
+        description="how candidates are searched: evolutionary, annealing (AutoTVM), adaptive "
+        "(Chameleon), random, metaschedule (TVM's own search), or one that a package registers",
     )
     informed_start: bool = Field(
         default=True, description="begin from tiles that fill the vector registers (CPU)"

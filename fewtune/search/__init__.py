@@ -6,7 +6,10 @@ it knows nothing of workers or devices, so that it runs on a recorded log as wel
 
 from __future__ import annotations
 
-from fewtune.options import TuneOptions
+from importlib.metadata import entry_points
+
+from fewtune.errors import InputError
+from fewtune.options import STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.adaptive import AdaptiveSampling
 from fewtune.search.annealing import SimulatedAnnealing
@@ -17,7 +20,7 @@ from fewtune.search.random_search import RandomSearch
 from fewtune.search.scorer import Proposal, Scorer
 from fewtune.search.strategy import Explorer, Knowledge, remade
 
-_STRATEGIES: dict[str, type[Explorer]] = {
+STRATEGIES: dict[str, type[Explorer]] = {
     "evolutionary": EvolutionarySearch,
     "annealing": SimulatedAnnealing,
     "adaptive": AdaptiveSampling,
@@ -40,7 +43,35 @@ def make_strategy(
     seed : int
         Equal seeds and equal outcomes give equal proposals.
     """
-    return _STRATEGIES[options.strategy](space, knowledge, options, seed)
+    kind = STRATEGIES.get(options.strategy) or registered_strategy(options.strategy)
+    return kind(space, knowledge, options, seed)
+
+
+def registered_strategy(name: str) -> type[Explorer]:
+    """A strategy of another package, which registers it as an entry point.
+
+    Parameters
+    ----------
+    name : str
+        Of an entry point in the group `fewtune.options.STRATEGY_GROUP`.
+
+    Raises
+    ------
+    InputError
+        If it cannot be loaded, or is no `Explorer`.
+    """
+    found = entry_points(group=STRATEGY_GROUP, name=name)
+    for entry in found:
+        try:
+            kind = entry.load()
+        except (ImportError, AttributeError) as fault:
+            raise InputError(
+                f"search strategy {name!r} ({entry.value}) cannot be loaded: {fault}"
+            ) from None
+        if isinstance(kind, type) and issubclass(kind, Explorer):
+            return kind
+        raise InputError(f"search strategy {name!r} ({entry.value}) is no subclass of Explorer")
+    raise InputError(f"search strategy {name!r} is not installed: install its package again")
 
 
 __all__ = ["Explorer", "Guide", "Knowledge", "Proposal", "Scorer", "make_strategy", "remade"]

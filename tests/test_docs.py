@@ -1,0 +1,131 @@
+"""What the documentation promises: its pages are up to date, its snippets and examples run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fewtune.model.import_model import lower
+from fewtune.options import STRATEGY_GROUP, TuneOptions
+from fewtune.runtime.executable import build_executable
+from fewtune.search import Knowledge, make_strategy
+from tests import recorded, tuned_tiny
+
+PROJECT = Path(__file__).parent.parent
+PAGES = sorted(PROJECT.glob("docs/*.md")) + [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
+# What TVM's wheel declares that it needs, and nothing else of the environment.
+RUNTIME = ("tvm", "tvm_ffi", "numpy", "numpy.libs", "ml_dtypes", "typing_extensions.py")
+
+
+def test_the_page_of_parameters_is_up_to_date() -> None:
+    sys.path.insert(0, str(PROJECT / "docs"))
+    try:
+        import generate_parameters
+    finally:
+        sys.path.remove(str(PROJECT / "docs"))
+    assert generate_parameters.PAGE.read_text() == generate_parameters.page()
+
+
+def test_the_readme_is_short_and_links_lead_somewhere() -> None:
+    assert len((PROJECT / "README.md").read_text().splitlines()) <= 150
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)\)", prose):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    named = re.compile(r"`((?:fewtune|stages|pipelines|benchmarks|examples|docs)/[\w/]+\.\w+)`")
+    for page in PAGES:
+        for path in named.findall(page.read_text()):
+            assert (PROJECT / path).exists(), f"{page.name} names {path}"
+
+
+@pytest.fixture
+def own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example beside its entry point, as a package of the user's would be."""
+    (tmp_path / "own_strategy.py").write_text(
+        (PROJECT / "examples" / "own_strategy.py").read_text()
+    )
+    info = tmp_path / "own_strategy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-strategy\nVersion: 1.0\n")
+    line = "hill_climbing = own_strategy:HillClimbing"
+    (info / "entry_points.txt").write_text(f"[{STRATEGY_GROUP}]\n{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_strategy")
+def test_a_strategy_of_the_users_own_is_found_and_searches() -> None:
+    assert [each.name for each in entry_points(group=STRATEGY_GROUP)] == ["hill_climbing"]
+    options = TuneOptions(strategy="hill_climbing", batch_size=8)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
+    measured = []
+    for _ in range(4):
+        proposals = strategy.next_batch(8)
+        measured += [proposal.point for proposal in proposals]
+        strategy.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
+    assert len(set(measured)) == len(measured) > 16
+    times_s = [recorded.times_s()[point] for point in measured]
+    assert min(times_s[8:]) < min(times_s[:8])
+
+
+def test_an_unknown_strategy_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="give evolutionary, annealing"):
+        TuneOptions(strategy="hill_climbing")
+
+
+DEPLOYED = """
+import sys
+sys.path.insert(0, {packages!r})
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("fewtune", "onnx", "onnxruntime", "xgboost", "scipy"):
+            raise ImportError(name + " is not part of the runtime")
+sys.meta_path.insert(0, Refused())
+"""
+
+
+def test_the_deploying_snippet_runs_with_the_runtime_alone(tmp_path: Path) -> None:
+    """In an interpreter that sees no package but TVM's wheel and what that needs."""
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, [1, 3, 224, 224])
+    two = numpy_helper.from_array(np.float32(2.0), "two")
+    add = helper.make_node("Add", ["image", "two"], ["result"])
+    graph = helper.make_graph([add], "plus_two", [image], [result], [two])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    target = tuned_tiny.target()
+    lowered = lower(model, target, "NHWC")
+    build_executable(lowered, target).export_library(str(tmp_path / "model.so"))
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in RUNTIME:
+        installed = Path(np.__file__).parent.parent / name
+        if installed.exists():
+            (packages / name).symlink_to(installed)
+    page = (PROJECT / "docs" / "deploying.md").read_text()
+    snippet = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
+    code = DEPLOYED.format(packages=str(packages)) + snippet
+    code += "\nimport json\nprint(json.dumps([result.shape, float(result.max())]))\n"
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", code],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[1, 3, 224, 224], 2.0]
