@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import fewtune
 from fewtune.errors import InputError
 from tests import tiny_models
 
+PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1},
     "share_schedules": {"refine_trials": 0, "finals": 0, "trials_per_task": 1},
@@ -76,3 +78,15 @@ def test_importing_fewtune_loads_nothing_heavy() -> None:
     heavy = "import sys, fewtune; print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_notebook_runs(model: Path, tuned: fewtune.TunedModel, tmp_path: Path) -> None:
+    """Its cells in order, on the small network that is tuned already."""
+    notebook = json.loads((PROJECT / "examples" / "squeezenet.ipynb").read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    cells[0] = f"MODEL, TRIALS, OUT = {str(model)!r}, 2, {str(tuned.directory)!r}"
+    cells[1] = cells[1].replace("out=OUT", f"out=OUT, options={QUICK!r}")
+    names: dict[str, object] = {}
+    for cell in cells:
+        exec(compile(cell, "squeezenet.ipynb", "exec"), names)
+    assert names["result"] == tuned
