@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from fewtune.artifacts import BenchmarkReport, Comparison, ImportReport, KernelRow, Metrics
+from fewtune.artifacts import (
+    BenchmarkReport,
+    Comparison,
+    CompileReport,
+    ImportReport,
+    KernelRow,
+    Metrics,
+)
+from fewtune.artifacts.base import Artifact
 from fewtune.report.tables import conditions_lines
 from fewtune.util.table import MISSING, Table, number, percent
 from stages.params import COMPARED
@@ -17,6 +26,9 @@ from stages.paths import Places
 _SELECTIVE = COMPARED[0]
 # Kernels that a slower model is explained by, and the share from which one may not go untried.
 _KERNELS, _UNTRIED_PCT = 3, 2.0
+
+
+Written = TypeVar("Written", bound=Artifact)
 
 
 class Row(BaseModel):
@@ -36,7 +48,8 @@ class Row(BaseModel):
     layout: str | None = None
     transposes: int | None = None
     left_out: list[str] = []
-    max_relative_error: float | None = None
+    allowances: float | None = None
+    max_error: float | None = None
     tasks: int | None = None
     trials: int | None = None
     tuning_s: float | None = None
@@ -84,12 +97,14 @@ def row_of_results(row: Row, places: Places) -> Row:
         found.left_out = list(getattr(imported, "left_out", []))
         if imported.layout != "NHWC" and imported.layout_note:
             found.left_out.append(imported.layout_note)
-        found.max_relative_error = imported.max_relative_error
+        found.allowances, found.max_error = imported.allowances, imported.max_error
+    compiled = _read(CompileReport, places.compiled(name, _SELECTIVE))
+    if compiled is not None:
+        found.allowances, found.max_error = compiled.allowances, compiled.max_error
     folder = places.benchmarked(name, _SELECTIVE)
     report, metrics = _read(BenchmarkReport, folder), _read(Metrics, folder)
     if report is None or metrics is None:
         return found
-    found.max_relative_error = report.max_relative_error
     found.tasks, found.trials, found.tuning_s = metrics.tasks, metrics.trials, metrics.tuning_s
     found.latency_ms = metrics.latency_ms
     found.onnxruntime_ms = metrics.onnxruntime_latency_ms
@@ -115,9 +130,7 @@ def row_of_results(row: Row, places: Places) -> Row:
     return found
 
 
-def _read(
-    kind: type[ImportReport | BenchmarkReport | Metrics | Comparison], folder: Path
-) -> ImportReport | BenchmarkReport | Metrics | Comparison | None:
+def _read(kind: type[Written], folder: Path) -> Written | None:
     """What a stage wrote, None where it did not come so far."""
     return kind.read(folder) if (folder / kind.file_name).is_file() else None
 
@@ -134,7 +147,8 @@ def wild_markdown(rows: Sequence[Row]) -> str:
     parts = [
         "# Trained models from public packages\n\n"
         "By `python benchmarks/wild.py`: models as they lie in packages of the Python registry, "
-        "each added and run as a user would. *x over*: the peer's latency over ours, in turns.\n\n",
+        "each added and run as a user would. *x over*: the peer's latency over ours, in turns; "
+        "*error / allowance*: of what rounding may move the outputs by, at most 1.\n\n",
         _speed_table(rows).markdown(),
         f"\n{_summary(rows)}\n",
     ]
@@ -160,8 +174,8 @@ def wild_markdown(rows: Sequence[Row]) -> str:
 
 def _speed_table(rows: Sequence[Row]) -> Table:
     headings = [
-        "model", "kind", "layout", "left out", "max error", "tasks", "tuning s", "latency ms",
-        "onnxruntime ms", "x over onnxruntime", "OpenVINO ms", "x over OpenVINO",
+        "model", "kind", "layout", "left out", "error / allowance", "tasks", "tuning s",
+        "latency ms", "onnxruntime ms", "x over onnxruntime", "OpenVINO ms", "x over OpenVINO",
     ]  # fmt: skip
     return Table(
         headings,
@@ -171,7 +185,7 @@ def _speed_table(rows: Sequence[Row]) -> Table:
                 row.kind,
                 row.layout or MISSING,
                 "; ".join(row.left_out) or MISSING,
-                MISSING if row.max_relative_error is None else f"{row.max_relative_error:.1e}",
+                MISSING if row.allowances is None else f"{row.allowances:.2f}",
                 MISSING if row.tasks is None else str(row.tasks),
                 number(row.tuning_s),
                 "failed" if row.failed else number(row.latency_ms),
