@@ -67,14 +67,8 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> N
     )
     every = kernels(tuned_tiny.lowered())
     assert {every[name] for name in set(every) - set(rest)} == {found["b"].info.workload}
-    error = verify(
-        tmp_path / LIBRARY,
-        tuned_tiny.imported(),
-        tuned_tiny.target(),
-        tuned_tiny.fingerprint().threads,
-        seed=0,
-    )
-    assert error <= 1e-4
+    found = verify(tmp_path / LIBRARY, tuned_tiny.imported(), tuned_tiny.target())
+    assert found.allowances <= 1
 
 
 def test_stock_gets_the_import_without_transforms(tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ class BenchmarkReport(Artifact):
     speedup_over_untuned: Spread
     speedup_over_onnxruntime: Spread
     speedup_over_openvino: Spread | None = None
+    allowances: float | None = Field(
+        default=None,
+        description="error of the outputs over what rounding may move them, the worst element",
+    )
+    max_error: float | None = Field(
+        default=None, description="largest difference from onnxruntime, in outputs' units"
+    )
     max_relative_error: float
     kernels: list[KernelRow]
     tuned_share: float | None = Field(description="share of kernel time in tuned or shared tasks")
@@ -266,6 +273,13 @@ class Comparison(Artifact):
     representatives: int
     full_trials: int
     selective_trials: int
+    allowances: float | None = Field(
+        default=None,
+        description="error of the outputs over what rounding may move them, the worst element",
+    )
+    max_error: float | None = Field(
+        default=None, description="largest difference from onnxruntime, in outputs' units"
+    )
     max_relative_error: float
     kernels: list[KernelPair] = Field(
         default=[], description="the kernels of both libraries, most lost first"

@@ -88,6 +88,8 @@ def benchmark_model(
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
         speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
         speedup_over_openvino=over_openvino,
+        allowances=max(found.allowances, compiled.allowances),
+        max_error=max(found.max_error, compiled.max_error),
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
         tuned_share=sum(shares),

@@ -23,6 +23,7 @@ from fewtune.measure import interleave
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
 from fewtune.util.files import file_sha256, write_text
+from fewtune.verify.comparison import Difference
 
 _LEAST_ROUNDS = 3
 
@@ -51,8 +52,8 @@ class Measured(NamedTuple):
     ----------
     samples_s : dict of list of float
         Of every variant, seconds of one call, a sample a round.
-    max_relative_error : float
-        Of the libraries' outputs against onnxruntime's.
+    difference : Difference
+        Of the libraries' outputs from onnxruntime's, the worst.
     copies : int
         Of each library, that there was memory for.
     kernels_s : dict of KernelSamples
@@ -64,7 +65,7 @@ class Measured(NamedTuple):
     """
 
     samples_s: interleave.Samples
-    max_relative_error: float
+    difference: Difference
     copies: int
     kernels_s: dict[str, KernelSamples]
     shared_cache_gb_s: list[float]
@@ -149,7 +150,9 @@ def compare_strategies(
         representatives=selective.representatives,
         full_trials=full.trials,
         selective_trials=selective.trials,
-        max_relative_error=max(each.max_relative_error for each in measured),
+        allowances=max(each.difference.allowances for each in measured),
+        max_error=max(each.difference.max_error for each in measured),
+        max_relative_error=max(each.difference.max_relative_error for each in measured),
         kernels=kernel_pairs(
             [each.kernels_s for each in measured],
             compiled["selective"].other_names,
@@ -201,11 +204,13 @@ def _measure(
         with_untuned=number == 0,
         turned=number % 2 == 1,
     )
-    error = max(variants.difference(name).max_relative_error for name in libraries)
+    found = Difference()
+    for name in libraries:
+        found = found.worse(variants.difference(name))
     samples_s = variants.measured(options.rounds_each)
     return Measured(
         samples_s,
-        error,
+        found,
         variants.options.copies,
         variants.kernels_measured(),
         variants.shared_cache_gb_s,
