@@ -30,6 +30,7 @@ import onnx
 from onnx import ModelProto, helper
 
 from benchmarks.common import told
+from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_model import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.graph import copy_model
@@ -77,7 +78,7 @@ class Subject(NamedTuple):
 
 def subject(model: ModelProto, target: tvm.target.Target) -> Subject:
     """Compile a model in NHWC with default schedules, in NCHW where that fails."""
-    bound = prepare.bind_shapes(model, {}, {})
+    bound = bind_shapes(model, {}, {})
     simplified = prepare.simplify(bound)
     inputs, outputs = tensor_specs(bound)
     draws = drawn_inputs(simplified, inputs, 0)

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
-from fewtune.model.source import check_name
+from fewtune.model.registration import check_name
 from stages.paths import Places
 from stages.validation import complaint, nearest
 

@@ -141,7 +141,7 @@ def test_only_paths_spells_paths() -> None:
 
 # The library's rooms, lowest first: a file imports from its own room and from those before it.
 ROOMS = [
-    "errors util artifacts runtime task machine onnx_graph verify zoo",
+    "errors util artifacts runtime task machine onnx_graph binding verify zoo",
     "schedule similarity predictor options model trial timing storage workers measure",
     "search bank selection tuning finals report sharing compile benchmark api",
 ]

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from fewtune.artifacts import CompileReport, ShareReport, TuneReport
 from fewtune.benchmark.kernels import kernel_rows
+from fewtune.binding.bind import bind_shapes
 from fewtune.compile.compile import LIBRARY, CompileOptions, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
@@ -70,7 +71,7 @@ def two_parts(first: int = 16, second: int = 32) -> Network:
 
 
 def lowered_of(model: ModelProto) -> tvm.IRModule:
-    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    simplified = prepare.simplify(bind_shapes(model, {}, {}))
     return lower(simplified, tuned_tiny.target(), "NHWC")
 
 
@@ -90,7 +91,7 @@ def checked(model: ModelProto) -> Counter[str]:
         assert not [name for name in calls if name in kept and not used(rewritten, name)]
         return rewritten
 
-    bound = prepare.bind_shapes(model, {}, {})
+    bound = bind_shapes(model, {}, {})
     inputs, _ = reference.tensor_specs(bound)
     feeds = reference.random_inputs(inputs, 0)
     expected = reference.run_onnxruntime(bound, feeds, 1)

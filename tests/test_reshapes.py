@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
+from fewtune.binding.bind import bind_shapes
 from fewtune.model import reference
 from fewtune.model.import_model import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -24,7 +25,7 @@ TOKENS, WIDTH, INNER = 12, 32, 48
 
 
 def simplified(model: ModelProto) -> ModelProto:
-    bound = prepare.bind_shapes(model, {}, {})
+    bound = bind_shapes(model, {}, {})
     result = prepare.simplify(bound)
     onnx.checker.check_model(result)
     inputs, _ = reference.tensor_specs(bound)

@@ -15,6 +15,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from fewtune.artifacts import TaskTable
+from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.import_model import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -45,7 +46,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def lowered(model: ModelProto, layout: Literal["NHWC", "NCHW"] = "NHWC") -> tvm.IRModule:
-    return lower(prepare.simplify(prepare.bind_shapes(model, {}, {})), TARGET, layout)
+    return lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, layout)
 
 
 @cache

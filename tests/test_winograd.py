@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
+from fewtune.binding.bind import bind_shapes
 from fewtune.model import reference
 from fewtune.model.import_model import ImportOptions, lower, read_lowered
 from fewtune.model.passes import winograd
@@ -60,12 +61,12 @@ def convolution_model(
 
 
 def lowered_with(model: ModelProto, m: int) -> tvm.IRModule:
-    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    simplified = prepare.simplify(bind_shapes(model, {}, {}))
     return lower(simplified, tuned_tiny.target(), "NHWC", lambda _: m)
 
 
 def error_of(model: ModelProto, module: tvm.IRModule) -> float:
-    bound = prepare.bind_shapes(model, {}, {})
+    bound = bind_shapes(model, {}, {})
     inputs, _ = reference.tensor_specs(bound)
     feeds = reference.random_inputs(inputs, 0)
     expected = reference.run_onnxruntime(bound, feeds, 1)
@@ -209,7 +210,7 @@ def test_transforms_run_on_all_threads_and_lanes() -> None:
 def test_an_output_that_fills_no_vector_gets_a_part_of_one(filters: int, lanes: int) -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     model = convolution_model((8, 8), channels=64, filters=filters)
-    simplified = prepare.simplify(prepare.bind_shapes(model, {}, {}))
+    simplified = prepare.simplify(bind_shapes(model, {}, {}))
     module = lower(simplified, target, "NHWC", lambda _: 4)
     (output,) = [t for t in extract_tasks(module, target) if winograd.OUTPUT in t.info.name]
     schedule = default_schedule(output.mod, target)

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs
-from fewtune.model.source import ModelSource, add_model, check_name, load_registered
+from fewtune.model.registration import ModelSource, check_name
+from fewtune.model.source import add_model, load_registered
 from fewtune.onnx_graph.graph import detach_weights, parameter_count, static_shape
 from fewtune.onnx_graph.weight_check import constant_weights
 from fewtune.zoo import registry

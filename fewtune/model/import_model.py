@@ -184,7 +184,8 @@ def import_model(
     """
     set_threads(threads)
     loaded = load_registered(models_directory, name)
-    bound = prepare.bind_shapes(loaded.model, loaded.source.shapes, loaded.source.dimensions)
+    bound = loaded.bound()
+    prepare.check_finite(bound)
     reference_path = directory / REFERENCE
     prepare.save(bound, reference_path)
     simplified = prepare.simplify(bound)

@@ -3,97 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple
 
-import yaml
+import numpy as np
 from onnx import ModelProto, external_data_helper
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+from fewtune.binding.bind import bind_shapes
+from fewtune.binding.constants import constant_arrays
+from fewtune.binding.samples import read_samples, sample_shapes
 from fewtune.errors import InputError, MachineError
+from fewtune.model.registration import (
+    MODEL_FILE,
+    REGISTRATION,
+    SAMPLES_FILE,
+    TAKEN_NAMES,
+    ModelSource,
+    check_name,
+    name_from_path,
+)
 from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import opset_of
 from fewtune.onnx_graph.shapes import input_shapes
-from fewtune.util.files import whole_directory, write_text
-from fewtune.zoo.seeded import SeededOrigin, seeded_model, seeded_origin
-
-REGISTRATION = "model.yaml"
-MODEL_FILE = "model.onnx"
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_NAMES = frozenset({REGISTRATION, MODEL_FILE})
-
-
-class ModelSource(BaseModel):
-    """A model's registration, the file ``models/<name>/model.yaml``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    light: str | None = Field(default=None, description="an architecture of the onnx package")
-    zoo: str | None = Field(default=None, description="a model of the zoo")
-    seed: int = Field(default=0, ge=0, description="seed of a light or zoo model's weights")
-    file: str | None = Field(default=None, description="the .onnx file, beside this one")
-    shapes: dict[str, list[PositiveInt]] = Field(
-        default_factory=dict, description="input name to its static shape"
-    )
-    dimensions: dict[str, PositiveInt] = Field(
-        default_factory=dict, description="name of a dynamic dimension to its size"
-    )
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if sum(origin is not None for origin in (self.light, self.zoo, self.file)) != 1:
-            raise ValueError("give one of light, zoo and file")
-        if self.file is not None and Path(self.file).name != self.file:
-            raise ValueError("file must lie beside model.yaml: give a name without folders")
-        return self
-
-    @classmethod
-    def read(cls, models_directory: Path, name: str) -> Self:
-        """Read the registration of ``name``.
-
-        Raises
-        ------
-        InputError
-            If the model is not registered or its registration cannot be used.
-        """
-        path = models_directory / check_name(name) / REGISTRATION
-        try:
-            return cls.model_validate(yaml.safe_load(path.read_text()) or {})
-        except FileNotFoundError:
-            raise InputError(
-                f"model {name!r} is not registered ({path} is missing): "
-                "register it with fewtune add"
-            ) from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path} is not valid YAML: {reason}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(step) for step in first["loc"])
-            raise InputError(f"{path}: {place + ': ' if place else ''}{first['msg']}") from None
-
-    def text(self) -> str:
-        """The registration as YAML, without what is left at its default."""
-        values = self.model_dump(exclude_defaults=True)
-        if self.origin is not None:
-            values["seed"] = self.seed
-        return yaml.safe_dump(values, sort_keys=False)
-
-    @property
-    def origin(self) -> SeededOrigin | None:
-        """The architecture, where the weights come from a seed."""
-        if self.light is not None:
-            return SeededOrigin("light", self.light)
-        return SeededOrigin("zoo", self.zoo) if self.zoo is not None else None
-
-    @property
-    def description(self) -> str:
-        """Where the model comes from, in a few words."""
-        return f"{self.origin} seed {self.seed}" if self.origin else str(self.file)
+from fewtune.util.files import file_sha256, whole_directory, write_text
+from fewtune.zoo.seeded import seeded_model, seeded_origin
 
 
 @dataclass(frozen=True)
@@ -109,6 +45,8 @@ class LoadedModel:
     sha256 : str
         Over the model file and its external data; of a seeded model, over its serialised form.
     opset : int
+    samples : dict of numpy.ndarray, optional
+        Inputs of the user, input name to array.
     """
 
     name: str
@@ -116,6 +54,20 @@ class LoadedModel:
     source: ModelSource
     sha256: str
     opset: int
+    samples: dict[str, np.ndarray] | None = None
+
+    def bound(self) -> ModelProto:
+        """The model with its dynamic dimensions and constant inputs bound.
+
+        Raises
+        ------
+        InputError
+            See `fewtune.binding.bind.bind_shapes`.
+        """
+        source = self.source
+        return bind_shapes(
+            self.model, source.shapes, source.dimensions, source.constants, self.samples
+        )
 
     @property
     def description(self) -> str:
@@ -123,34 +75,100 @@ class LoadedModel:
         return self.source.description
 
 
-def check_name(name: str) -> str:
-    """Return ``name`` if it is plain enough for a folder, a stage and a run.
+class GivenModel(NamedTuple):
+    """A model as its user gives it, checked, not registered yet.
+
+    Attributes
+    ----------
+    model : ModelProto
+        External data is not loaded; a zoo model has no values in its large weights.
+    registration : ModelSource
+    path : Path
+        Of the model file, if it has one.
+    locations : list of str
+        Of its external data, beside it.
+    samples : Path or None
+        File of sample inputs.
+    """
+
+    model: ModelProto
+    registration: ModelSource
+    path: Path
+    locations: list[str]
+    samples: Path | None
+
+    def load(self, name: str) -> LoadedModel:
+        """Load the weights.
+
+        Raises
+        ------
+        InputError
+            If external data cannot be read.
+        """
+        arrays = read_samples(self.samples) if self.samples is not None else None
+        return _loaded(name, self.registration, self.path, self.model, self.locations, arrays)
+
+
+def read_model(
+    source: str,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    dimensions: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    inputs: Path | None = None,
+) -> GivenModel:
+    """Read a model and check all that can be checked without running it.
+
+    Parameters
+    ----------
+    source : str
+        Path of an ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
+    shapes, dimensions : mapping, optional
+        As `fewtune.onnx_graph.shapes.input_shapes`.
+    seed : int
+        Of a light or zoo model's weights.
+    constants : mapping, optional
+        As `fewtune.binding.constants.constant_arrays`.
+    inputs : Path, optional
+        File of sample inputs, as `fewtune.binding.samples.read_samples`.
 
     Raises
     ------
     InputError
+        If the source, a shape, a constant or the sample inputs cannot be used.
     """
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            f"model name {name!r} is not plain: use lower-case letters, digits, '_', '.' and '-', "
-            "beginning with a letter or digit"
-        )
-    return name
+    shapes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
+    dimensions, constants = dict(dimensions or {}), dict(constants or {})
+    origin = seeded_origin(source)
+    path = Path(source).expanduser()
+    locations: list[str] = []
+    if origin:
+        model = seeded_model(origin, seed, values=False)
+        taken: dict[str, Any] = {origin.kind: origin.name, "seed": seed}
+    else:
+        model, locations = checked_file(path, TAKEN_NAMES)
+        taken = {"file": MODEL_FILE}
+    constant_arrays(model, constants, shapes, dimensions)
+    if inputs is not None:
+        shapes = sample_shapes(model, read_samples(inputs), shapes, constants)
+        taken["inputs"] = SAMPLES_FILE
+    input_shapes(model, shapes, dimensions, constants)
+    registration = ModelSource(**taken, shapes=shapes, dimensions=dimensions, constants=constants)
+    return GivenModel(model, registration, path, locations, inputs)
 
 
-def name_from_path(path: Path) -> str:
-    """Derive a plain name from a file's: lower case, anything unusual becomes ``-``.
+def name_of(source: str, name: str | None = None) -> str:
+    """The name that a source is registered as: the one given, or its own.
 
     Raises
     ------
     InputError
-        If nothing usable is left.
+        If it is no plain name.
     """
-    plain = re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower())
-    plain = re.sub(r"^[^a-z0-9]+|[^a-z0-9]+$", "", plain)
-    if not plain:
-        raise InputError(f"no model name can be made of {path.name!r}: give one with --name")
-    return plain
+    origin = seeded_origin(source)
+    if name is None:
+        name = origin.name if origin else name_from_path(Path(source).expanduser())
+    return check_name(name)
 
 
 def add_model(
@@ -161,21 +179,18 @@ def add_model(
     seed: int = 0,
     dimensions: Mapping[str, int] | None = None,
     replace: bool = False,
+    constants: Mapping[str, Any] | None = None,
+    inputs: Path | None = None,
 ) -> str:
     """Register a model, after every check, whole or not at all.
 
     Parameters
     ----------
-    source : str
-        Path of an ``.onnx`` file, which is copied with its external data, ``light:NAME`` or
-        ``zoo:NAME``.
+    source, shapes, seed, dimensions, constants, inputs
+        As `read_model`. A file is copied, with its external data and sample inputs.
     models_directory : Path
     name : str, optional
         Derived from ``source`` when not given.
-    shapes, dimensions : mapping, optional
-        As `fewtune.onnx_graph.shapes.input_shapes`.
-    seed : int
-        Of a light or zoo model's weights.
     replace : bool
         Whether another model of that name may be replaced. Adding the same again always may.
 
@@ -190,34 +205,21 @@ def add_model(
     MachineError
         If the files cannot be written.
     """
-    shapes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
-    dimensions = dict(dimensions or {})
-    origin = seeded_origin(source)
-    path = Path(source).expanduser()
-    if name is None:
-        name = origin.name if origin else name_from_path(path)
-    else:
-        check_name(name)
-    locations: list[str] = []
-    if origin:
-        model = seeded_model(origin, seed, values=False)
-        taken = {origin.kind: origin.name, "seed": seed}
-    else:
-        model, locations = checked_file(path, _NAMES)
-        taken = {"file": MODEL_FILE}
-    input_shapes(model, shapes, dimensions)
-    registration = ModelSource(**taken, shapes=shapes, dimensions=dimensions)
+    name = name_of(source, name)
+    given = read_model(source, shapes, seed, dimensions, constants, inputs)
     folder = models_directory / name
     if not replace:
-        _refuse_another(folder, registration, path, locations)
+        _refuse_another(folder, given)
     try:
         with whole_directory(folder) as scratch:
-            write_text(scratch / REGISTRATION, registration.text())
-            if origin is None:
-                shutil.copyfile(path, scratch / MODEL_FILE)
-            for location in locations:
+            write_text(scratch / REGISTRATION, given.registration.text())
+            if given.registration.origin is None:
+                shutil.copyfile(given.path, scratch / MODEL_FILE)
+            if given.samples is not None:
+                shutil.copyfile(given.samples, scratch / SAMPLES_FILE)
+            for location in given.locations:
                 (scratch / location).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path.parent / location, scratch / location)
+                shutil.copyfile(given.path.parent / location, scratch / location)
     except OSError as error:
         raise MachineError(f"model {name!r} could not be written to {folder}: {error}") from None
     return name
@@ -232,28 +234,52 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
         If it is not registered, or its files are not what they were.
     """
     source = ModelSource.read(models_directory, name)
+    folder = models_directory / name
+    path = folder / str(source.file)
+    model, locations = None, []
+    if source.origin is None:
+        model, locations = checked_file(path, TAKEN_NAMES)
+    samples = read_samples(folder / source.inputs) if source.inputs is not None else None
+    loaded = _loaded(name, source, path, model, locations, samples)
+    input_shapes(loaded.model, source.shapes, source.dimensions, source.constants)
+    if samples is not None:
+        sample_shapes(loaded.model, samples, source.shapes, source.constants)
+    return loaded
+
+
+def _loaded(
+    name: str,
+    source: ModelSource,
+    path: Path,
+    model: ModelProto | None,
+    locations: list[str],
+    samples: dict[str, np.ndarray] | None,
+) -> LoadedModel:
+    """The model with its weights: those of its seed, or of its files."""
     if source.origin is not None:
         model = seeded_model(source.origin, source.seed)
         digest = hashlib.sha256(model.SerializeToString()).hexdigest()
     else:
-        path = models_directory / name / str(source.file)
-        model, locations = checked_file(path, _NAMES)
-        external_data_helper.load_external_data_for_model(model, str(path.parent))
+        assert model is not None
+        try:
+            external_data_helper.load_external_data_for_model(model, str(path.parent))
+        except Exception as error:  # noqa: BLE001 (the onnx package raises several kinds)
+            raise InputError(f"{path}: external data cannot be read: {error}") from None
         digest = digest_of(path, locations)
-    input_shapes(model, source.shapes, source.dimensions)
-    return LoadedModel(name, model, source, digest, opset_of(model))
+    return LoadedModel(name, model, source, digest, opset_of(model), samples)
 
 
-def _refuse_another(
-    folder: Path, registration: ModelSource, path: Path, locations: list[str]
-) -> None:
+def _refuse_another(folder: Path, given: GivenModel) -> None:
     """Raise InputError if ``folder`` holds another model than the one to be added."""
     if not (folder / REGISTRATION).exists():
         return
     try:
-        same = ModelSource.read(folder.parent, folder.name) == registration
-        if same and registration.file is not None:
-            same = digest_of(path, locations) == digest_of(folder / MODEL_FILE, locations)
+        same = ModelSource.read(folder.parent, folder.name) == given.registration
+        if same and given.registration.file is not None:
+            registered = digest_of(folder / MODEL_FILE, given.locations)
+            same = digest_of(given.path, given.locations) == registered
+        if same and given.samples is not None:
+            same = file_sha256(given.samples) == file_sha256(folder / SAMPLES_FILE)
     except (InputError, OSError):
         same = False
     if not same:

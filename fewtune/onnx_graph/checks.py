@@ -12,6 +12,7 @@ from onnx import ModelProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs
+from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import check_types
 
 _PROTOBUF_LIMIT = 2**31
@@ -47,8 +48,13 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     if taken:
         raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
     check_types(model)
+    # Exporters that do not sort are common; what no order can mend is told here.
     try:
-        onnx.checker.check_model(_for_checker(path, model))
+        was_sorted = not sort_nodes(model)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    try:
+        onnx.checker.check_model(_for_checker(path, model) if was_sorted else _light(model))
     except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
         raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
@@ -63,6 +69,10 @@ def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
     values = [*graph_inputs(model.graph), *model.graph.output]
     if all(value.type.tensor_type.HasField("shape") for value in values):
         return str(path)
+    return _light(model)
+
+
+def _light(model: ModelProto) -> ModelProto:
     light_copy, _ = detach_weights(model)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()

@@ -57,6 +57,11 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:
     if not location:
         raise InputError(f"tensor {tensor!r} has external data without a location")
+    if "\0" in location:
+        raise InputError(
+            f"tensor {tensor!r} has its data at {location!r}, which is no file name: the model is "
+            "damaged, export it again"
+        )
     relative = PurePosixPath(location)
     path = directory / relative
     outside = relative.is_absolute() or ".." in relative.parts or "\\" in location

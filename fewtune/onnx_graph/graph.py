@@ -39,6 +39,23 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
                 yield from all_nodes(nested)
 
 
+def nested_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node holds as attributes, as ``If`` and ``Loop`` do."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def node_text(node: NodeProto) -> str:
+    """A node as a message names it: ``Conv node 'head'``; without a name, by its first output."""
+    operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    if node.name:
+        return f"{operator} node {node.name!r}"
+    output = next((name for name in node.output if name), None)
+    return f"the {operator} node without a name" + (f" that writes {output!r}" if output else "")
+
+
 def has_nested_graphs(model: ModelProto) -> bool:
     """Whether a node has a graph of its own, which may read any value of the one around it."""
     return any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
@@ -23,6 +24,9 @@ SUPPORTED_TYPES = (
 # Sizes for an error's example of a shape, where nothing is known of a dimension but its place.
 _EXAMPLE_IMAGE = 224
 _EXAMPLE_LENGTH = 128
+
+# What exporters write for every axis that they know nothing of: sharing it says nothing.
+_FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 
 
 def check_types(model: ModelProto) -> None:
@@ -71,6 +75,7 @@ def input_shapes(
     model: ModelProto,
     shapes: Mapping[str, Sequence[int]],
     dimensions: Mapping[str, int],
+    constants: Collection[str] = (),
 ) -> dict[str, list[int]]:
     """Work out the static shape of every input.
 
@@ -82,6 +87,8 @@ def input_shapes(
         Input name to its shape. A named dynamic dimension bound here is bound in every input.
     dimensions : mapping
         Name of a dynamic dimension to its size.
+    constants : collection of str
+        Inputs that are bound to a value: they need no shape.
 
     Returns
     -------
@@ -103,7 +110,11 @@ def input_shapes(
             )
         _check_against_declared(by_name[name], shape)
     sizes = _dimension_sizes(by_name, shapes, dimensions)
-    return {value.name: _bound(value, shapes.get(value.name), sizes) for value in inputs}
+    return {
+        value.name: _bound(value, shapes.get(value.name), sizes)
+        for value in inputs
+        if value.name not in constants
+    }
 
 
 def declared_dimensions(value: ValueInfoProto) -> list[int | str] | None:
@@ -143,26 +154,46 @@ def _dimension_sizes(
 ) -> dict[str, int]:
     """Size of every named dimension that the user bound, directly or by an input's shape."""
     declared = {name: declared_dimensions(value) or [] for name, value in inputs.items()}
-    named = {d for dims in declared.values() for d in dims if isinstance(d, str) and d}
+    axes = Counter(d for dims in declared.values() for d in dims if isinstance(d, str))
+    fillers = {name for name in axes if is_filler(name)}
+    named = axes.keys() - fillers
     for name, size in dimensions.items():
+        if size < 1:
+            raise InputError(f"dimension {name}={size}: the size must be 1 or more")
+        if name in fillers and axes[name] == 1 and name:
+            continue
+        if name in fillers:
+            raise InputError(
+                f"dimension {name!r} stands at {axes[name]} axes as a filler for whatever is "
+                "unknown: give the shape of each input with --shape"
+            )
         if name not in named:
             known = ", ".join(sorted(named)) or "none"
             raise InputError(
                 f"dimension {name!r} is given, but no input has it; dynamic dimensions: {known}"
             )
-        if size < 1:
-            raise InputError(f"dimension {name}={size}: the size must be 1 or more")
     sizes = dict(dimensions)
     for name, shape in shapes.items():
+        own: dict[str, set[int]] = {}
         for dimension, size in zip(declared[name], shape, strict=False):
-            if not isinstance(dimension, str) or not dimension:
+            if isinstance(dimension, str) and dimension not in fillers:
+                own.setdefault(dimension, set()).add(size)
+        for dimension, found in own.items():
+            # An input that has two sizes for one name shows that the name stands for nothing.
+            if len(found) > 1 and dimension not in dimensions:
                 continue
-            if sizes.setdefault(dimension, size) != size:
-                raise InputError(
-                    f"dimension {dimension!r} is given twice: as {sizes[dimension]}, "
-                    f"and as {size} by the shape of input {name!r}"
-                )
+            for size in sorted(found):
+                if sizes.setdefault(dimension, size) != size:
+                    raise InputError(
+                        f"dimension {dimension!r} is given twice: as {sizes[dimension]}, "
+                        f"and as {size} by the shape of input {name!r}"
+                    )
     return sizes
+
+
+def is_filler(name: str) -> bool:
+    """Whether a dimension's name is one that exporters write for every unknown axis."""
+    return name.strip().lower() in _FILLERS
 
 
 def _bound(
@@ -179,7 +210,7 @@ def _bound(
     bound = [sizes.get(d, d) if isinstance(d, str) else d for d in declared]
     for axis, size in enumerate(bound):
         if isinstance(size, str):
-            called = f"{size!r} (axis {axis})" if size else f"at axis {axis}"
+            called = f"at axis {axis}" if is_filler(size) else f"{size!r} (axis {axis})"
             raise InputError(
                 f"input {value.name!r} has a dynamic dimension {called}: give its shape, "
                 f"for example --shape {value.name}={_example(bound)}"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Mapping, Sequence
 
 import onnx
 import onnxslim
-from onnx import ModelProto, helper, inliner, shape_inference, version_converter
+from onnx import ModelProto, inliner, shape_inference, version_converter
 
-from fewtune.errors import InputError
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.gathers import slices_for_gathers
@@ -23,17 +21,20 @@ from fewtune.onnx_graph.graph import (
     onnx_operators,
     opset_of,
     parameter_count,
-    static_shape,
 )
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
-from fewtune.onnx_graph.shapes import input_shapes
-from fewtune.onnx_graph.weight_check import can_show_fault, constant_weights, explain_blindness
+from fewtune.onnx_graph.weight_check import (
+    can_show_fault,
+    check_finite,
+    constant_weights,
+    explain_blindness,
+)
 
 # Whoever imports a model needs these beside the two functions of this module.
 __all__ = [
-    "bind_shapes",
     "can_show_fault",
+    "check_finite",
     "constant_weights",
     "explain_blindness",
     "load",
@@ -45,64 +46,11 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-# onnxruntime promises nothing below this operator set (its documentation, "Compatibility").
-_OLDEST_REFERENCE_OPSET = 7
-
 # TVM's importer knows Slice, Resize, Pad and others only in the form they have from here on.
 # It is no newer version, because Softmax changes at 13 and its conversion adds nodes.
-_IMPORT_OPSET = 11
+IMPORT_OPSET = 11
 
-_MINIMUM_IR_VERSION = 8
-
-
-def bind_shapes(
-    model: ModelProto,
-    shapes: Mapping[str, Sequence[int]],
-    dimensions: Mapping[str, int],
-) -> ModelProto:
-    """Bind the dynamic dimensions of a model.
-
-    Parameters
-    ----------
-    model : ModelProto
-        With its weights in memory; it is left as it is.
-    shapes, dimensions : mapping
-        As `fewtune.onnx_graph.shapes.input_shapes`.
-
-    Returns
-    -------
-    model : ModelProto
-        Inputs and outputs static, weights no longer listed as inputs, at least opset 7.
-
-    Raises
-    ------
-    InputError
-        If a dimension is left open, or the shape of an output depends on the input's values.
-    """
-    bound = input_shapes(model, shapes, dimensions)
-    light_model, weights = detach_weights(model)
-    names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
-    light_model.ir_version = max(light_model.ir_version, _MINIMUM_IR_VERSION)
-    _set_input_shapes(light_model, bound)
-    if opset_of(light_model) < _OLDEST_REFERENCE_OPSET:
-        light_model = _with_shapes(light_model)
-        rewrites.explicit_broadcasts(light_model)
-        light_model = _converted(light_model, _IMPORT_OPSET)
-    _forget_dynamic_shapes(light_model)
-    light_model = _with_shapes(light_model)
-    result = attach_weights(light_model, weights)
-    kept = [value for value in result.graph.input if value.name not in names]
-    del result.graph.input[:]
-    result.graph.input.extend(kept)
-    if any(static_shape(value) is None for value in result.graph.output):
-        _take_output_shapes(result, _slimmed(expand(result, EARLY)))
-    for value in result.graph.output:
-        if static_shape(value) is None:
-            raise InputError(
-                f"the shape of output {value.name!r} is not known before the model runs "
-                "(it depends on the input's values): such a model is not supported"
-            )
-    return result
+MINIMUM_IR_VERSION = 8
 
 
 def simplify(model: ModelProto) -> ModelProto:
@@ -111,7 +59,7 @@ def simplify(model: ModelProto) -> ModelProto:
     Parameters
     ----------
     model : ModelProto
-        From `bind_shapes`; it is left as it is.
+        From `fewtune.binding.bind.bind_shapes`; it is left as it is.
 
     Returns
     -------
@@ -125,13 +73,13 @@ def simplify(model: ModelProto) -> ModelProto:
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name
             light_model = inliner.inline_local_functions(light_model)
-    if opset_of(light_model) < _IMPORT_OPSET:
-        light_model = _converted(light_model, _IMPORT_OPSET)
-    result = attach_weights(_with_shapes(light_model), weights)
-    result = _slimmed(expand(result, EARLY))
+    if opset_of(light_model) < IMPORT_OPSET:
+        light_model = converted(light_model, IMPORT_OPSET)
+    result = attach_weights(with_shapes(light_model), weights)
+    result = slimmed(expand(result, EARLY))
     light_model, weights = detach_weights(result)
     rewrites.constant_nodes_to_initializers(light_model)
-    result = attach_weights(_with_shapes(light_model), weights)
+    result = attach_weights(with_shapes(light_model), weights)
     rewrites.normalisations_as_scales(result)
     rewrites.chain_variadic(result)
     rewrites.positive_axes(result)
@@ -143,28 +91,11 @@ def simplify(model: ModelProto) -> ModelProto:
     # Last: of thousands of steps the rewrites before would take minutes, and gain nothing.
     result = expand(result, LATE)
     light_model, weights = detach_weights(result)
-    return attach_weights(_with_shapes(light_model), weights)
+    return attach_weights(with_shapes(light_model), weights)
 
 
-def _set_input_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    for value in graph_inputs(model.graph):
-        if value.name in shapes:
-            element_type = value.type.tensor_type.elem_type
-            bound = helper.make_tensor_type_proto(element_type, shapes[value.name])
-            value.type.CopyFrom(bound)
-
-
-def _forget_dynamic_shapes(model: ModelProto) -> None:
-    """Drop shapes that still name a dynamic dimension, so that inference writes them anew."""
-    static = [value for value in model.graph.value_info if static_shape(value) is not None]
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(static)
-    for value in model.graph.output:
-        if value.type.HasField("tensor_type") and static_shape(value) is None:
-            value.type.tensor_type.ClearField("shape")
-
-
-def _with_shapes(model: ModelProto) -> ModelProto:
+def with_shapes(model: ModelProto) -> ModelProto:
+    """The model with the shapes that ONNX's inference finds, or itself where inference fails."""
     try:
         return shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # noqa: BLE001 (a C++ pass; what is unknown stays unknown)
@@ -172,7 +103,7 @@ def _with_shapes(model: ModelProto) -> ModelProto:
         return model
 
 
-def _converted(model: ModelProto, opset: int) -> ModelProto:
+def converted(model: ModelProto, opset: int) -> ModelProto:
     """The model at a newer opset, or itself where onnx cannot convert it."""
     try:
         converted = version_converter.convert_version(model, opset)
@@ -184,31 +115,22 @@ def _converted(model: ModelProto, opset: int) -> ModelProto:
     return converted
 
 
-def _slimmed(model: ModelProto) -> ModelProto:
+def slimmed(model: ModelProto) -> ModelProto:
     """The model after onnxslim, or a copy of it where onnxslim fails or changes its interface."""
     copy = copy_model(model)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            slimmed = onnxslim.slim(copy)
+            slim = onnxslim.slim(copy)
     except Exception as error:  # noqa: BLE001 (onnxslim raises many kinds)
         _logger.info("onnxslim failed, the model stays as it is: %s", error)
         return copy_model(model)
-    if slimmed is None or _interface(slimmed) != _interface(model):
+    if slim is None or _interface(slim) != _interface(model):
         _logger.info("onnxslim changed the inputs or outputs, the model stays as it is")
         return copy_model(model)
-    slimmed.ir_version = max(slimmed.ir_version, _MINIMUM_IR_VERSION)
-    return slimmed
+    slim.ir_version = max(slim.ir_version, MINIMUM_IR_VERSION)
+    return slim
 
 
 def _interface(model: ModelProto) -> tuple[list[str], list[str]]:
     inputs = [value.name for value in graph_inputs(model.graph)]
     return inputs, [value.name for value in model.graph.output]
-
-
-def _take_output_shapes(model: ModelProto, other: ModelProto) -> None:
-    """Copy output shapes that only became known in ``other``, where constants are folded."""
-    known = {value.name: value for value in other.graph.output}
-    for value in model.graph.output:
-        found = known.get(value.name)
-        if static_shape(value) is None and found is not None and static_shape(found) is not None:
-            value.type.CopyFrom(found.type)

@@ -11,6 +11,7 @@ import math
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import element_count, is_float
 
 # Smaller tensors are biases, scales and scalars, which may well be all zero or all one.
@@ -45,6 +46,25 @@ def explain_blindness(model: ModelProto) -> str:
         f"most weights hold one constant value ({shown}): comparing outputs could show no fault; "
         "give a model with trained or random weights"
     )
+
+
+def check_finite(model: ModelProto) -> None:
+    """Refuse a model whose weights are not numbers: its outputs could not be compared.
+
+    Raises
+    ------
+    InputError
+        Naming the first initializer that holds NaN.
+    """
+    for tensor in model.graph.initializer:
+        if not is_float(tensor.data_type):
+            continue
+        count = int(np.isnan(numpy_helper.to_array(tensor).astype(np.float32)).sum())
+        if count:
+            raise InputError(
+                f"initializer {tensor.name!r} holds NaN ({count} of {element_count(tensor)} "
+                "numbers): its training or its export went wrong, give a model with sound weights"
+            )
 
 
 def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:

@@ -1,0 +1,1 @@
+"""From an ONNX file as given to a graph of static shapes: sorted, bound, every shape known."""

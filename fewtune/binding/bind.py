@@ -1,0 +1,161 @@
+"""A model's dynamic dimensions and constant inputs bound, and the shape of every value found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from fewtune.binding.constants import bind_constants, constant_arrays
+from fewtune.binding.fold import fold_shapes
+from fewtune.errors import InputError
+from fewtune.onnx_graph import rewrites
+from fewtune.onnx_graph.graph import (
+    attach_weights,
+    detach_weights,
+    graph_inputs,
+    node_text,
+    opset_of,
+    static_shape,
+)
+from fewtune.onnx_graph.observed_shapes import complete_shapes
+from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.order import sort_nodes
+from fewtune.onnx_graph.shapes import input_shapes
+from fewtune.onnx_graph.simplify import (
+    IMPORT_OPSET,
+    MINIMUM_IR_VERSION,
+    converted,
+    slimmed,
+    with_shapes,
+)
+
+# onnxruntime promises nothing below this operator set (its documentation, "Compatibility").
+_OLDEST_REFERENCE_OPSET = 7
+
+
+def bind_shapes(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    dimensions: Mapping[str, int],
+    constants: Mapping[str, Any] | None = None,
+    samples: Mapping[str, np.ndarray] | None = None,
+) -> ModelProto:
+    """Bind the dynamic dimensions and the constant inputs of a model.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With its weights in memory; it is left as it is.
+    shapes, dimensions : mapping
+        As `fewtune.onnx_graph.shapes.input_shapes`.
+    constants : mapping, optional
+        As `fewtune.binding.constants.constant_arrays`.
+    samples : mapping, optional
+        Inputs of the user, on which shapes are observed where inference finds none.
+
+    Returns
+    -------
+    model : ModelProto
+        Nodes sorted, inputs and outputs static, weights no longer listed as inputs, at least
+        opset 7. Shapes that the file states for other values are not believed, but found anew.
+
+    Raises
+    ------
+    InputError
+        If a dimension is left open, the graph cannot be run, or the shape of an output depends
+        on the input's values.
+    """
+    constants = constants or {}
+    bound = input_shapes(model, shapes, dimensions, constants)
+    arrays = constant_arrays(model, constants, shapes, dimensions)
+    light_model, weights = detach_weights(model)
+    names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
+    light_model.ir_version = max(light_model.ir_version, MINIMUM_IR_VERSION)
+    bind_constants(light_model, arrays)
+    _set_input_shapes(light_model, bound)
+    _forget_shapes(light_model)
+    sort_nodes(light_model)
+    if opset_of(light_model) < _OLDEST_REFERENCE_OPSET:
+        light_model = with_shapes(light_model)
+        rewrites.explicit_broadcasts(light_model)
+        light_model = converted(light_model, IMPORT_OPSET)
+    light_model = with_shapes(light_model)
+    result = attach_weights(light_model, weights)
+    kept = [value for value in result.graph.input if value.name not in names]
+    del result.graph.input[:]
+    result.graph.input.extend(kept)
+    return _with_all_shapes(result, samples)
+
+
+def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
+    """The model with the shapes that inference did not find, as far as they can be known."""
+    if not _open_values(model):
+        return model
+    if any(static_shape(value) is None for value in model.graph.output):
+        _take_output_shapes(model, slimmed(expand(model, EARLY)))
+    varying = complete_shapes(model, samples)
+    if fold_shapes(model):
+        light_model, weights = detach_weights(model)
+        model = attach_weights(with_shapes(light_model), weights)
+    for value in model.graph.output:
+        if static_shape(value) is None:
+            raise InputError(_open_output(model, value.name, varying))
+    return model
+
+
+def _take_output_shapes(model: ModelProto, other: ModelProto) -> None:
+    """Copy output shapes that only became known in ``other``, where constants are folded."""
+    known = {value.name: value for value in other.graph.output}
+    for value in model.graph.output:
+        found = known.get(value.name)
+        if static_shape(value) is None and found is not None and static_shape(found) is not None:
+            value.type.CopyFrom(found.type)
+
+
+def _open_values(model: ModelProto) -> bool:
+    """Whether the shape of an output of a node is not known."""
+    known = {
+        value.name
+        for value in [*model.graph.value_info, *model.graph.output]
+        if static_shape(value) is not None
+    }
+    return any(name and name not in known for node in model.graph.node for name in node.output)
+
+
+def _open_output(model: ModelProto, output: str, varying: Mapping[str, NodeProto]) -> str:
+    """Say why the shape of an output is open, and where that begins."""
+    if output not in varying:
+        return (
+            f"output {output!r} is no tensor of a fixed shape in onnxruntime either: take it "
+            "out of the model's outputs"
+        )
+    # Back along the values that vary, to the node that is the first to choose a size.
+    name, node = output, varying[output]
+    while True:
+        before = next((read for read in node.input if read in varying), None)
+        if before is None:
+            break
+        name, node = before, varying[before]
+    through = "" if name == output else f", and with it the shape of output {output!r}"
+    return (
+        f"the shape of {name!r}{through} depends on the input's values: {node_text(node)} "
+        "chooses it while the model runs; such a model is not supported, end it before that node"
+    )
+
+
+def _set_input_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    for value in graph_inputs(model.graph):
+        if value.name in shapes:
+            element_type = value.type.tensor_type.elem_type
+            value.type.CopyFrom(helper.make_tensor_type_proto(element_type, shapes[value.name]))
+
+
+def _forget_shapes(model: ModelProto) -> None:
+    """Drop what the file states of shapes: it may be stale, and inference only adds to it."""
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")

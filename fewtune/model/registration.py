@@ -1,0 +1,136 @@
+"""A model's registration, the file ``model.yaml`` in its folder, and the names that are allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from fewtune.errors import InputError
+from fewtune.zoo.seeded import SeededOrigin
+
+REGISTRATION = "model.yaml"
+MODEL_FILE = "model.onnx"
+SAMPLES_FILE = "inputs.npz"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+TAKEN_NAMES = frozenset({REGISTRATION, MODEL_FILE, SAMPLES_FILE})
+# A name is a folder's, and part of the names of files in it; most file systems end at 255 bytes.
+_MAX_NAME = 100
+# Folders and stages of these names mean something else under out/.
+RESERVED_NAMES = frozenset({"bank", "fingerprint"})
+
+
+class ModelSource(BaseModel):
+    """A model's registration, the file ``models/<name>/model.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    light: str | None = Field(default=None, description="an architecture of the onnx package")
+    zoo: str | None = Field(default=None, description="a model of the zoo")
+    seed: int = Field(default=0, ge=0, description="seed of a light or zoo model's weights")
+    file: str | None = Field(default=None, description="the .onnx file, beside this one")
+    shapes: dict[str, list[PositiveInt]] = Field(
+        default_factory=dict, description="input name to its static shape"
+    )
+    dimensions: dict[str, PositiveInt] = Field(
+        default_factory=dict, description="name of a dynamic dimension to its size"
+    )
+    constants: dict[str, Any] = Field(
+        default_factory=dict, description="input bound to a value: a number, or nested lists"
+    )
+    inputs: str | None = Field(
+        default=None, description="file of sample inputs, beside this one: input name to array"
+    )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if sum(origin is not None for origin in (self.light, self.zoo, self.file)) != 1:
+            raise ValueError("give one of light, zoo and file")
+        if self.file is not None and Path(self.file).name != self.file:
+            raise ValueError("file must lie beside model.yaml: give a name without folders")
+        if self.inputs is not None and Path(self.inputs).name != self.inputs:
+            raise ValueError("inputs must lie beside model.yaml: give a name without folders")
+        return self
+
+    @classmethod
+    def read(cls, models_directory: Path, name: str) -> Self:
+        """Read the registration of ``name``.
+
+        Raises
+        ------
+        InputError
+            If the model is not registered or its registration cannot be used.
+        """
+        path = models_directory / check_name(name) / REGISTRATION
+        try:
+            return cls.model_validate(yaml.safe_load(path.read_text()) or {})
+        except FileNotFoundError:
+            raise InputError(
+                f"model {name!r} is not registered ({path} is missing): "
+                "register it with fewtune add"
+            ) from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path} is not valid YAML: {reason}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise InputError(f"{path}: {place + ': ' if place else ''}{first['msg']}") from None
+
+    def text(self) -> str:
+        """The registration as YAML, without what is left at its default."""
+        values = self.model_dump(exclude_defaults=True)
+        if self.origin is not None:
+            values["seed"] = self.seed
+        return yaml.safe_dump(values, sort_keys=False)
+
+    @property
+    def origin(self) -> SeededOrigin | None:
+        """The architecture, where the weights come from a seed."""
+        if self.light is not None:
+            return SeededOrigin("light", self.light)
+        return SeededOrigin("zoo", self.zoo) if self.zoo is not None else None
+
+    @property
+    def description(self) -> str:
+        """Where the model comes from, in a few words."""
+        return f"{self.origin} seed {self.seed}" if self.origin else str(self.file)
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if it is plain enough for a folder, a stage and a run.
+
+    Raises
+    ------
+    InputError
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"model name {name!r} is not plain: use lower-case letters, digits, '_', '.' and '-', "
+            "beginning with a letter or digit"
+        )
+    if len(name) > _MAX_NAME:
+        raise InputError(
+            f"model name {name[:20]}... has {len(name)} letters: give at most {_MAX_NAME}"
+        )
+    if name in RESERVED_NAMES:
+        raise InputError(f"model name {name!r} is reserved for a folder of results: give another")
+    return name
+
+
+def name_from_path(path: Path) -> str:
+    """Derive a plain name from a file's: lower case, anything unusual becomes ``-``.
+
+    Raises
+    ------
+    InputError
+        If nothing usable is left.
+    """
+    plain = re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower())
+    plain = re.sub(r"^[^a-z0-9]+|[^a-z0-9]+$", "", plain)
+    if not plain:
+        raise InputError(f"no model name can be made of {path.name!r}: give one with --name")
+    return plain

@@ -1,0 +1,209 @@
+"""Shapes that ONNX's inference does not find, taken from runs of onnxruntime.
+
+Inference has no rule for operators of other domains and for some functions of the standard, such
+as GroupNormalization, and it does not follow sizes through every chain of operators.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+
+from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
+from fewtune.onnx_graph.graph import (
+    attach_weights,
+    detach_weights,
+    graph_inputs,
+    model_bytes,
+    static_shape,
+)
+
+# The sizes of what these write follow the values of what they read.
+_SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
+_WANTED_RUNS = 2
+
+
+def complete_shapes(
+    model: ModelProto, samples: Mapping[str, np.ndarray] | None = None
+) -> dict[str, NodeProto]:
+    """Write the shapes that inference left open into a model, in place, as onnxruntime has them.
+
+    The model runs on two draws of inputs. What has one shape in both is taken to have it always,
+    unless it follows from an operator that is known to choose its size by values.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its inputs static, its nodes sorted, weights in memory, shapes inferred.
+    samples : mapping, optional
+        Inputs of the user, which are run too.
+
+    Returns
+    -------
+    varying : dict
+        Value whose shape depends on the inputs' values to its node, in the order of the graph.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime cannot load or run the model.
+    """
+    known = {value.name for value in _values(model) if static_shape(value) is not None}
+    unknown = [
+        name for node in model.graph.node for name in node.output if name and name not in known
+    ]
+    if not unknown:
+        return {}
+    runs = _observed(model, unknown, samples)
+    varying = _follow_values(model, known)
+    for node in model.graph.node:
+        for name in node.output:
+            shapes = {run[name][0] for run in runs if name in run}
+            if name in unknown and (len(shapes) > 1 or None in shapes):
+                varying[name] = node
+    found = runs[0]
+    settled = {name: found[name] for name in unknown if name in found and name not in varying}
+    _write(model, settled)
+    return {name: node for node in model.graph.node for name in node.output if name in varying}
+
+
+def run_onnxruntime_once(
+    model: ModelProto, feeds: Sequence[Mapping[str, np.ndarray]]
+) -> list[list[Any] | Exception]:
+    """Run a model of any size, unoptimised, on some inputs; a run's fault stands for its outputs.
+
+    Raises
+    ------
+    InputError
+        If onnxruntime cannot load the model.
+    """
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # what fails is told by its exception
+    providers = ["CPUExecutionProvider"]
+    with tempfile.TemporaryDirectory() as scratch:
+        given: str | bytes
+        if model_bytes(model) <= EMBEDDED_BYTES:
+            given = model.SerializeToString()
+        else:
+            given = str(Path(scratch) / "model.onnx")
+            save(model, Path(given))
+        try:
+            session = onnxruntime.InferenceSession(given, options, providers=providers)
+        except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+            raise InputError(f"onnxruntime cannot load the model: {first_words(error)}") from None
+        results: list[list[Any] | Exception] = []
+        for arrays in feeds:
+            try:
+                results.append(session.run(None, dict(arrays)))
+            except Exception as error:  # noqa: BLE001 (as above)
+                results.append(error)
+    return results
+
+
+def first_words(error: Exception) -> str:
+    """The first line of an exception that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
+    """Draw inputs in three ways: what must be positive, or small, is so in one of them."""
+    for way in range(3):
+        generator = np.random.default_rng(way)
+        arrays = {}
+        for value in graph_inputs(model.graph):
+            shape = static_shape(value)
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            if shape is None:
+                raise InputError(f"the shape of input {value.name!r} is not static: bind it first")
+            if dtype.kind in "biu":
+                array = np.full(shape, (1, 0, 2)[way])
+            elif way == 0:
+                array = generator.standard_normal(shape)
+            else:
+                # Zeros among them show an operator that counts what is not zero.
+                array = generator.uniform(0, 1, shape)
+                array = np.where(array < 0.3, 0.0, array) if way == 1 else array + 0.1
+            arrays[value.name] = np.asarray(array).astype(dtype)
+        yield arrays
+
+
+def _observed(
+    model: ModelProto, names: Sequence[str], samples: Mapping[str, np.ndarray] | None
+) -> list[dict[str, tuple[tuple[int, ...] | None, int]]]:
+    """Shape and element type of values, from the first runs that end well."""
+    light_model, weights = detach_weights(model)
+    outputs = {value.name for value in light_model.graph.output}
+    light_model.graph.output.extend(
+        ValueInfoProto(name=name) for name in names if name not in outputs
+    )
+    shown = [value.name for value in light_model.graph.output]
+    for value in light_model.graph.output:
+        if value.name in names and value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    feeds = [dict(samples)] if samples else []
+    results = run_onnxruntime_once(attach_weights(light_model, weights), [*feeds, *draws(model)])
+    good = [result for result in results if not isinstance(result, Exception)][:_WANTED_RUNS]
+    if not good:
+        fault = next(result for result in results if isinstance(result, Exception))
+        raise InputError(f"onnxruntime cannot run the model: {first_words(fault)}")
+    return [
+        {name: _shape_and_type(array) for name, array in zip(shown, result, strict=True)}
+        for result in good
+    ]
+
+
+def _shape_and_type(array: Any) -> tuple[tuple[int, ...] | None, int]:
+    if not isinstance(array, np.ndarray):  # a sequence, a map, or nothing
+        return None, 0
+    try:
+        return array.shape, helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):  # texts
+        return array.shape, 0
+
+
+def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:
+    """Values of open shape that stem from an operator that chooses its size by values."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {
+        name for node in model.graph.node if node.op_type == "Constant" for name in node.output
+    }
+    varying: dict[str, NodeProto] = {}
+    for node in model.graph.node:
+        starts = node.op_type in _SIZED_BY_VALUES and not constants.issuperset(
+            name for name in node.input if name
+        )
+        if node.op_type == "Compress" and len(node.input) > 1 and node.input[1] in constants:
+            starts = False
+        if starts or any(name in varying for name in node.input):
+            varying.update((name, node) for name in node.output if name and name not in known)
+    return varying
+
+
+def _values(model: ModelProto) -> Iterator[ValueInfoProto]:
+    yield from model.graph.input
+    yield from model.graph.value_info
+    yield from model.graph.output
+
+
+def _write(model: ModelProto, found: Mapping[str, tuple[tuple[int, ...] | None, int]]) -> None:
+    kept = [value for value in model.graph.value_info if value.name not in found]
+    outputs = {value.name: value for value in model.graph.output}
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+    for name, (shape, element_type) in found.items():
+        if shape is None or not element_type:
+            continue
+        value = helper.make_tensor_value_info(name, element_type, shape)
+        if name in outputs:
+            outputs[name].type.CopyFrom(value.type)
+        else:
+            model.graph.value_info.append(value)
