@@ -85,8 +85,18 @@ class OnnxruntimeSession:
             self._session = _session(str(model), options)
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Run the model once; outputs in the order of the graph."""
-        return self._session.run(None, inputs)
+        """Run the model once; outputs in the order of the graph.
+
+        Raises
+        ------
+        InputError
+            If onnxruntime fails on these inputs.
+        """
+        try:
+            return self._session.run(None, inputs)
+        except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+            reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+            raise InputError(f"onnxruntime cannot run the model: {reason.strip()}") from None
 
 
 def _session_of_proto(
