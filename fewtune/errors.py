@@ -5,6 +5,14 @@ Anything else that is raised is a fault of this software and keeps its traceback
 
 from __future__ import annotations
 
+import errno
+
+# What the system refuses for want of room, of leave or of a sound disk.
+MACHINES_FAULT = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM}
+    | {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+)
+
 
 class FewtuneError(Exception):
     """Something the user can mend: what is wrong, where, what to do, in one line.
@@ -41,3 +49,12 @@ class JournalError(FewtuneError):
     """A tuning journal is damaged or belongs to another machine, target or TVM version."""
 
     exit_code = 5
+
+
+def disk_line(error: OSError) -> str:
+    """What the system refused, in one sentence."""
+    what = f"{error.filename}: " if error.filename else ""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "free some space" if full else "mend that"
+    reason = (error.strerror or str(error)).lower()
+    return f"{what}{reason}; {advice} and run again: what was measured is kept"

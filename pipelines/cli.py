@@ -6,13 +6,14 @@ Kept light, so that help comes at once: what a command needs is imported when it
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
 from fewtune import __version__
-from fewtune.errors import FewtuneError, MachineError
+from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 _CODES = """\
 exit codes:
   0    all results are up to date
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add, _zoo, _run, _report, _compare, _log, _serve, _ui):
+    for add in (_add, _zoo, _run, _record, _report, _compare, _log, _serve, _ui):
         add(commands)
     return top
 
@@ -166,6 +167,18 @@ def _run(commands: argparse._SubParsersAction) -> None:
     _shape_options(command)
 
 
+def _record(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "record",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="record results that `dvc repro` or `dvc exp run` made",
+        description="Record every result on disk that is not in MLflow yet. `fewtune run` does so "
+        "for the results that it brings up to date.",
+        epilog="examples:\n  dvc repro && fewtune record\n  fewtune record squeezenet\n",
+    )
+    command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+
+
 def _report(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "report",
@@ -254,6 +267,15 @@ def _ui(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--port", type=int, default=5000, help="(default 5000)")
 
 
+class _TerminatedError(BaseException):
+    """SIGTERM, told like an interruption: on the way out all that was started is ended."""
+
+
+def _terminated(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _TerminatedError
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
@@ -264,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         options = parser().parse_args(arguments)
+        signal.signal(signal.SIGTERM, _terminated)
         from pipelines import commands
 
         return getattr(commands, options.command)(options)
@@ -272,16 +295,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("fewtune: interrupted; the same command goes on", file=sys.stderr, flush=True)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         return INTERRUPTED
+    except _TerminatedError:
+        print("fewtune: ended; the same command goes on", file=sys.stderr, flush=True)
+        return TERMINATED
     except BrokenPipeError:
         from pipelines.show import close_output
 
         close_output()
         return 0
     except OSError as error:
-        if error.filename is None:
+        if error.errno not in MACHINES_FAULT and error.filename is None:
             raise
-        print(f"fewtune: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"fewtune: {disk_line(error)}", file=sys.stderr, flush=True)
         return MachineError.exit_code
 
 

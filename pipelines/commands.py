@@ -13,6 +13,7 @@ from fewtune.errors import InputError, MachineError
 from fewtune.report import kernel_tables, tables
 from pipelines.arguments import check_port, parse_dimensions, parse_shapes
 from pipelines.project import find_root
+from pipelines.run_lock import turn
 from pipelines.show import close_output, show_results, shown
 from stages.paths import Places
 
@@ -64,7 +65,6 @@ def _register(
     """Register models, each under the name given for it or its own, and list them."""
     from fewtune.model.source import add_model
     from pipelines.parameters import change_parameters
-    from pipelines.run_lock import turn
     from stages.params import load_all
 
     root = find_root()
@@ -86,10 +86,9 @@ def _register(
 
 def run(options: argparse.Namespace) -> int:
     """Bring results up to date."""
-    from fewtune.runtime.target import resolve_target
     from pipelines.parameters import change_parameters, parse_setting
     from pipelines.results import listed, read_results
-    from pipelines.run_lock import turn
+    from pipelines.warm import warm_process
     from stages.params import COMPARED, load_all
 
     root = find_root()
@@ -103,9 +102,11 @@ def run(options: argparse.Namespace) -> int:
         if value is not None:
             whole = isinstance(value, float) and value.is_integer()
             values[key_path] = int(value) if whole else value
-    with turn(root, f"run {' '.join(options.models) or 'all models'}", say):
+    with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
         load_all(places.params)
         if "fingerprint.target" in values:
+            from fewtune.machine import resolve_target
+
             # Before it is written: no later run should stumble over it.
             resolve_target(str(values["fingerprint.target"]), 1)
         _check_strategies(options.strategy or [], listed(root)[1])
@@ -171,7 +172,12 @@ def _models(options: argparse.Namespace, places: Places) -> list[str]:
 
 
 def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
-    """Run the flow in this process."""
+    """Run in this process: as a flow where there is a Prefect server, else without Prefect."""
+    url = os.environ.get("PREFECT_API_URL")
+    if not url:
+        from pipelines.run_plan import CommandSteps, run_all
+
+        return run_all(models, strategies, CommandSteps(), force=force)
     import httpx
 
     from pipelines.flow import outcome_of, selective_tuning
@@ -180,12 +186,19 @@ def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
         state = selective_tuning(models, strategies, force=force, return_state=True)
     except (RuntimeError, httpx.TransportError) as error:
         text = str(error)
-        url = os.environ.get("PREFECT_API_URL")
         if "API" not in text and not isinstance(error, httpx.TransportError):
             raise
-        where = f"Prefect at {url}" if url else "Prefect's temporary server"
-        raise MachineError(f"{where} cannot be reached: {text.splitlines()[0]}") from None
+        raise MachineError(f"Prefect at {url} cannot be reached: {text.splitlines()[0]}") from None
     return outcome_of(state)
+
+
+def record(options: argparse.Namespace) -> int:
+    """Record results that are on disk and not in MLflow."""
+    from pipelines.record_all import record_all
+
+    root = find_root()
+    with turn(root, "record", say):
+        return record_all(root, options.models or None, say)
 
 
 def report(options: argparse.Namespace) -> int:

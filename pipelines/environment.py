@@ -8,6 +8,7 @@ when they are imported. Whatever the user has set stays: ``MLFLOW_TRACKING_URI``
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 from fewtune.errors import InputError, MachineError
@@ -31,6 +32,12 @@ _EMBEDDED = {
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     # Jobs that MLflow's server runs by itself would disturb measurements.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    # A tracking server that is away: results are on disk, and a later run records them.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
+    # A page of another origin may neither read nor change anything.
+    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+    "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
 }
 
 
@@ -49,6 +56,20 @@ def default_tracking_uri(root: Path) -> str:
     return f"sqlite:///{root / 'mlflow.db'}"
 
 
+def protect() -> None:
+    """Have a Prefect server that is started from here obey those only who know a new secret.
+
+    Whoever may change a deployment runs commands as the user that serves it: no other user of the
+    machine, and no web page, may. Where there is a server already, its own secret is the user's.
+    """
+    if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        return
+    secret = f"fewtune:{secrets.token_urlsafe(32)}"
+    os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
+    os.environ["PREFECT_API_AUTH_STRING"] = secret
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://{LOCALHOST}"
+
+
 def prepare(root: Path) -> None:
     """Set what the user has not set, and make the folder that Prefect keeps its database in.
 
@@ -60,6 +81,7 @@ def prepare(root: Path) -> None:
     for name, value in settings(root).items():
         if not os.environ.get(name):
             os.environ[name] = value
+    protect()
     home = Path(os.environ["PREFECT_HOME"])
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
-"""The flow: stages in the order that DVC's graph gives, results shown and recorded as they come.
+"""The flow: a run (`pipelines.run_plan`) whose steps are Prefect's tasks, for its server and page.
 
-A stage that fails keeps the stages that need it from running; other models and strategies go on,
-and the run's end says what failed and why.
+For schedules, workers, and runs where `PREFECT_API_URL` names a server. A command without one does
+the same without Prefect: a server of its own takes ten seconds to start, and time from what is
+measured.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
-from fewtune.errors import FewtuneError, InputError, MachineError
-from pipelines.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
+from fewtune.errors import FewtuneError, InputError
+from fewtune.report import tables
+from pipelines.dag import DvcBusyError, Result, Stage
 from pipelines.outcome import Outcome
-from pipelines.project import find_root
 from pipelines.publish import StageProgress, publish_result, publish_results
-from pipelines.results import read_result, read_results
-from pipelines.run_lock import turn
+from pipelines.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all
 from pipelines.stage_process import Ending, run_stage
 from stages.paths import Places
-
-# Another DVC process may hold what a stage writes for as long as it tunes: wait six hours.
-BUSY_RETRIES, BUSY_DELAY_S = 720, 30
-# A tracking server may be away for a moment.
-RECORD_RETRIES, RECORD_DELAY_S = 2, 10
 
 
 class StageFailedError(Exception):
@@ -56,11 +50,6 @@ class RunFailedError(Exception):
 def _was_busy(_task: Any, _run: Any, state: State[Any]) -> bool:
     """Only a stage that never began is tried again: a retry would hide a fault in measuring."""
     return isinstance(state.result(raise_on_failure=False), DvcBusyError)
-
-
-def _was_away(_task: Any, _run: Any, state: State[Any]) -> bool:
-    """Recording is tried again where the store was at fault, not the results."""
-    return isinstance(state.result(raise_on_failure=False), MachineError)
 
 
 def _run_name() -> str:
@@ -115,27 +104,73 @@ def pass_over(reason: str) -> State[None]:
     return Cancelled(name="Skipped", message=reason)
 
 
-@task(
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    retries=RECORD_RETRIES,
-    retry_delay_seconds=RECORD_DELAY_S,
-    retry_condition_fn=_was_away,
-)
+@task(cache_policy=NO_CACHE, persist_result=False)
 def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
     """Record a result in MLflow, or what joins a model's results, unless it is there."""
-    from pipelines.record import record_comparison, record_result
+    from pipelines.record import record_finished
 
-    logs = [log_path(root, stage) for stage in stages]
+    logger = get_run_logger()
     try:
-        if result.strategy:
-            line = record_result(root, result, stages, logs)
-        else:
-            line = record_comparison(root, result.model, get_run_logger().warning)
-    except InputError as error:
+        line = record_finished(root, result, stages, log_paths(root, stages), logger.warning)
+    except FewtuneError as error:
         return Failed(message=str(error), data=error)
-    get_run_logger().info("%s", line)
+    logger.info("%s", line)
     return Completed(message=line)
+
+
+class FlowSteps:
+    """Steps as tasks of the flow run that is under way."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, State[Any]] = {}
+        self._logger = get_run_logger()
+
+    def say(self, line: str) -> None:
+        self._logger.info("%s", line)
+
+    def warn(self, line: str) -> None:
+        self._logger.warning("%s", line)
+
+    def stage(self, root: Path, stage: Stage, force: bool) -> Ending:
+        self._states[stage.name] = state = bring_up_to_date.with_options(**_named(stage))(
+            root,
+            stage.name,
+            stage.result,
+            force,
+            wait_for=[self._states[need] for need in stage.needs if need in self._states],
+            return_state=True,
+        )
+        if state.is_completed():
+            return Ending(0)
+        found = state.result(raise_on_failure=False)
+        if isinstance(found, StageFailedError):
+            return found.ending
+        code = found.exit_code if isinstance(found, FewtuneError) else 1
+        told = str(found) if isinstance(found, FewtuneError) else state.message or state.name
+        return Ending(code, str(told))
+
+    def skip(self, stage: Stage, reason: str) -> None:
+        pass_over.with_options(**_named(stage))(reason, return_state=True)
+
+    def record(self, root: Path, result: Result, stages: Sequence[str]) -> FewtuneError | None:
+        state = record.with_options(name="record", task_run_name=f"record {result}")(
+            root, result, stages, return_state=True
+        )
+        if state.is_completed():
+            return None
+        found = state.result(raise_on_failure=False)
+        return found if isinstance(found, FewtuneError) else InputError(str(state.message))
+
+    def show(self, results: Sequence[tables.Result], every: bool) -> None:
+        if every:
+            publish_results(results)
+        else:
+            for result in results:
+                publish_result(result)
+
+
+def _named(stage: Stage) -> dict[str, Any]:
+    return {"name": stage.name.split("@")[0], "task_run_name": stage.name}
 
 
 @flow(
@@ -163,20 +198,7 @@ def selective_tuning(
         changed.
     """
     _hide_what_is_on_screen()
-    logger = get_run_logger()
-    outcome = Outcome()
-    try:
-        root = find_root()
-        purpose = f"run {' '.join(models or ['all models'])}"
-        with turn(root, purpose, logger.warning):
-            dag = read_dag(root)
-            plan = dag.plan(_wanted(dag, models, strategies))
-            for name, missing in plan.left_out.items():
-                logger.info("%s is left out: %s has not run", name, missing[-1])
-            _run_plan(root, dag, plan, outcome, recording, force)
-            publish_results(read_results(root, logger.warning))
-    except FewtuneError as error:
-        outcome.refuse(str(error), error.exit_code)
+    outcome = run_all(models, strategies, FlowSteps(), recording, force)
     if outcome.failed:
         return Failed(message=outcome.message(), data=RunFailedError(outcome))
     return Completed(message=outcome.message(), data=outcome)
@@ -192,92 +214,6 @@ def outcome_of(state: State[Any]) -> Outcome:
     crashed = Outcome()
     crashed.refuse(f"the flow ended as {state.name}: {state.message}", 1)
     return crashed
-
-
-def _wanted(dag: Dag, models: list[str] | None, strategies: list[str] | None) -> list[Result]:
-    listed = dag.results
-    models = models or list(dict.fromkeys(result.model for result in listed))
-    strategies = strategies or list(dict.fromkeys(result.strategy for result in listed))
-    return [Result(model, strategy) for model in models for strategy in strategies]
-
-
-def _run_plan(
-    root: Path, dag: Dag, plan: Plan, outcome: Outcome, recording: bool, force: bool
-) -> None:
-    states: dict[str, State[Any]] = {}
-    ends = plan.ends()
-    for stage in plan.stages:
-        named: dict[str, Any] = {"name": stage.name.split("@")[0], "task_run_name": stage.name}
-        blocked = outcome.blocked_by(stage)
-        stale = [] if blocked else _outdated(root, plan.presumed.get(stage.name, ()))
-        if blocked or stale:
-            reason = f"{blocked} failed" if blocked else f"{stale[0]} is not up to date"
-            pass_over.with_options(**named)(reason, return_state=True)
-            if blocked:
-                outcome.skipped[stage.name] = blocked
-            continue
-        states[stage.name] = state = bring_up_to_date.with_options(**named)(
-            root,
-            stage.name,
-            stage.result,
-            force,
-            wait_for=[states[need] for need in stage.needs if need in states],
-            return_state=True,
-        )
-        if not state.is_completed():
-            outcome.fail(stage, *_why(state))
-        elif stage.name in ends:
-            _finish(root, dag, ends[stage.name], stage, outcome, recording)
-
-
-def _outdated(root: Path, names: Sequence[str]) -> list[str]:
-    """Which stages DVC would run again, once no other DVC process is at work."""
-    for tried in range(BUSY_RETRIES):
-        try:
-            return outdated(root, names)
-        except DvcBusyError as busy:
-            if not tried:
-                get_run_logger().warning("waiting: %s", busy)
-            time.sleep(BUSY_DELAY_S)
-    return outdated(root, names)
-
-
-def _why(state: State[Any]) -> tuple[str, int]:
-    """A failed stage's line and exit code."""
-    result = state.result(raise_on_failure=False)
-    if isinstance(result, StageFailedError):
-        return result.ending.error, result.ending.exit_code
-    if isinstance(result, FewtuneError):
-        return str(result), result.exit_code
-    return str(state.message or state.name), 1
-
-
-def _finish(
-    root: Path, dag: Dag, result: Result, stage: Stage, outcome: Outcome, recording: bool
-) -> None:
-    """Record and show a result whose last stage has run, or was up to date."""
-    try:
-        found = read_result(root, result.model, result.strategy) if result.strategy else None
-    except InputError as error:
-        # Of another version, and not to be made anew by a run that is not told to.
-        outcome.fail(stage, f"{error}, with --force", error.exit_code)
-        return
-    outcome.finished.append(result)
-    if recording:
-        stages = dag.ordered(dag.upstream([stage.name]))
-        name = f"record {result}"
-        state = record.with_options(name="record", task_run_name=name)(
-            root, result, stages, return_state=True
-        )
-        if not state.is_completed():
-            outcome.fail(Stage(name, result, (), ()), *_why(state))
-    if found is not None:
-        publish_result(found)
-
-
-def log_path(root: Path, stage: str) -> Path:
-    """The file that keeps all output of a stage's last run."""
-    return Places(root).scratch / "logs" / f"{stage.replace('/', '-')}.log"
 
 
 def _hide_what_is_on_screen() -> None:

@@ -15,6 +15,7 @@ from fewtune.errors import InputError
 from fewtune.report import tables
 from pipelines.dag import Result
 from pipelines.dvc_lock import DvcLock, flatten
+from pipelines.recorded import remember
 from pipelines.results import read_comparison, read_result, read_results
 from pipelines.tracking import TABLE_KEY, Store
 from stages.params import COMPARED
@@ -35,6 +36,25 @@ COMPARED_METRICS = (
 _METRICS, _PARAMS, _TEXT = 1000, 100, 6000
 _LARGEST_BYTES = 50 * 2**20
 _KEPT = {".json", ".csv", ".md", ".png", ".so"}
+
+
+def record_finished(
+    root: Path,
+    result: Result,
+    stages: Sequence[str],
+    logs: Iterable[Path],
+    warn: Callable[[str], None],
+) -> str:
+    """Record a result or, without a strategy, what joins a model's results; remember that.
+
+    Parameters, returns and errors as `record_result` and `record_comparison`.
+    """
+    if result.strategy:
+        line = record_result(root, result, stages, logs)
+    else:
+        line = record_comparison(root, result.model, warn)
+    remember(root, result)
+    return line
 
 
 def record_result(root: Path, result: Result, stages: Sequence[str], logs: Iterable[Path]) -> str:
@@ -93,7 +113,9 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
         for log in logs:
             if log.is_file():
                 client.log_artifact(run_id, str(log), "logs")
-    return f"{result} is recorded in MLflow: run {run_id}"
+    left = [file.name for file in _large(places.compiled(result.model, result.strategy))]
+    told = f"; too large to be kept there: {', '.join(left)}" if left else ""
+    return f"{result} is recorded in MLflow: run {run_id}{told}"
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
@@ -182,6 +204,9 @@ def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> di
         # Of the code that measured; that of this moment may be another one.
         "git_commit": commit.removesuffix("+"),
         "git_changed": "true" if commit.endswith("+") else "false",
+        "left_out": " ".join(
+            str(file) for file in _large(Places(root).compiled(result.model, result.strategy))
+        ),
         "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
     }
 
@@ -244,6 +269,15 @@ def _files(root: Path, result: Result) -> Iterable[tuple[Path, str]]:
     ):
         for file in _kept(directory):
             yield file, directory.name
+
+
+def _large(directory: Path) -> list[Path]:
+    """What is not kept with a run for its size."""
+    return [
+        file
+        for file in sorted(directory.glob("*"))
+        if file.suffix in _KEPT and file.stat().st_size > _LARGEST_BYTES
+    ]
 
 
 def _kept(directory: Path) -> list[Path]:

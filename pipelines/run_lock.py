@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fewtune.machine.device_lock import device_lock
+from fewtune.errors import MachineError
+from fewtune.machine.device_lock import file_lock
+from stages.paths import Places
 
 _held: set[Path] = set()
 
@@ -26,13 +27,24 @@ def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]
         Told to whoever waits, such as ``run squeezenet``.
     say : callable
         Gets one line if the checkout is not free.
+
+    Raises
+    ------
+    MachineError
+        If the lock cannot be made.
     """
     root = root.resolve()
     if root in _held:
         yield
         return
-    digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
-    with device_lock(f"checkout-{digest}", purpose, say):
+    scratch = Places(root).scratch
+    try:
+        scratch.mkdir(exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"{scratch} cannot be made ({error.strerror}): a run keeps its lock and journals there"
+        ) from None
+    with file_lock(scratch / "run.lock", "this checkout", purpose, say):
         _held.add(root)
         try:
             yield

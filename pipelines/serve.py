@@ -45,6 +45,7 @@ def serve_deployments(root: Path, cron: str | None, port: int) -> None:
     url = f"http://{environment.LOCALHOST}:{port}"
     # Prefect reads it when it is imported, and so does each run that is started on schedule.
     os.environ["PREFECT_API_URL"] = given or f"{url}/api"
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = url
     from prefect import serve
     from prefect.flows import load_flow_from_entrypoint
     from prefect.schedules import Cron
@@ -118,6 +119,7 @@ def _server(root: Path, url: str, port: int) -> Iterator[None]:
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
         )
     try:
+        _hand_over_secret(root)
         print(f"starting Prefect's server, its page: {url}", flush=True)
         _wait_for(f"{url}/api/health", process, log)
         yield
@@ -127,6 +129,16 @@ def _server(root: Path, url: str, port: int) -> Iterator[None]:
             process.wait(10)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _hand_over_secret(root: Path) -> None:
+    """Leave what the page and workers have to give where this user alone can read it."""
+    file = Places(root).scratch / "prefect-auth"
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(os.environ["PREFECT_API_AUTH_STRING"] + "\n")
+    print(f"its page asks for what stands in {file}; workers take it as PREFECT_API_AUTH_STRING")
 
 
 def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

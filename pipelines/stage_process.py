@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from fewtune.workers.child_python import child_python
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
-# A stage that is interrupted writes its journal; after this it is ended.
-GRACE_S = 30.0
+# A stage that is interrupted tidies up; after this it is ended. Its journal is whole at any time.
+GRACE_S = 2.5
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^fewtune: .+")
@@ -94,8 +95,9 @@ def run_stage(
         Whether it runs even if nothing changed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
-    scripts = str(Path(sys.executable).parent)
+    command = [child_python(), "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
+    # Where a warm process is kept, `python` is its client, in stages as here.
+    scripts = str(Path(child_python()).parent)
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
@@ -254,7 +256,7 @@ def _terminal() -> tuple[int, int]:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End the stage and all its workers: politely first, so that the journal is whole."""
-    for sent, patience_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5)):
+    for sent, patience_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 0.5), (signal.SIGKILL, 5)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sent)
         try:

@@ -32,7 +32,10 @@ def _reported() -> Iterator[None]:
     except MlflowException as error:
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         line = " ".join(str(error).split())
-        raise MachineError(f"MLflow at {uri} cannot be used: {line[:300]}") from error
+        raise MachineError(
+            f"MLflow at {uri} cannot be used: {line[:300]}; results are on disk, and the next "
+            "`fewtune run` or `fewtune record` records them"
+        ) from error
 
 
 class Store:

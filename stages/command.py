@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import FewtuneError
+from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
 from fewtune.machine.device_lock import device_lock, device_name
 from stages.parent_watch import end_with_starter
 
@@ -66,6 +66,12 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
         line = " ".join(str(error).split())
         print(f"fewtune: {stage}: {line}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in MACHINES_FAULT:
+            raise
+        line = disk_line(error)
+        print(f"fewtune: {stage}: {line}", file=sys.stderr, flush=True)
+        sys.exit(MachineError.exit_code)
     except KeyboardInterrupt:
         print(f"fewtune: {stage}: interrupted", file=sys.stderr, flush=True)
         sys.exit(INTERRUPTED)

@@ -15,11 +15,16 @@ import psutil
 
 # Set by whoever runs DVC: the process with which the stage is to end, besides its parent.
 RUN_PID = "FEWTUNE_RUN_PID"
-_EVERY_S = 0.5
+# DVC says so to the stages that it runs.
+_BY_DVC = "DVC_STAGE"
+_EVERY_S = 0.2
 
 
 def end_with_starter() -> None:
     """From now on, send SIGTERM to this process when its parent or the run is gone."""
+    if _is_orphan():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     starters = [os.getppid()]
     run = os.environ.get(RUN_PID, "")
     if run.isdecimal():
@@ -36,6 +41,19 @@ def end_with_starter() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="starter", daemon=True).start()
+
+
+def _is_orphan() -> bool:
+    """Whether DVC, which runs its stages in its own session, was killed before this began.
+
+    An orphan's new parent is the machine's first process, or another one outside of the session.
+    """
+    if _BY_DVC not in os.environ or os.getsid(0) == os.getpid():
+        return False
+    try:
+        return os.getsid(os.getppid()) != os.getsid(0)
+    except (ProcessLookupError, PermissionError):
+        return True
 
 
 def _lives(process: psutil.Process) -> bool:

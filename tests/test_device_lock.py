@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,8 +36,7 @@ with device_lock("test", sys.argv[1], poll_s=0.02):
 @pytest.fixture(autouse=True)
 def own_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tests off the machine's real locks."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("FEWTUNE_LOCK_FOLDER", str(tmp_path))
 
 
 @contextmanager
@@ -142,3 +144,86 @@ def test_a_benchmark_measures_alone_and_tells_bad_input_in_a_line(
         raise MachineError("no C\n compiler")
     assert ended.value.code == 3
     assert capsys.readouterr().err == "engine: no C compiler\n"
+
+
+def _refuse(why: str) -> None:
+    lock = device_lock.device_lock(DEVICE, "tune")
+    with pytest.raises(MachineError, match=why), lock:
+        pass
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    device_lock.lock_path(DEVICE).symlink_to(victim)
+    with (
+        pytest.raises(MachineError, match="cannot be used as a lock"),
+        device_lock.device_lock(DEVICE, "tune"),
+    ):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_another_name_of_a_file_is_not_written(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    device_lock.lock_path(DEVICE).hardlink_to(victim)
+    with (
+        pytest.raises(MachineError, match="no plain file of its own"),
+        device_lock.device_lock(DEVICE, "tune"),
+    ):
+        pass
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_in_a_line(make: Callable[[Path], None]) -> None:
+    make(device_lock.lock_path(DEVICE))
+    with (
+        pytest.raises(MachineError, match="cannot be used as a lock"),
+        device_lock.device_lock(DEVICE, "tune"),
+    ):
+        pass
+
+
+def test_a_lock_that_was_tidied_away_is_made_anew() -> None:
+    with another_process("tune tiny", 0.5) as holder:
+        wait_until_held(holder)
+
+        def tidy(_: str) -> None:
+            device_lock.lock_path(DEVICE).unlink()
+
+        with device_lock.device_lock(DEVICE, "benchmark", tidy, poll_s=0.02):
+            assert device_lock.lock_path(DEVICE).is_file()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_users_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pytest's own folders are closed to others.
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o1777)
+    monkeypatch.setenv("FEWTUNE_LOCK_FOLDER", str(folder))
+    said: list[str] = []
+    with another_process("tune of root", 1.0) as holder:
+        wait_until_held(holder)
+        context = multiprocessing.get_context("fork")
+        answers = context.SimpleQueue()
+
+        def as_nobody() -> None:
+            os.setuid(65534)
+            descriptor = os.open(device_lock.lock_path(DEVICE), os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                answers.put("free")
+            except BlockingIOError:
+                answers.put("held")
+            os.close(descriptor)
+            with device_lock.device_lock(DEVICE, "tune of nobody", said.append, poll_s=0.02):
+                answers.put(said[0])
+
+        other = context.Process(target=as_nobody)
+        other.start()
+        assert answers.get() == "held"
+        assert "tune of root" in answers.get()
+        other.join()
+    shutil.rmtree(folder)

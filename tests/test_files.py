@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.util import files
-from fewtune.util.files import file_sha256, whole_directory
+from fewtune.util.files import file_sha256, remove_left, whole_directory
 
 
 def text_in(directory: Path) -> str:
@@ -68,3 +68,22 @@ def test_a_files_digest_is_of_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "library"
     path.write_bytes(b"abc")
     assert file_sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "share"
+    left = tmp_path / ".share.abcdefgh"
+    other = tmp_path / ".shared.abcdefgh"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "half").touch()
+        os.utime(folder, (0, 0))
+    with whole_directory(target) as directory:
+        os.utime(directory, (0, 0))
+        assert not left.exists()
+        # What is being written is locked.
+        remove_left(tmp_path.iterdir())
+        assert directory.exists()
+        assert not other.exists()
+        (directory / "whole").touch()
+    assert [path.name for path in target.iterdir()] == ["whole"]

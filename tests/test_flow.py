@@ -18,7 +18,7 @@ import pytest
 from fewtune.errors import InputError, MachineError
 from fewtune.report.tables import Result as ResultOnDisk
 from pipelines import environment, stage_process  # noqa: F401  (before Prefect)
-from pipelines.dag import Result
+from pipelines.dag import Dag, Result, Stage
 
 # isort: split
 from prefect.client.orchestration import get_client
@@ -31,6 +31,7 @@ from pipelines.cli import main
 from pipelines.outcome import Outcome
 from pipelines.publish import artifact_key, publish_result, publish_results
 from pipelines.results import read_results
+from pipelines.run_plan import CommandSteps, _finish, log_path
 from pipelines.tracking import Store
 from tests import made_results as made
 from tests import small_pipeline
@@ -139,7 +140,7 @@ def test_results_are_recorded_and_shown(first: SimpleNamespace) -> None:
 
 
 def test_output_is_kept_per_stage(first: SimpleNamespace, root: Path) -> None:
-    text = flow.log_path(root, "prepare@bad").read_text()
+    text = log_path(root, "prepare@bad").read_text()
     assert "fewtune: prepare: operator Foo of bad cannot be imported" in text
 
 
@@ -186,8 +187,8 @@ def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) 
     made.write_result(directory, "good", "full")
     (directory / "benchmark.json").write_text("{}")
     outcome = Outcome()
-    stage = flow.Stage("finish@good-full", Result("good", "full"), (), ())
-    flow._finish(tmp_path, flow.Dag([stage]), Result("good", "full"), stage, outcome, True)
+    stage = Stage("finish@good-full", Result("good", "full"), (), ())
+    _finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
     assert not outcome.finished
     (failure,) = outcome.failures
     assert (failure.what, failure.exit_code) == ("finish@good-full", 2)
@@ -342,7 +343,7 @@ def test_artifact_keys_are_what_prefect_accepts() -> None:
 def test_exit_codes_agree_or_are_one() -> None:
     outcome = Outcome()
     assert outcome.exit_code == 0
-    stage = flow.Stage("a", Result("m", "s"), (), ())
+    stage = Stage("a", Result("m", "s"), (), ())
     outcome.fail(stage, "disk is full", 3)
     assert outcome.exit_code == 3
     outcome.fail(stage, "bad shape", 2)

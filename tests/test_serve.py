@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -22,10 +23,10 @@ PROJECT = Path(__file__).parent.parent
 PATIENCE_S = 90
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The address of the API of a server that serves the flow every minute."""
-    root = small_pipeline.make(tmp_path)
+    root = small_pipeline.make(tmp_path_factory.mktemp("served"))
     (root / "prefect.yaml").write_text(
         f"deployments:\n  - name: nightly\n"
         f"    entrypoint: {PROJECT}/pipelines/flow.py:selective_tuning\n"
@@ -50,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[str]:
         # Whoever runs the tests in the background may have interrupts ignored from the start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    yield f"http://127.0.0.1:{port}/api"
+    yield f"http://127.0.0.1:{port}/api", root / ".fewtune" / "prefect-auth"
     process.send_signal(signal.SIGINT)
     try:
         process.wait(PATIENCE_S)
@@ -62,25 +63,75 @@ def served(tmp_path: Path) -> Iterator[str]:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5)
 
 
-def scheduled(api: str) -> list[dict[str, object]]:
-    """Flow runs that the scheduler has planned; none while the server starts."""
-    body = json.dumps({"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}).encode()
-    request = urllib.request.Request(
-        f"{api}/flow_runs/filter", body, {"Content-Type": "application/json"}
-    )
+def ask(
+    api: str,
+    path: str,
+    content: object = None,
+    secret: str = "",
+    method: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, object, dict[str, str]]:
+    """The status, content and headers of an answer."""
+    body = None if content is None else json.dumps(content).encode()
+    given = {"Content-Type": "application/json", **(headers or {})}
+    if secret:
+        given["Authorization"] = "Basic " + base64.b64encode(secret.encode()).decode()
+    request = urllib.request.Request(f"{api}{path}", body, given, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError):
+            return answer.status, json.load(answer), dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, None, dict(error.headers)
+
+
+def scheduled(api: str, secret: str) -> list[dict[str, object]]:
+    """Flow runs that the scheduler has planned; none while the server starts."""
+    wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    try:
+        # Reading needs no token against forged requests; asking by POST does.
+        _, token, _ = ask(api, "/csrf-token?client=test", secret=secret)
+        forgery = {"Prefect-Csrf-Token": token["token"], "Prefect-Csrf-Client": "test"}
+        _, found, _ = ask(api, "/flow_runs/filter", wanted, secret, headers=forgery)
+        return found or []
+    except (urllib.error.URLError, OSError, TypeError):
         return []
 
 
-def test_the_scheduler_plans_runs_of_what_is_served(served: str) -> None:
+@pytest.fixture(scope="module")
+def planned(served: tuple[str, Path]) -> list[dict[str, object]]:
+    api, file = served
     deadline = time.monotonic() + PATIENCE_S
-    planned: list[dict[str, object]] = []
-    while not planned and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         time.sleep(1)
-        planned = scheduled(served)
-    assert planned, "no run was planned: see .fewtune/logs/prefect-server.log"
+        if file.is_file() and (found := scheduled(api, file.read_text().strip())):
+            return found
+    pytest.fail("no run was planned: see .fewtune/logs/prefect-server.log")
+
+
+def test_the_scheduler_plans_runs_of_what_is_served(planned: list[dict[str, object]]) -> None:
     assert all(run["auto_scheduled"] for run in planned)
     assert "T03:00:00" in str(planned[0]["expected_start_time"])
+
+
+def test_nobody_else_may_change_what_runs(
+    served: tuple[str, Path], planned: list[dict[str, object]]
+) -> None:
+    api, file = served
+    secret = file.read_text().strip()
+    assert file.stat().st_mode & 0o077 == 0
+    deployment = planned[0]["deployment_id"]
+    shell = {"pull_steps": [{"prefect.deployments.steps.run_shell_script": {"script": "id"}}]}
+    attacks = [
+        (f"/deployments/{deployment}", shell, "PATCH"),
+        (f"/deployments/{deployment}/create_flow_run", {}, "POST"),
+        ("/deployments/filter", {}, "POST"),
+    ]
+    for path, content, method in attacks:
+        for known in ("", "fewtune:guess"):
+            status, _, _ = ask(api, path, content, known, method)
+            assert status == 401, f"{method} {path} by somebody else"
+        # A page that has the browser send the secret along cannot send the token.
+        foreign = {"Origin": "http://evil.example", "Host": "evil.example"}
+        status, _, headers = ask(api, path, content, secret, method, foreign)
+        assert status == 403, f"{method} {path} from another origin"
+        assert headers.get("access-control-allow-origin") not in ("*", "http://evil.example")

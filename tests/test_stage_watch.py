@@ -58,3 +58,33 @@ def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: s
     finally:
         starter.kill()
         starter.wait()
+
+
+def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    # The middle process, in whose session the stage is, ends before the stage looks for it.
+    started = (
+        "import os, subprocess, sys\n"
+        "slow = 'import time; time.sleep(1)\\n' + sys.argv[1]\n"
+        "subprocess.Popen([sys.executable, '-c', slow, *sys.argv[2:]])\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", started, STAGE, str(pid_file)],
+        cwd=PROJECT,
+        env={**os.environ, "DVC_STAGE": "tune@tiny", "PYTHONPATH": str(PROJECT)},
+        start_new_session=True,
+        check=True,
+    )
+    time.sleep(1)
+    for _ in range(100):
+        if not any(str(pid_file) in process.info["cmdline"] for process in _processes()):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the stage still runs")
+    assert not pid_file.exists()
+
+
+def _processes() -> list[psutil.Process]:
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if process.info["cmdline"]]

@@ -1,8 +1,12 @@
 """One measurement at a time on a device: an operating-system lock that all checkouts share.
 
-Two measurements on one device spoil each other's figures. The lock is `flock` on a file in the
-machine's temporary folder, so that it holds across checkouts, and the kernel lets go of it when
-its holder ends in whatever way, ``kill -9`` included.
+Two measurements on one device spoil each other's figures. The lock is `flock` on one file for the
+machine, so that it holds across checkouts, users and temporary folders; the kernel lets go of it
+when its holder ends in whatever way, ``kill -9`` included.
+
+Anybody may write in the folder of that file, so nothing that lies there is trusted: no link is
+followed, only a regular file is locked, and only its owner writes into it. `flock` needs no more
+than leave to read.
 """
 
 from __future__ import annotations
@@ -10,17 +14,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from fewtune.artifacts import Fingerprint
+from fewtune.errors import MachineError
 
 POLL_S = 0.5
+# Where programs of all users keep their locks; the second where the first is missing or closed.
+_FOLDERS = (Path("/run/lock"), Path("/tmp"))
+# For tests and for machines that keep locks elsewhere: all users have to name the same folder.
+LOCK_FOLDER = "FEWTUNE_LOCK_FOLDER"
 
 # Descriptors of locks held here. A forked worker must not keep the lock alive after its parent.
 _held: set[int] = set()
@@ -41,8 +50,17 @@ def device_name(fingerprint: Fingerprint) -> str:
 
 
 def lock_path(device: str) -> Path:
-    """The file that stands for ``device`` on this machine, for this user."""
-    return Path(tempfile.gettempdir()) / f"fewtune-{os.getuid()}-{device}.lock"
+    """The file that stands for ``device`` on this machine, the same for every user."""
+    given = os.environ.get(LOCK_FOLDER)
+    folder = Path(given) if given else next(filter(_open_to_all, _FOLDERS), _FOLDERS[-1])
+    return folder / f"fewtune-{device}.lock"
+
+
+def _open_to_all(folder: Path) -> bool:
+    try:
+        return bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
 
 
 def _say(message: str) -> None:
@@ -56,6 +74,58 @@ def _holder(descriptor: int) -> str:
         return f"{holder['purpose']} (process {holder['pid']}, since {holder['since']})"
     except (ValueError, KeyError, TypeError):
         return "a process that has only just begun"
+
+
+def _opened(path: Path) -> int:
+    """Open a lock's file, made if missing, to write if it is this user's and else to read."""
+    kept = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = -1
+    # Where others' files may not be opened to create or to write, reading them is enough.
+    for flags in (os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
+        try:
+            descriptor = os.open(path, flags | kept, 0o644)
+            break
+        except (FileExistsError, PermissionError):
+            continue
+        except OSError as error:
+            raise _unusable(path, error.strerror or str(error)) from None
+    if descriptor < 0:
+        raise _unusable(path, "it cannot be read")
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _unusable(path, "it is no plain file of its own")
+    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o644:
+        # Whatever the umask says: other users have to read it.
+        os.fchmod(descriptor, 0o644)
+    return descriptor
+
+
+def _unusable(path: Path, why: str) -> MachineError:
+    return MachineError(
+        f"{path} cannot be used as a lock ({why}): remove it, or have its owner remove it"
+    )
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` still names the open file: somebody may have tidied the folder up."""
+    try:
+        there = path.lstat()
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+def _note(descriptor: int, purpose: str) -> None:
+    """Write who holds the lock, where the file is this user's."""
+    if os.fstat(descriptor).st_uid != os.getuid():
+        return
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    note = {"pid": os.getpid(), "purpose": purpose, "since": since}
+    # A full disk keeps nobody from measuring.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(note).encode(), 0)
 
 
 @contextmanager
@@ -77,27 +147,51 @@ def device_lock(
         Gets one line, once, if the device is not free.
     poll_s : float
         Seconds between two attempts.
+
+    Raises
+    ------
+    MachineError
+        If something lies in the lock's place that is no lock.
     """
-    descriptor = os.open(lock_path(device), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with file_lock(lock_path(device), device, purpose, say, poll_s):
+        yield
+
+
+@contextmanager
+def file_lock(
+    path: Path,
+    name: str,
+    purpose: str,
+    say: Callable[[str], None] = _say,
+    poll_s: float = POLL_S,
+) -> Iterator[None]:
+    """Hold the lock at ``path``, which stands for ``name``; otherwise as `device_lock`."""
+    descriptor = _opened(path)
     _held.add(descriptor)
+    waited = False
     try:
-        waited = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 if not waited:
-                    say(f"{purpose}: waiting for {device}, which is busy: {_holder(descriptor)}")
+                    say(f"{purpose}: waiting for {name}, which is busy: {_holder(descriptor)}")
                     waited = True
                 time.sleep(poll_s)
-        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        note = {"pid": os.getpid(), "purpose": purpose, "since": since}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(note).encode(), 0)
+                continue
+            if _is_at(descriptor, path):
+                break
+            _let_go(descriptor)
+            descriptor = _opened(path)
+            _held.add(descriptor)
+        _note(descriptor, purpose)
         yield
     finally:
-        # A forked child that outlives this block has closed its copy: closing here frees the lock.
-        if descriptor in _held:
-            _held.discard(descriptor)
-            os.close(descriptor)
+        _let_go(descriptor)
+
+
+def _let_go(descriptor: int) -> None:
+    # A forked child that outlives the block has closed its copy: closing here frees the lock.
+    if descriptor in _held:
+        _held.discard(descriptor)
+        os.close(descriptor)

@@ -15,6 +15,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 
+THREADS = "TVM_NUM_THREADS"
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
 
 
@@ -36,11 +37,24 @@ class FingerprintOptions(BaseModel):
         Raises
         ------
         InputError
-            If ``threads`` is more than the usable cores.
+            If ``threads`` is more than the usable cores, or TVM_NUM_THREADS is set to what cannot
+            be or is not meant.
         """
         cores = len(os.sched_getaffinity(0))
+        given = os.environ.get(THREADS)
+        if given is not None and not (given.isdecimal() and 1 <= int(given) <= cores):
+            raise InputError(
+                f"{THREADS} is {given!r} in the environment: give a number from 1 to {cores}, the "
+                "usable cores, or unset it"
+            )
         if self.threads == "auto":
-            return cores
+            return int(given) if given else cores
+        # TVM obeys the environment, whatever is asked for here.
+        if given is not None and int(given) != self.threads:
+            raise InputError(
+                f"fingerprint.threads is {self.threads}, but {THREADS} is {given} in the "
+                "environment: unset one of them"
+            )
         if self.threads <= cores:
             return self.threads
         raise InputError(f"threads is {self.threads}, but only {cores} cores are usable")

@@ -26,6 +26,7 @@ from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.progress import Progress
+from fewtune.workers.child_python import child_python, is_child_of
 from fewtune.workers.fork_server import Nursery
 from fewtune.workers.pool import WorkerPool
 
@@ -119,7 +120,7 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
 
 
 def _run(file: Path) -> int:
-    command = [sys.executable, "-m", "fewtune.tuning.child_process", str(file), str(os.getpid())]
+    command = [child_python(), "-m", "fewtune.tuning.supervise", str(file), str(os.getpid())]
     # NumPy's matrices are small here, and workers compile on all cores: in a profile of sharing
     # SqueezeNet, solving for at most 180 unknowns took 76 ms a time, 0.4 ms alone.
     child = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
@@ -142,7 +143,7 @@ def _told(file: Path, code: int) -> Exception:
 def _main(file: Path, parent: int) -> int:
     # The child never outlives the stage that started it, which may have ended while this loaded.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not is_child_of(parent):
         return 1
     # What is written for a while goes where the stage removes it, however this process ends.
     tempfile.tempdir = str(file.parent)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+# What `tempfile` makes beside a file or folder named NAME: .NAME.xxxxxxxx, or .NAME.old.xxxxxxxx.
+_BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
+_YOUNG_S = 1.0
 
 
 def fsync_directory(directory: Path) -> None:
@@ -32,6 +39,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
@@ -63,13 +71,52 @@ def whole_directory(path: Path) -> Iterator[Path]:
     does where it cannot be moved away.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
+    remove_left(path.parent.glob(f".{path.name}.*"))
+    with locked_directory(path.parent, f".{path.name}.") as beside:
         yield beside
         os.chmod(beside, 0o755)
         _replace(path, beside)
+
+
+@contextmanager
+def locked_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Give a new folder that is removed at the end, and by `remove_left` if its maker is killed."""
+    made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield made
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        os.close(descriptor)
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_left(paths: Iterable[Path]) -> None:
+    """Remove what killed processes left half-written, of ``paths``: own, and locked by nobody.
+
+    A file or folder under way is locked by its writer, and the kernel unlocks it when that ends.
+    """
+    for path in paths:
+        if not _BESIDE.fullmatch(path.name):
+            continue
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(descriptor)
+            # One that was made a moment ago may not be locked yet.
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _YOUNG_S:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
 
 
 def _replace(path: Path, beside: Path) -> None:
