@@ -15,7 +15,6 @@ import httpx
 import psutil
 import pytest
 
-from fewtune.errors import InputError, MachineError
 from fewtune.report.tables import Result as ResultOnDisk
 from pipelines import environment, stage_process  # noqa: F401  (before Prefect)
 from pipelines.dag import Dag, Result, Stage
@@ -269,8 +268,6 @@ def test_only_a_stage_that_never_began_is_tried_again() -> None:
     assert flow._was_busy(None, None, busy)
     fault = flow.StageFailedError(stage_process.Ending(1, "measured nothing"))
     assert not flow._was_busy(None, None, Failed(data=fault))
-    assert flow._was_away(None, None, Failed(data=MachineError("no answer")))
-    assert not flow._was_away(None, None, Failed(data=InputError("no result")))
 
 
 def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:

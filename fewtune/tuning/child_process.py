@@ -120,7 +120,7 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
 
 
 def _run(file: Path) -> int:
-    command = [child_python(), "-m", "fewtune.tuning.supervise", str(file), str(os.getpid())]
+    command = [child_python(), "-m", "fewtune.tuning.child_process", str(file), str(os.getpid())]
     # NumPy's matrices are small here, and workers compile on all cores: in a profile of sharing
     # SqueezeNet, solving for at most 180 unknowns took 76 ms a time, 0.4 ms alone.
     child = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
