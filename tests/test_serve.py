@@ -129,7 +129,7 @@ def test_nobody_else_may_change_what_runs(
     for path, content, method in attacks:
         for known in ("", "fewtune:guess"):
             status, _, _ = ask(api, path, content, known, method)
-            assert status == 401, f"{method} {path} by somebody else"
+            assert status in (401, 403), f"{method} {path} by somebody else"
         # A page that has the browser send the secret along cannot send the token.
         foreign = {"Origin": "http://evil.example", "Host": "evil.example"}
         status, _, headers = ask(api, path, content, secret, method, foreign)
