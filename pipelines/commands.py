@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
         load_all(places.params)
         if "fingerprint.target" in values:
-            from fewtune.machine import resolve_target
+            from fewtune.runtime.target import resolve_target
 
             # Before it is written: no later run should stumble over it.
             resolve_target(str(values["fingerprint.target"]), 1)
