@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
-from fewtune.model.passes import pad_matmul
+from fewtune.model.passes import pad_matmul, resize
 from fewtune.model.passes.choose_winograd import Chooser, legalize
 from fewtune.model.passes.converters import layout_friendly
 from fewtune.model.passes.pad_filters import Padded, Padding
@@ -129,6 +129,7 @@ def lower(
     is_cpu = str(target.kind.name) == "llvm"
     traits = CpuTraits.of(target) if is_cpu else None
     others = padded_softmax(traits.lanes("float32")) if traits is not None else {}
+    resize.register()
     with layout_friendly():
         module = from_onnx(model, keep_params_in_input=False)
     convolution = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
@@ -146,6 +147,7 @@ def lower(
         relax.transform.Normalize(),
         module_pass(without_idle_permutes),
         relax.transform.FoldConstant(),
+        relax.backend.DispatchSortScan(),
         relax.transform.LegalizeOps({"relax.nn.conv2d": convolution, **others}),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.model.passes import resize
 from fewtune.runtime.tvm import relax, tvm
 
 
@@ -31,12 +32,18 @@ def layout_friendly() -> Iterator[None]:
         "LeakyRelu": {"_impl_v1": _leaky_relu},
         "HardSigmoid": {"_impl_v1": _hard_sigmoid},
         "HardSwish": {"_impl_v14": _hard_swish},
+        "Resize": {
+            "_impl_v10": functools.partial(_resize, 10),
+            "_impl_v11": functools.partial(_resize, 11),
+            "_impl_v18": functools.partial(_resize, 18),
+        },
+        "Upsample": {"_impl_v9": functools.partial(_resize, 9)},
     }
     with contextlib.ExitStack() as undo:
         for name, versions in ours.items():
             converter = getattr(onnx_frontend, name)
             for version, convert in versions.items():
-                theirs = getattr(converter, version)
+                theirs = getattr(converter, version, None)
                 if version in vars(converter):
                     undo.callback(setattr, converter, version, vars(converter)[version])
                 else:
@@ -48,7 +55,7 @@ def layout_friendly() -> Iterator[None]:
 
 def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
     """Convert by a rule of this module; by TVM's own where that does not apply."""
-    converted = ours(bb, list(inputs), attr)
+    converted = ours(bb, [_constant_of(given, params) for given in inputs], attr)
     return converted if converted is not None else theirs(bb, inputs, attr, params)
 
 
@@ -141,3 +148,16 @@ def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
     """A constant that broadcasts to ``data`` and has its rank, as the layout conversion needs."""
     dtype = str(data.ty.dtype)
     return relax.const(np.full((1,) * data.ty.ndim, value, dtype), dtype)
+
+
+def _resize(opset: int, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr:
+    # Before 11, scales are the second input.
+    places = inputs if opset >= 11 else [inputs[0], None, *inputs[1:]]
+    return resize.converted(bb, places, attr, opset)
+
+
+def _constant_of(given: Any, params: Any) -> Any:
+    """The constant that an input stands for, where it does."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    return given if given is None else onnx_frontend.get_constant(given, params)
