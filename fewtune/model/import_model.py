@@ -139,11 +139,14 @@ def lower(
             others |= pad_matmul.legalizer(padding, traits)
     if tile_of is not None:
         convolution = legalize(tile_of, convolution, traits)
-    convert = [relax.transform.ConvertLayout(_NHWC)] if layout == "NHWC" else []
+    # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
+    # thousands of kernels, minutes.
+    is_convolutional = any(node.op_type == "Conv" for node in model.graph.node)
+    convert = layout == "NHWC" and is_convolutional
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        *convert,
+        *([relax.transform.ConvertLayout(_NHWC)] if convert else []),
         relax.transform.Normalize(),
         module_pass(without_idle_permutes),
         relax.transform.FoldConstant(),
