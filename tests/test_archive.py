@@ -61,7 +61,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(tuned_tiny.tuned(), damaged)
     (damaged / RECORDS).write_text("[0, [[], [1")
-    with pytest.raises(JournalError, match=r"damaged: TVM cannot read this log"):
+    with pytest.raises(JournalError, match="line 1 is damaged"):
         merge([damaged], new(tmp_path / "out"))
 
 
@@ -105,3 +105,16 @@ def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert main(["log", *arguments]) == 2
         assert complaint in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["database_workload.json", "database_tuning_record.json"])
+@pytest.mark.parametrize(
+    "line", ["{}", "[]", "3", '["1"]', "[0,[]]", "[0,[[[3],[]],[1],{},[]]]", "x"]
+)
+def test_a_damaged_line_never_reaches_tvm(tmp_path: Path, name: str, line: str) -> None:
+    directory = tmp_path / "log"
+    shutil.copytree(tuned_tiny.tuned(), directory)
+    made_log = directory / name
+    made_log.write_text(line + "\n" + made_log.read_text())
+    with pytest.raises(JournalError, match=f"{name}: line 1 is damaged"):
+        read_database(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,19 @@ def test_a_full_disk_leaves_no_part_of_a_line(
     journal.append(EVENTS[1])
     journal.close()
     assert reopened(path) == EVENTS
+
+
+@pytest.mark.parametrize("event", ["3", "[]", "null", '{"task":"a"}', '{"kind":7}'])
+def test_an_event_of_the_wrong_type_is_damage(tmp_path: Path, event: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, {})
+    journal.close()
+    lines = [f"{zlib.crc32(event.encode()):08x} {event}\n"] * 2
+    path.write_text(path.read_text() + "".join(lines))
+    with pytest.raises(JournalError, match="line 2 is damaged"):
+        Journal(path, {})
+
+
+def test_a_folder_in_a_journals_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="is no file"):
+        Journal(tmp_path, {})

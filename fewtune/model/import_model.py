@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -302,8 +303,23 @@ def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:
-    """Read the lowered module that `import_model` wrote."""
-    return tvm.ir.load_json((directory / LOWERED).read_text())
+    """Read the lowered module that `import_model` wrote.
+
+    Raises
+    ------
+    InputError
+        If it is missing or damaged.
+    """
+    path = directory / LOWERED
+    try:
+        text = path.read_text()
+        json.loads(text)
+        return tvm.ir.load_json(text)
+    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
+        told = str(fault).strip().splitlines() or [type(fault).__name__]
+        raise InputError(
+            f"{path} cannot be read ({told[-1][:200]}): run stage import_model again"
+        ) from None
 
 
 def first_line(fault: BaseException) -> str:

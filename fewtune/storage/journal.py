@@ -42,6 +42,8 @@ class Journal:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise JournalError(f"{path} is no file, and a journal is one: move it away")
         self.events: list[dict[str, Any]] = []
         if path.exists() and path.stat().st_size:
             self._read(header)
@@ -113,6 +115,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         if int(checksum, 16) != zlib.crc32(text):
             return None
-        return json.loads(text)
+        event = json.loads(text)
+        return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
     except ValueError:
         return None

@@ -219,6 +219,8 @@ def read_info(directory: Path) -> LogInfo:
 def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
     try:
         records = list(read_database(directory).get_all_tuning_records())
+    except JournalError:
+        raise
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
         line = str(fault).strip().splitlines()[-1] if str(fault).strip() else type(fault).__name__
         raise JournalError(f"{directory}: TVM cannot read this log ({line})") from None

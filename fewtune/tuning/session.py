@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fewtune.errors import JournalError
 from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.measurer import Measurer
 from fewtune.options import TuneOptions
@@ -90,7 +91,13 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.state = RunState(tasks, tuned, earlier)
-        self.state.replay(journal.events)
+        try:
+            self.state.replay(journal.events)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise JournalError(
+                f"{journal.path} holds an event that this version does not know "
+                f"({type(error).__name__}: {error}); move it away to start anew"
+            ) from None
         self.target = target
         self.options = options
         self.patience = Patience(options, self.state, covered)
