@@ -31,7 +31,7 @@ from onnx import ModelProto, helper
 
 from benchmarks.common import told
 from fewtune.binding.bind import bind_shapes
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.graph import copy_model
 from fewtune.runtime.executable import CompiledModel, build_executable

@@ -33,7 +33,8 @@ from fewtune.errors import InputError, MachineError, VerificationError
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure import interleave
-from fewtune.model.import_model import REFERENCE, lower
+from fewtune.model.import_model import REFERENCE
+from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.target import target_from_json

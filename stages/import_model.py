@@ -32,6 +32,7 @@ def run(model: str) -> None:
         f"{report.padded} with filters padded, "
         f"{report.allowances:.2g} of the allowance used, "
         f"relative error {report.max_relative_error:.1e}"
+        + "".join(f"; left out: {step}" for step in report.left_out)
     )
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.onnx_graph.gathers import slices_for_gathers
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.model.passes.converters import layout_friendly
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.calls import call_counts

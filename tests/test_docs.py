@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.options import STRATEGY_GROUP, TuneOptions
 from fewtune.runtime.executable import build_executable
 from fewtune.search import Knowledge, make_strategy

@@ -16,7 +16,8 @@ from fewtune.compile.compile import LIBRARY, CompileOptions, compile_model, veri
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.model import reference
-from fewtune.model.import_model import lower, read_lowered
+from fewtune.model.import_model import read_lowered
+from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import te, tvm

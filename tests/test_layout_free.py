@@ -11,7 +11,7 @@ from onnx import helper
 from fewtune.artifacts import ImportReport
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model import reference
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule

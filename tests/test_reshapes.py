@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.model import reference
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.runtime.tvm import tvm

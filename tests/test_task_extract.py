@@ -17,7 +17,7 @@ from onnx import ModelProto, helper
 from fewtune.artifacts import TaskTable
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.selection.select import SelectOptions, select_tasks

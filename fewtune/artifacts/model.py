@@ -42,6 +42,9 @@ class ImportReport(Artifact):
         description="operations that those products need less than the plain sums, without what "
         "added filters and rows take",
     )
+    left_out: list[str] = Field(
+        default_factory=list, description="optional steps that failed on it, each with its reason"
+    )
     transposes: int = Field(description="layout transposes left in the lowered module")
     allowances: float = Field(
         description="error of untuned TVM's outputs over what rounding may move them, the worst "

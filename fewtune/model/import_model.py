@@ -6,44 +6,43 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import ImportReport
-from fewtune.errors import InputError, VerificationError
-from fewtune.model.passes import pad_matmul, resize
-from fewtune.model.passes.choose_winograd import Chooser, legalize
-from fewtune.model.passes.converters import layout_friendly
-from fewtune.model.passes.pad_filters import Padded, Padding
-from fewtune.model.passes.pad_softmax import padded_softmax
-from fewtune.model.passes.permutes import without_idle_permutes
-from fewtune.model.passes.winograd import Convolution
+from fewtune.errors import FewtuneError, InputError, VerificationError
+from fewtune.model.lower import LOWERINGS, NHWC, PAD_FILTERS, PAD_MATMUL, WINOGRAD, lower
+from fewtune.model.passes.choose_winograd import Chooser
+from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.source import load_registered
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.executable import CompiledModel, build_executable, module_pass
+from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import relax, set_threads, tvm
+from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
 from fewtune.util.files import write_text
+from fewtune.util.optional_steps import OptionalSteps, first_line, with_most_steps
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import INPUTS_FILE, drawn_inputs, given_inputs
 from fewtune.verify.locate import locate
 from fewtune.verify.reference import make_reference
 from fewtune.verify.session import tensor_specs
 
+Found = TypeVar("Found")
+
 LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
 _LOG = logging.getLogger(__name__)
-# Transposed convolutions have no NHWC form in TVM 0.27: naming their own layout keeps them out.
-_NHWC = {
-    "relax.nn.conv2d": ["NHWC", "HWIO"],
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
-}
+_DEFAULT_SCHEDULES = "default_schedules"
+# What an import can do without, in the order in which steps build upon each other.
+_STEPS = (*prepare.REWRITES, *LOWERINGS, _DEFAULT_SCHEDULES)
 
 
 class ImportOptions(BaseModel):
@@ -71,98 +70,123 @@ class ImportOptions(BaseModel):
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")
 
 
-class _Plan(NamedTuple):
-    """One way to lower a model."""
+@dataclass(frozen=True)
+class Lowered(Generic[Found]):
+    """A model that was lowered, built with default schedules, and found right.
 
+    Attributes
+    ----------
+    module : IRModule
+        Fused kernels without schedules.
+    executable : VMExecutable
+        The same with default schedules.
+    found
+        What the check returned.
+    simplified : ModelProto
+    layout : {"NHWC", "NCHW"}
+    winograd, padded : int
+        Convolutions by Winograd's transforms; convolutions and products with padded extents.
+    saved_flops : int
+    left_out : dict of str
+        Optional steps that failed on this model, with the reason.
+    """
+
+    module: tvm.IRModule
+    executable: relax.VMExecutable
+    found: Found
+    simplified: onnx.ModelProto
     layout: Literal["NHWC", "NCHW"]
-    chooser: Chooser | None = None
-    padding: Padding | None = None
-
-    @property
-    def transforms(self) -> list[tuple[Convolution, int]]:
-        return self.chooser.chosen if self.chooser is not None else []
-
-    @property
-    def padded(self) -> list[Padded]:
-        return self.padding.chosen if self.padding is not None else []
-
-    @property
-    def saved_flops(self) -> int:
-        saved = self.chooser.saved_flops if self.chooser is not None else 0
-        return saved - (self.padding.added_flops if self.padding is not None else 0)
-
-    @property
-    def text(self) -> str:
-        extras = ["Winograd's transforms"] if self.transforms else []
-        extras += ["padded extents"] if self.padded else []
-        return f"{self.layout} with {' and '.join(extras)}" if extras else self.layout
+    winograd: int
+    padded: int
+    saved_flops: int
+    left_out: dict[str, str]
 
 
-def lower(
-    model: onnx.ModelProto,
+def lower_checked(
+    bound: onnx.ModelProto,
     target: tvm.target.Target,
-    layout: Literal["NHWC", "NCHW"],
-    tile_of: Callable[[Convolution], int] | None = None,
-    padding: Padding | None = None,
-) -> tvm.IRModule:
-    """Import an ONNX graph into Relax and lower it to fused kernels.
+    options: ImportOptions,
+    check: Callable[[CompiledModel], Found],
+) -> Lowered[Found]:
+    """Lower a model with every optional step that works on it.
+
+    A step that raises, or with which the outputs are wrong, is left out. Without any, what is left
+    is plain TVM.
 
     Parameters
     ----------
-    model : onnx.ModelProto
-        Static shapes, simplified (`fewtune.onnx_graph.simplify.simplify`).
-    target : tvm.target.Target
-    layout : {"NHWC", "NCHW"}
-        Layout that 2-D convolutions run in.
-    tile_of : callable, optional
-        The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
-        (`fewtune.model.passes.choose_winograd.legalize`).
-    padding : Padding, optional
-        Pads the filters of convolutions in NHWC and the extents of products, and notes which.
+    bound : ModelProto
+        From `fewtune.binding.bind.bind_shapes`.
+    target : Target
+    options : ImportOptions
+    check : callable
+        Runs the compiled model and says how far off it is; raises `VerificationError` where that is
+        too much.
 
-    Returns
-    -------
-    lowered : tvm.IRModule
-        ``main`` calls fused TensorIR kernels; weights are constants inside it.
+    Raises
+    ------
+    InputError
+        If an operator cannot be imported.
+    VerificationError
+        If plain TVM's outputs are wrong.
     """
-    from tvm.relax.frontend.onnx import from_onnx
-
     is_cpu = str(target.kind.name) == "llvm"
-    traits = CpuTraits.of(target) if is_cpu else None
-    others = padded_softmax(traits.lanes("float32")) if traits is not None else {}
-    resize.register()
-    with layout_friendly():
-        module = from_onnx(model, keep_params_in_input=False)
-    convolution = tvm.ir.Op.get("relax.nn.conv2d").get_attr("FLegalize")
-    if padding is not None:
-        convolution = padding.legalizer(convolution)
-        if traits is not None:
-            others |= pad_matmul.legalizer(padding, traits)
-    if tile_of is not None:
-        convolution = legalize(tile_of, convolution, traits)
-    # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
-    # thousands of kernels, minutes.
-    is_convolutional = any(node.op_type == "Conv" for node in model.graph.node)
-    convert = layout == "NHWC" and is_convolutional
-    passes = [
-        relax.transform.DecomposeOpsForInference(),
-        relax.transform.CanonicalizeBindings(),
-        *([relax.transform.ConvertLayout(_NHWC)] if convert else []),
-        relax.transform.Normalize(),
-        module_pass(without_idle_permutes),
-        relax.transform.FoldConstant(),
-        relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps({"relax.nn.conv2d": convolution, **others}),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-    ]
-    with target, tvm.transform.PassContext(opt_level=3):
-        lowered = tvm.transform.Sequential(passes)(module)
-    # Only MetaSchedule's rules for CPUs move weights.
-    return weight_layout.mark(lowered) if is_cpu else lowered
+    lanes = CpuTraits.of(target).lanes("float32") if is_cpu else 0
+    schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
+
+    def attempt(steps: OptionalSteps) -> Lowered[Found]:
+        simplified = prepare.simplify(bound, steps)
+        layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
+        # Transforms have schedules only on CPUs, and only there filters fill vectors.
+        may_change = is_cpu and layout == "NHWC"
+        chooser = Chooser() if may_change and steps.uses(WINOGRAD) else None
+        pads = steps.uses(PAD_FILTERS) or steps.uses(PAD_MATMUL)
+        padding = Padding(lanes) if may_change and pads else None
+        lowered = lower(simplified, target, layout, chooser, padding, steps)
+        scheduled = lowered
+        if steps.uses(_DEFAULT_SCHEDULES):
+            with steps.step(_DEFAULT_SCHEDULES):
+                names = list(call_counts(lowered))
+                scheduled = apply_default_schedules(lowered, names, target, schedules)
+                scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
+        executable = build_executable(scheduled, target)
+        found = check(CompiledModel(executable, target))
+        chosen = chooser.chosen if chooser is not None else []
+        padded = padding.chosen if padding is not None else []
+        saved = chooser.saved_flops if chooser is not None else 0
+        saved -= padding.added_flops if padding is not None else 0
+        return Lowered(
+            lowered, executable, found, simplified, layout, len(chosen), len(padded), saved, {}
+        )
+
+    try:
+        made, left_out = with_most_steps(attempt, _STEPS, _unasked(options))
+    except FewtuneError:
+        raise
+    except Exception as fault:
+        raise InputError(_unsupported(bound, first_line(fault))) from fault
+    return replace(made, left_out=left_out)
+
+
+def _unsupported(model: onnx.ModelProto, reason: str) -> str:
+    """Which operator the reason mentions, or all operators where it mentions none."""
+    operators = prepare.onnx_operators(model)
+    mentioned = [kind for kind in operators if re.search(rf"\b{kind}\b", reason, re.IGNORECASE)]
+    named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned or operators)
+    place = "at operator" if mentioned or len(operators) == 1 else "at one of the operators"
+    return f"TVM cannot compile this model, {place} {named}: {reason}"
+
+
+def _unasked(options: ImportOptions) -> dict[str, str]:
+    """Steps that the options leave out, and what builds upon them."""
+    found = {}
+    if options.layout == "NCHW":
+        found[NHWC] = "import_model.layout is NCHW"
+    if options.winograd == "never":
+        found[WINOGRAD] = "import_model.winograd is never"
+    if options.pad_filters == "never":
+        found |= dict.fromkeys((PAD_FILTERS, PAD_MATMUL), "import_model.pad_filters is never")
+    return found
 
 
 def import_model(
@@ -194,8 +218,8 @@ def import_model(
     prepare.check_finite(bound)
     reference_path = directory / REFERENCE
     prepare.save(bound, reference_path)
-    simplified = prepare.simplify(bound)
-    notes = []
+    simplified = prepare.simplify(bound, OptionalSteps(forgiving=True))
+    notes: list[str] = []
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "
@@ -210,52 +234,49 @@ def import_model(
     reference.write(directory)
     notes += reference.notes
     order = [spec.name for spec in inputs]
+    last: CompiledModel | None = None
 
-    def compiled(plan: _Plan, model: onnx.ModelProto) -> tuple[tvm.IRModule, CompiledModel]:
-        lowered = lower(model, target, plan.layout, plan.chooser, plan.padding)
-        return lowered, CompiledModel(build_executable(lowered, target), target)
+    def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return last.outputs([feeds[each] for each in order])
 
-    def culprit(plan: _Plan, run: Callable[[dict[str, np.ndarray]], list[np.ndarray]]) -> str:
+    def check(compiled: CompiledModel) -> Difference:
+        nonlocal last
+        last = compiled
+        say(f"{name}: lowered, running it by default schedules beside onnxruntime")
+        found = reference.check(run, options.allowance)
+        if not found.allowances <= 1:
+            raise VerificationError(found.text)
+        return found
+
+    def culprit() -> str:
         """The operator that is the first to be wrong, as far as it can be told."""
-        try:
-            return locate(
-                simplified,
-                reference.worst_draw(run).feeds,
-                lambda opened, feeds: compiled(plan, opened)[1].outputs([feeds[n] for n in order]),
-                threads,
-                options.seed,
+        plain = OptionalSteps(dict.fromkeys(_STEPS, ""))
+
+        def opened_outputs(
+            opened: onnx.ModelProto, feeds: dict[str, np.ndarray]
+        ) -> list[np.ndarray]:
+            lowered = lower(opened, target, "NCHW", steps=plain)
+            return CompiledModel(build_executable(lowered, target), target).outputs(
+                [feeds[each] for each in order]
             )
+
+        try:
+            feeds = reference.worst_draw(run).feeds
+            return locate(simplified, feeds, opened_outputs, threads, options.seed)
         except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
             return f"no operator could be told apart ({first_line(fault)})"
 
-    def attempt(plan: _Plan, is_last: bool) -> tuple[tvm.IRModule, Difference]:
-        say(f"{name}: lowering as {plan.text}, to run it untuned beside onnxruntime")
-        lowered, untuned = compiled(plan, simplified)
-
-        def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-            return untuned.outputs([feeds[spec.name] for spec in inputs])
-
-        found = reference.check(run, options.allowance)
-        if not found.allowances <= 1:
-            named = f"; first to differ: {culprit(plan, run)}" if is_last else ""
-            raise VerificationError(f"{found.text}{named}")
-        return lowered, found
-
-    plans = _plans(target, options)
-    failures: list[str] = []
-    while True:
-        plan = plans.pop(0)
-        try:
-            lowered, found = attempt(plan, is_last=not plans)
-            break
-        except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
-            if not plan.transforms and not plan.padded:
-                # The same without them is what has just failed.
-                plans = [other for other in plans if other.layout != plan.layout]
-            if not plans:
-                raise _import_fault(name, bound, fault) from fault
-            failures.append(f"{plan.text} failed: {first_line(fault)}")
-            say(f"{name}: {failures[-1]}; trying {plans[0].layout}")
+    try:
+        made = lower_checked(bound, target, options, check)
+    except VerificationError as fault:
+        raise VerificationError(
+            f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"
+        ) from fault
+    except InputError as fault:
+        raise InputError(f"{name}: {fault}") from fault
+    for step, reason in made.left_out.items():
+        say(f"{name}: {step} is left out: {reason}")
+    lowered, found = made.module, made.found
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
     report = ImportReport(
         model=name,
@@ -266,12 +287,13 @@ def import_model(
         outputs=outputs,
         parameters=prepare.parameter_count(bound),
         nodes=len(bound.graph.node),
-        nodes_simplified=len(simplified.graph.node),
-        layout=plan.layout,
-        layout_note="; ".join(failures) or "as asked",
-        winograd=len(plan.transforms),
-        padded=len(plan.padded),
-        saved_flops=plan.saved_flops,
+        nodes_simplified=len(made.simplified.graph.node),
+        layout=made.layout,
+        layout_note="as asked" if made.layout == options.layout else made.left_out[NHWC],
+        winograd=made.winograd,
+        padded=made.padded,
+        saved_flops=made.saved_flops,
+        left_out=[f"{step}: {reason}" for step, reason in made.left_out.items()],
         transposes=sum(
             count
             for kernel, count in call_counts(lowered).items()
@@ -284,22 +306,6 @@ def import_model(
     )
     report.write(directory)
     return report
-
-
-def _plans(target: tvm.target.Target, options: ImportOptions) -> list[_Plan]:
-    """What to try, the fastest first; the last one is a model's last chance."""
-    plans = [_Plan("NCHW")]
-    if options.layout == "NHWC":
-        plans.insert(0, _Plan("NHWC"))
-        # Transforms have schedules only on CPUs, and only there filters fill vectors.
-        if str(target.kind.name) == "llvm":
-            lanes = CpuTraits.of(target).lanes("float32")
-            if options.pad_filters == "auto":
-                plans.insert(0, _Plan("NHWC", None, Padding(lanes)))
-            if options.winograd == "auto":
-                padding = Padding(lanes) if options.pad_filters == "auto" else None
-                plans.insert(0, _Plan("NHWC", Chooser(), padding))
-    return plans
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:
@@ -320,25 +326,3 @@ def read_lowered(directory: Path) -> tvm.IRModule:
         raise InputError(
             f"{path} cannot be read ({told[-1][:200]}): run stage import_model again"
         ) from None
-
-
-def first_line(fault: BaseException) -> str:
-    """The telling line of an exception: TVM puts its stack before the message."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
-    text = lines[-1] if lines else type(fault).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _import_fault(name: str, model: onnx.ModelProto, fault: Exception) -> Exception:
-    """Say which operator stopped the import, where one did, or which outputs are wrong."""
-    if isinstance(fault, VerificationError):
-        return VerificationError(f"{name}: imported without tuning, {fault}")
-    if isinstance(fault, InputError):
-        return fault
-    operators = prepare.onnx_operators(model)
-    mentioned = [kind for kind in operators if re.search(rf"\b{re.escape(kind)}\b", str(fault))]
-    if mentioned:
-        named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned)
-        return InputError(f"{name}: TVM cannot import operator {named}: {first_line(fault)}")
-    return InputError(f"{name}: TVM cannot import this model: {first_line(fault)}")

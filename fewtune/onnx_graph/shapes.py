@@ -15,9 +15,13 @@ SUPPORTED_TYPES = (
     TensorProto.FLOAT16,
     TensorProto.DOUBLE,
     TensorProto.INT8,
-    TensorProto.UINT8,
+    TensorProto.INT16,
     TensorProto.INT32,
     TensorProto.INT64,
+    TensorProto.UINT8,
+    TensorProto.UINT16,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
     TensorProto.BOOL,
 )
 

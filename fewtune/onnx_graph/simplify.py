@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+from collections.abc import Callable
 
 import onnx
 import onnxslim
 from onnx import ModelProto, inliner, shape_inference, version_converter
 
 from fewtune.onnx_graph import rewrites
+from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
+from fewtune.onnx_graph.functions import expand_functions
 from fewtune.onnx_graph.gathers import slices_for_gathers
 from fewtune.onnx_graph.graph import (
     attach_weights,
@@ -30,6 +33,7 @@ from fewtune.onnx_graph.weight_check import (
     constant_weights,
     explain_blindness,
 )
+from fewtune.util.optional_steps import OptionalSteps
 
 # Whoever imports a model needs these beside the two functions of this module.
 __all__ = [
@@ -52,44 +56,63 @@ IMPORT_OPSET = 11
 
 MINIMUM_IR_VERSION = 8
 
+_FOLDING = "onnxslim"
+_REWRITES: dict[str, Callable[[ModelProto], None]] = {
+    "binary_operators": rewrites.chain_variadic,
+    "positive_axes": rewrites.positive_axes,
+    "numbers_without_axes": rewrites.numbers_without_axes,
+    "batch_norm_as_scale": rewrites.normalisations_as_scales,
+    "transposes_after_sums": transposes_after_sums,
+    "reshapes_after_activations": reshapes_after_activations,
+    "slices_for_gathers": slices_for_gathers,
+    "constants_of_full_rank": rewrites.constants_of_full_rank,
+}
+# Optional steps of `simplify`, in order.
+REWRITES = (_FOLDING, *_REWRITES)
 
-def simplify(model: ModelProto) -> ModelProto:
+
+def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
     """Fold and rewrite a model with static shapes into what TVM imports best.
 
     Parameters
     ----------
     model : ModelProto
         From `fewtune.binding.bind.bind_shapes`; it is left as it is.
+    steps : OptionalSteps, optional
+        Which of `REWRITES` to use; all by default.
 
     Returns
     -------
     model : ModelProto
-        Same inputs, outputs and results; batch normalisations, dropouts, identities and constant
-        subgraphs folded (onnxslim), then the rewrites of `fewtune.onnx_graph.rewrites`,
-        `fewtune.onnx_graph.reshapes` and `fewtune.onnx_graph.gathers`. Where a step fails on a
-        model its input is kept: simplifying is no reason to lose a model.
+        Same inputs, outputs and results. Operators that TVM lacks are expanded
+        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`); batch normalisations,
+        dropouts, identities and constant subgraphs are folded; then come the rewrites.
     """
+    steps = steps or OptionalSteps()
     light_model, weights = detach_weights(model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name
             light_model = inliner.inline_local_functions(light_model)
     if opset_of(light_model) < IMPORT_OPSET:
         light_model = converted(light_model, IMPORT_OPSET)
-    result = attach_weights(with_shapes(light_model), weights)
-    result = slimmed(expand(result, EARLY))
+    light_model = expand_functions(with_shapes(light_model))
+    result = expand(attach_weights(with_shapes(light_model), weights), EARLY)
+    if steps.uses(_FOLDING):
+        with steps.step(_FOLDING):
+            result = slimmed(result)
     light_model, weights = detach_weights(result)
     rewrites.constant_nodes_to_initializers(light_model)
+    light_model = with_shapes(light_model)
+    fold_constants(light_model)
     result = attach_weights(with_shapes(light_model), weights)
-    rewrites.normalisations_as_scales(result)
-    rewrites.chain_variadic(result)
-    rewrites.positive_axes(result)
-    rewrites.numbers_without_axes(result)
-    transposes_after_sums(result)
-    reshapes_after_activations(result)
-    slices_for_gathers(result)
-    rewrites.constants_of_full_rank(result)
+    for name, rewrite in _REWRITES.items():
+        if steps.uses(name):
+            with steps.step(name):
+                rewrite(result)
     # Last: of thousands of steps the rewrites before would take minutes, and gain nothing.
     result = expand(result, LATE)
+    for node in result.graph.node:
+        node.name = node.name or node.output[0]  # errors name it
     light_model, weights = detach_weights(result)
     return attach_weights(with_shapes(light_model), weights)
 

@@ -120,11 +120,13 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
     folded : IRModule
         The same model; its constants lie as its kernels read them.
     """
-    passes = [
-        relax.transform.SplitLayoutRewritePreproc(),
-        relax.transform.FoldConstant(),
-    ]
-    folded = tvm.transform.Sequential(passes)(scheduled)
+    # The pass refuses kernels without blocks, such as a scatter, which permute nothing.
+    whole = {variable: f for variable, f in scheduled.functions_items() if not _is_bare(f)}
+    folded = relax.transform.SplitLayoutRewritePreproc()(tvm.IRModule(whole, attrs=scheduled.attrs))
+    for variable, function in scheduled.functions_items():
+        if _is_bare(function):
+            folded[variable] = function
+    folded = relax.transform.FoldConstant()(folded)
     # What permuted the weights, and kernels as they were before it, stay behind uncalled.
     needed = {"main", *call_counts(folded)}
     # Splitting a kernel loses the mark, which says what may be prefetched.
@@ -141,6 +143,17 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
                 function.with_attr(FREE, marks[name]) if name in marks else function
             )
     return tvm.IRModule(functions, attrs=folded.attrs)
+
+
+def _is_bare(function: tvm.ir.BaseFunc) -> bool:
+    """Whether a kernel has no blocks but the outermost."""
+    if not isinstance(function, tvm.tirx.PrimFunc):
+        return False
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}), debug_mask="none")
+    try:
+        return not schedule.get_child_blocks(schedule.get_sblock("root"))
+    except tvm.s_tir.ScheduleError:
+        return True
 
 
 def _is_weight(value: relax.Expr) -> bool:

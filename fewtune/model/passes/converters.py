@@ -17,12 +17,21 @@ import numpy as np
 
 from fewtune.model.passes import resize
 from fewtune.runtime.tvm import relax, tvm
+from fewtune.util.optional_steps import OptionalSteps
+
+STEP = "layout_friendly"
+_MENDING = frozenset({"Resize", "Upsample"})
 
 
 @contextlib.contextmanager
-def layout_friendly() -> Iterator[None]:
-    """Within the block, TVM's importer uses the converters of this module."""
+def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
+    """Within the block, TVM's importer uses the converters of this module.
+
+    They are the optional step ``layout_friendly``, but for those that mend what TVM gets wrong.
+    """
     from tvm.relax.frontend.onnx import onnx_frontend
+
+    steps = steps or OptionalSteps()
 
     ours = {
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
@@ -48,9 +57,15 @@ def layout_friendly() -> Iterator[None]:
                     undo.callback(setattr, converter, version, vars(converter)[version])
                 else:
                     undo.callback(delattr, converter, version)
-                ours_first = functools.partial(_converted, convert, theirs)
+                guarded = convert if name in _MENDING else _optional(steps, convert)
+                ours_first = functools.partial(_converted, guarded, theirs)
                 setattr(converter, version, staticmethod(ours_first))
         yield
+
+
+def _optional(steps: OptionalSteps, convert: Any) -> Any:
+    """A converter as the optional step: gives None where the step is left out."""
+    return steps.guarded(STEP, convert, lambda *_arguments: None)
 
 
 def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+import tvm_ffi
+
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.blocks import ScheduleError, blocks_of, describe, inline_injective
@@ -73,7 +75,10 @@ def _laid_out(sch: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
 
 
 def apply_default_schedules(
-    mod: tvm.IRModule, names: Iterable[str], target: tvm.target.Target
+    mod: tvm.IRModule,
+    names: Iterable[str],
+    target: tvm.target.Target,
+    known: dict[int, tvm.tirx.PrimFunc | None] | None = None,
 ) -> tvm.IRModule:
     """Schedule some kernels of a lowered model by rule.
 
@@ -85,13 +90,28 @@ def apply_default_schedules(
         Names of its kernels; those that are no TensorIR function or are scheduled already are
         left alone.
     target : tvm.target.Target
+    known : dict, optional
+        Kernels by their structure as they were scheduled before, for another version of the same
+        model; gets those that are new.
 
     Returns
     -------
     mod : tvm.IRModule
         The model with those kernels replaced and marked ``tirx.is_scheduled``.
     """
-    return _replace(mod, names, lambda function: _scheduled(function, target))
+    made = {} if known is None else known
+
+    def schedule_one(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
+        key = tvm_ffi.structural_hash(function.with_attr("global_symbol", "main"))
+        if key not in made:
+            made[key] = _scheduled(function, target)
+        scheduled = made[key]
+        symbol = (function.attrs or {}).get("global_symbol")
+        if scheduled is None or symbol is None:
+            return scheduled
+        return scheduled.with_attr("global_symbol", symbol)
+
+    return _replace(mod, names, schedule_one)
 
 
 def _replace(

@@ -3,7 +3,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model.import_model import lower
+from fewtune.model.lower import lower
 from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable

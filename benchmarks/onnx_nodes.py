@@ -1,0 +1,373 @@
+"""ONNX's own node tests through import, default schedules and an exported library.
+
+Each test of ``onnx.backend.test.case.node`` that onnxruntime runs is imported, gets default
+schedules, is exported, loaded and compared with onnxruntime. Inputs that steer shapes (axes, sizes,
+pads) are constants in real models, and are bound here. Prints a table by operator; the last line is
+JSON. Two processes share the tests; one that dies costs the test it was at, and counts as crashed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+
+from fewtune.errors import FewtuneError, VerificationError
+from fewtune.util.optional_steps import first_line
+
+SECONDS_A_TEST = 90
+OUTCOMES = ("right", "wrong", "crashed", "refused")
+# Inputs that decide shapes, or which of a node's graphs runs, by their names in ONNX's definitions.
+STEERING = frozenset(
+    [
+        "axes",
+        "axis",
+        "shape",
+        "pads",
+        "repeats",
+        "K",
+        "starts",
+        "ends",
+        "steps",
+        "split",
+        "sizes",
+        "scales",
+        "roi",
+        "output_shape",
+        "depth",
+        "start",
+        "limit",
+        "delta",
+        "M",
+        "trip_count",
+        "cond",
+        "condition",
+        "k",
+        "max_output_boxes_per_class",
+        "iou_threshold",
+        "score_threshold",
+        "dft_length",
+        "size",
+        "frame_step",
+        "frame_length",
+        "block_shape",
+        "image_shape",
+        "ratio",
+        "training_mode",
+        "num_mel_bins",
+        "sample_rate",
+        "lower_edge_hertz",
+        "upper_edge_hertz",
+    ]
+)
+
+
+class Result(NamedTuple):
+    """What became of one test."""
+
+    name: str
+    operator: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+def node_tests() -> dict[str, Any]:
+    """The node tests by name, without those whose operator is expanded into its function."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    return {case.name: case for case in cases if "_expanded" not in case.name}
+
+
+def operator_of(case: Any) -> str:
+    """The operator that a test is of: that of its last node, under its domain."""
+    named = [node for node in case.model.graph.node if node.op_type not in ("Constant", "Identity")]
+    node = (named or list(case.model.graph.node))[-1]
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def bind_steering(model: onnx.ModelProto, inputs: list[Any]) -> tuple[onnx.ModelProto, list[Any]]:
+    """Turn inputs that steer shapes into initialisers.
+
+    Returns
+    -------
+    model : ModelProto
+    inputs : list of arrays
+        Those that are still inputs.
+    """
+    bound = onnx.ModelProto()
+    bound.CopyFrom(model)
+    steering = {name for node in model.graph.node for name in _steering_inputs(node, model)}
+    kept_values, kept_arrays = [], []
+    for value, array in zip(model.graph.input, inputs, strict=True):
+        if value.name in steering and isinstance(array, np.ndarray):
+            bound.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        else:
+            kept_values.append(value)
+            kept_arrays.append(array)
+    del bound.graph.input[:]
+    bound.graph.input.extend(kept_values)
+    return bound, kept_arrays
+
+
+def _steering_inputs(node: onnx.NodeProto, model: onnx.ModelProto) -> Iterator[str]:
+    version = max(o.version for o in model.opset_import if o.domain == node.domain)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    except onnx.defs.SchemaError:
+        return
+    for position, name in enumerate(node.input):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if formal.name in STEERING:
+            yield name
+
+
+def run_test(case: Any) -> Result | None:
+    """Put one test through; None where onnxruntime does not run it."""
+    began_s = time.perf_counter()
+    given, expected = case.data_sets[0]
+    inputs = [np.asarray(each) if isinstance(each, np.generic) else each for each in given]
+    try:
+        ran = onnxruntime_outputs(case.model, inputs)
+    except Exception:  # noqa: BLE001 (what it does not run is not counted)
+        return None
+
+    def result(outcome: str, reason: str = "") -> Result:
+        seconds = round(time.perf_counter() - began_s, 2)
+        return Result(case.name, operator_of(case), outcome, reason, seconds)
+
+    def check(made: list[np.ndarray]) -> str:
+        problem = difference(made, ran, case.rtol, case.atol)
+        # Where onnxruntime differs from ONNX's own answer, either is right.
+        return problem and difference(made, expected, case.rtol, case.atol) and problem
+
+    try:
+        model, given = bind_steering(case.model, inputs)
+        problem = check(compiled_outputs(model, given, check))
+    except VerificationError as fault:
+        return result("wrong", str(fault))
+    except FewtuneError as fault:
+        return result("refused", " ".join(str(fault).split()))
+    except Exception as fault:  # noqa: BLE001 (every other exception is a crash, by name)
+        trace = traceback.extract_tb(fault.__traceback__)
+        ours = [frame for frame in trace if "/fewtune/" in frame.filename] or list(trace)
+        place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+        return result("crashed", f"{type(fault).__name__} at {place}: {first_line(fault)}")
+    return result("wrong", problem) if problem else result("right")
+
+
+def onnxruntime_outputs(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
+    """What onnxruntime makes of a test's inputs; raises where it does not run it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [value.name for value in model.graph.input]
+    return session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def difference(made: list[Any], wanted: list[Any], rtol: float, atol: float) -> str:
+    """How outputs differ by more than a test allows; empty where they do not."""
+    if len(made) != len(wanted):
+        return f"{len(made)} outputs for {len(wanted)}"
+    for number, (ours, theirs) in enumerate(zip(made, wanted, strict=True)):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        if ours.shape != theirs.shape:
+            return f"output {number} is {list(ours.shape)} for {list(theirs.shape)}"
+        if ours.dtype != theirs.dtype:
+            return f"output {number} is {ours.dtype} for {theirs.dtype}"
+        if ours.dtype.kind not in "fiub":
+            ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
+        if ours.dtype.kind == "f" or ours.dtype == np.float16:
+            close = np.isclose(
+                ours.astype(np.float64), theirs.astype(np.float64), rtol, atol, equal_nan=True
+            )
+        else:
+            close = ours == theirs
+        if not np.all(close):
+            wrong = np.size(close) - np.count_nonzero(close)
+            return f"output {number}: {wrong} of {np.size(close)} differ"
+    return ""
+
+
+def compiled_outputs(
+    model: onnx.ModelProto, inputs: list[np.ndarray], check: Callable[[list[np.ndarray]], str]
+) -> list[np.ndarray]:
+    """Import, schedule by default, export, load and run a model.
+
+    ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
+    """
+    from fewtune.binding.bind import bind_shapes
+    from fewtune.model.import_model import ImportOptions, lower_checked
+    from fewtune.onnx_graph.shapes import check_types
+    from fewtune.runtime.executable import CompiledModel
+    from fewtune.runtime.target import resolve_target
+
+    target = resolve_target("auto", 1)
+    check_types(model)
+
+    def checked(compiled: CompiledModel) -> float:
+        problem = check(compiled.outputs(inputs))
+        if problem:
+            raise VerificationError(problem)
+        return 0.0
+
+    shapes = {
+        value.name: list(array.shape)
+        for value, array in zip(model.graph.input, inputs, strict=True)
+    }
+    made = lower_checked(bind_shapes(model, shapes, {}), target, ImportOptions(), checked)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.so"
+        made.executable.export_library(str(path))
+        return CompiledModel(path, target).outputs(inputs)
+
+
+def _work(pipe: Connection) -> None:
+    """A worker: runs the tests whose names come through the pipe."""
+    os.environ["TVM_NUM_THREADS"] = "1"
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    warnings.simplefilter("ignore")
+    cases = node_tests()
+    importlib.import_module("fewtune.model.import_model")
+    pipe.send(None)
+    while (name := pipe.recv()) is not None:
+        pipe.send(run_test(cases[name]))
+
+
+class Worker:
+    """A process that runs tests, and the test it is at."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.test: str | None = None
+        self.is_ready = False
+        self._began_s = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began with its test."""
+        return time.monotonic() - self._began_s
+
+    def give(self, test: str) -> None:
+        """Hand it a test."""
+        self.test = test
+        self._began_s = time.monotonic()
+        self.pipe.send(test)
+
+    def end(self) -> None:
+        """End the process, whatever it is at."""
+        self._process.kill()
+        self._process.join()
+
+
+def run_tests(names: list[str], operators: dict[str, str], processes: int) -> Iterator[Result]:
+    """Run tests in processes that may die; those that onnxruntime does not run are left out."""
+    waiting = list(reversed(names))
+    workers = [Worker() for _ in range(min(processes, len(names)))]
+    while any(worker.test is not None or not worker.is_ready for worker in workers):
+        ready = wait([worker.pipe for worker in workers], timeout=1)
+        for place, worker in enumerate(workers):
+            if worker.pipe in ready:
+                try:
+                    result = worker.pipe.recv()
+                except (EOFError, OSError):
+                    fault = "the process died"
+                else:
+                    worker.is_ready, worker.test = True, None
+                    if result is not None:
+                        yield result
+                    if waiting:
+                        worker.give(waiting.pop())
+                    continue
+            elif worker.test is not None and worker.seconds > SECONDS_A_TEST:
+                fault = f"still running after {SECONDS_A_TEST} s"
+            else:
+                continue
+            worker.end()
+            if not worker.is_ready:
+                raise RuntimeError("a worker died before its first test")
+            if worker.test is not None:
+                seconds = round(worker.seconds, 2)
+                yield Result(worker.test, operators[worker.test], "crashed", fault, seconds)
+            workers[place] = Worker()
+    for worker in workers:
+        worker.end()
+
+
+def table(results: list[Result]) -> str:
+    """Outcomes by operator, as Markdown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        counts[result.operator][result.outcome] += 1
+    lines = [f"| operator | {' | '.join(OUTCOMES)} |", "| :--- |" + " ---: |" * len(OUTCOMES)]
+    for operator in sorted(counts):
+        cells = " | ".join(str(counts[operator][outcome]) for outcome in OUTCOMES)
+        lines.append(f"| {operator} | {cells} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the tests, print the table and the sums."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operator", nargs="+", help="only tests of these operators")
+    parser.add_argument("--test", nargs="+", help="only these tests")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="JSON file; the table goes beside it, as .md")
+    arguments = parser.parse_args()
+    cases = node_tests()
+    operators = {name: operator_of(case) for name, case in cases.items()}
+    names = [
+        name
+        for name in sorted(cases)
+        if operators[name] in (arguments.operator or [operators[name]])
+        and name in (arguments.test or [name])
+    ]
+    results = []
+    for result in run_tests(names, operators, arguments.processes):
+        results.append(result)
+        if result.outcome != "right":
+            print(f"{result.outcome:8} {result.name} [{result.operator}] {result.reason}")
+            sys.stdout.flush()
+    print(table(results))
+    outcomes = Counter(result.outcome for result in results)
+    summary = {"tests": len(names), "onnxruntime": len(results)}
+    summary |= {outcome: outcomes[outcome] for outcome in OUTCOMES}
+    if arguments.output:
+        lines = [result._asdict() for result in sorted(results)]
+        arguments.output.write_text(json.dumps(summary | {"results": lines}, indent=1) + "\n")
+        text = f"# ONNX's node tests\n\n{json.dumps(summary)}\n\n{table(results)}\n"
+        arguments.output.with_suffix(".md").write_text(text)
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

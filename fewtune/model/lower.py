@@ -1,0 +1,206 @@
+"""From a simplified ONNX graph to fused Relax kernels, in steps of which most are optional."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import onnx
+
+from fewtune.errors import InputError
+from fewtune.model.passes import pad_matmul, resize
+from fewtune.model.passes.choose_winograd import legalize
+from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
+from fewtune.model.passes.converters import layout_friendly
+from fewtune.model.passes.pad_filters import Padding
+from fewtune.model.passes.pad_softmax import padded_softmax
+from fewtune.model.passes.permutes import without_idle_permutes
+from fewtune.model.passes.winograd import Convolution
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.executable import module_pass
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.task import weight_layout
+from fewtune.util.optional_steps import OptionalSteps, first_line
+
+NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
+_PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
+# Optional steps, those that others build upon first.
+LOWERINGS = (
+    LAYOUT_FRIENDLY,
+    NHWC,
+    _IDLE_PERMUTES,
+    _PAD_SOFTMAX,
+    PAD_MATMUL,
+    PAD_FILTERS,
+    WINOGRAD,
+    _FREE_LAYOUT,
+)
+# Transposed convolutions have no NHWC form in TVM 0.27: naming their own layout keeps them out.
+_NHWC = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+_CONVOLUTION = "relax.nn.conv2d"
+
+
+def lower(
+    model: onnx.ModelProto,
+    target: tvm.target.Target,
+    layout: Literal["NHWC", "NCHW"],
+    tile_of: Callable[[Convolution], int] | None = None,
+    padding: Padding | None = None,
+    steps: OptionalSteps | None = None,
+) -> tvm.IRModule:
+    """Import an ONNX graph into Relax and lower it to fused kernels.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Static shapes, simplified (`fewtune.onnx_graph.simplify.simplify`).
+    target : tvm.target.Target
+    layout : {"NHWC", "NCHW"}
+        Layout that 2-D convolutions run in.
+    tile_of : callable, optional
+        The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
+        (`fewtune.model.passes.choose_winograd.legalize`).
+    padding : Padding, optional
+        Pads the filters of convolutions in NHWC and the extents of products, and notes which.
+    steps : OptionalSteps, optional
+        Which of `LOWERINGS` to use; all by default.
+
+    Returns
+    -------
+    lowered : tvm.IRModule
+        ``main`` calls fused TensorIR kernels; weights are constants inside it.
+
+    Raises
+    ------
+    InputError
+        If TVM cannot import an operator.
+    """
+    steps = steps or OptionalSteps()
+    module = _relax_of(model, steps)
+    traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
+    # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
+    # thousands of kernels, minutes.
+    is_convolutional = any(node.op_type == "Conv" for node in model.graph.node)
+    converts = layout == "NHWC" and is_convolutional
+    passes = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        *_step(steps, NHWC, relax.transform.ConvertLayout(_NHWC), converts),
+        relax.transform.Normalize(),
+        *_step(steps, _IDLE_PERMUTES, module_pass(without_idle_permutes)),
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        relax.transform.FoldConstant(),
+        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits)),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    with target, tvm.transform.PassContext(opt_level=3):
+        lowered = tvm.transform.Sequential(passes)(module)
+    if traits is None or not steps.uses(_FREE_LAYOUT):
+        # Only MetaSchedule's rules for CPUs move weights.
+        return lowered
+    with steps.step(_FREE_LAYOUT):
+        return weight_layout.mark(lowered)
+
+
+def _relax_of(model: onnx.ModelProto, steps: OptionalSteps) -> tvm.IRModule:
+    from tvm.relax.frontend.onnx import from_onnx
+
+    _refuse_unknown_operators(model)
+    resize.register()
+    # The importer prints the operator that stops it.
+    with layout_friendly(steps), _operators_named(), contextlib.redirect_stdout(io.StringIO()):
+        return from_onnx(model, keep_params_in_input=False)
+
+
+def _legalizers(
+    steps: OptionalSteps,
+    tile_of: Callable[[Convolution], int] | None,
+    padding: Padding | None,
+    traits: CpuTraits | None,
+) -> dict[str, Any]:
+    """Our own legalisers by operator, each an optional step."""
+    convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
+    found: dict[str, Any] = {}
+
+    def add(step: str, ours: dict[str, Any]) -> None:
+        for operator, legalizer in ours.items():
+            theirs = found.get(operator, tvm.ir.Op.get(operator).get_attr("FLegalize"))
+            found[operator] = steps.guarded(step, legalizer, theirs)
+
+    if traits is not None:
+        add(_PAD_SOFTMAX, padded_softmax(traits.lanes("float32")))
+    if padding is not None:
+        add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(convolution)})
+        if traits is not None:
+            add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
+    if tile_of is not None:
+        otherwise = found.get(_CONVOLUTION, convolution)
+        add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})
+    return found
+
+
+def _step(
+    steps: OptionalSteps, name: str, step: tvm.transform.Pass, wanted: bool = True
+) -> list[tvm.transform.Pass]:
+    """A pass as an optional step."""
+    if not wanted or not steps.uses(name):
+        return []
+
+    def apply(module: tvm.IRModule) -> tvm.IRModule:
+        with steps.step(name):
+            return step(module)
+
+    return [module_pass(apply)]
+
+
+def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}  # noqa: SLF001 (no other way)
+    first: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type not in known:
+            domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
+            first.setdefault(domain + node.op_type, node.name or node.output[0])
+    if first:
+        named = ", ".join(f"{operator} (node {name!r})" for operator, name in first.items())
+        plural = "s" if len(first) > 1 else ""
+        raise InputError(f"TVM cannot import operator{plural} {named}")
+
+
+@contextlib.contextmanager
+def _operators_named() -> Iterator[None]:
+    """Within the block, what TVM's importer raises names operator and node."""
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    theirs = ONNXGraphImporter._convert_operator  # noqa: SLF001 (no other way)
+
+    @functools.wraps(theirs)
+    def converted(importer: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        try:
+            return theirs(importer, operator, inputs, attributes, opset)
+        except InputError:
+            raise
+        except Exception as fault:
+            name = attributes.get("tvm_custom", {}).get("name", "")
+            raise InputError(
+                f"TVM cannot import operator {operator} (node {name!r}) as it is used here: "
+                f"{first_line(fault)}"
+            ) from fault
+
+    ONNXGraphImporter._convert_operator = converted  # noqa: SLF001
+    try:
+        yield
+    finally:
+        ONNXGraphImporter._convert_operator = theirs  # noqa: SLF001

@@ -1,0 +1,119 @@
+"""Values that are known before the model runs, computed once and stored."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import onnxruntime
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+
+from fewtune.onnx_graph.graph import (
+    element_count,
+    has_nested_graphs,
+    opset_of,
+    set_nodes,
+    static_shape,
+)
+
+_LOG = logging.getLogger(__name__)
+_RANDOM = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"}
+    | {"RandomUniform", "RandomUniformLike"}
+)
+_MOST_ELEMENTS = 1 << 24
+_NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear", "Expand", "Tile"})
+
+
+def fold_constants(model: ModelProto) -> None:
+    """Replace what constants and shapes alone decide by initialisers, in place.
+
+    Shapes of values whose shape is static are constants; so is what follows from them.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred. Nested graphs are left as they are.
+    """
+    for node in list(model.graph.node):
+        _fold_shape(model, node)
+    known = {tensor.name: element_count(tensor) for tensor in model.graph.initializer}
+    chosen: list[NodeProto] = []
+    computed: set[str] = set()
+    for node in model.graph.node:
+        inputs = [name for name in node.input if name]
+        if (
+            node.op_type not in _RANDOM | _NOT_FOLDED
+            and node.domain in ("", "ai.onnx")
+            and all(name in known or name in computed for name in inputs)
+            and sum(known.get(name, 0) for name in inputs) <= _MOST_ELEMENTS
+            and not any(each.HasField("g") for each in node.attribute)
+        ):
+            chosen.append(node)
+            computed.update(name for name in node.output if name)
+    if chosen:
+        _compute(model, chosen, computed)
+
+
+def _fold_shape(model: ModelProto, node: NodeProto) -> None:
+    """Let a Shape or Size of a static value be a constant of the same name."""
+    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
+        return
+    shape = _shape_of(model.graph, node.input[0])
+    if shape is None:
+        return
+    if node.op_type == "Size":
+        value = np.array(np.prod(shape, dtype=np.int64))
+    else:
+        attributes = {each.name: each.i for each in node.attribute}
+        value = np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
+    model.graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+    model.graph.node.remove(node)
+
+
+def _shape_of(graph: GraphProto, name: str) -> list[int] | None:
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        if value.name == name:
+            return static_shape(value)
+    for tensor in graph.initializer:
+        if tensor.name == name:
+            return list(tensor.dims)
+    return None
+
+
+def _compute(model: ModelProto, nodes: list[NodeProto], computed: set[str]) -> None:
+    """Run some nodes by onnxruntime and store what the rest of the model reads."""
+    kept = [node for node in model.graph.node if node not in nodes]
+    read = {name for node in kept for name in node.input}
+    read |= {value.name for value in model.graph.output}
+    if has_nested_graphs(model):
+        read |= computed
+    wanted = sorted(computed & read)
+    needed = {name for node in nodes for name in node.input}
+    part = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "constants",
+            [],
+            [helper.make_empty_tensor_value_info(name) for name in wanted],
+            [tensor for tensor in model.graph.initializer if tensor.name in needed],
+        ),
+        opset_imports=[helper.make_opsetid("", opset_of(model))],
+        ir_version=model.ir_version,
+    )
+    try:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(
+            part.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        values = session.run(wanted, {})
+    except Exception as fault:  # noqa: BLE001 (onnxruntime raises a class a status)
+        _LOG.info("constants are not folded: %s", fault)
+        return
+    if any(not isinstance(value, np.ndarray) or value.size > _MOST_ELEMENTS for value in values):
+        return
+    for name, value in zip(wanted, values, strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    set_nodes(model, kept)

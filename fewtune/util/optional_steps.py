@@ -1,0 +1,137 @@
+"""Steps that a model can do without: each is left out where it fails, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from fewtune.errors import VerificationError
+
+Made = TypeVar("Made")
+
+
+class OptionalSteps:
+    """Which optional steps an attempt uses, and which of them raised.
+
+    Parameters
+    ----------
+    left_out : mapping
+        Name of a step that is not used to its reason.
+    forgiving : bool
+        Whether what raises within a step is noted only.
+
+    Attributes
+    ----------
+    left_out : dict of str
+    fault : (str, str) or None
+        The step that raised, with the telling line of its exception.
+    """
+
+    def __init__(self, left_out: Mapping[str, str] | None = None, forgiving: bool = False) -> None:
+        self._forgiving = forgiving
+        self.left_out = dict(left_out or {})
+        self.fault: tuple[str, str] | None = None
+
+    def uses(self, name: str) -> bool:
+        """Whether a step is used."""
+        return name not in self.left_out
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Note which step raises within the block; the exception goes on."""
+        try:
+            yield
+        except Exception as fault:
+            # TVM hands exceptions through C++, which loses their class: the note stays here.
+            if self.fault is None:
+                self.fault = name, first_line(fault)
+            if not self._forgiving:
+                raise
+
+    def guarded(
+        self, name: str, ours: Callable[..., Made], theirs: Callable[..., Made]
+    ) -> Callable[..., Made]:
+        """``ours`` as a step, or ``theirs`` where the step is left out."""
+        if not self.uses(name):
+            return theirs
+
+        def called(*arguments: object) -> Made:
+            with self.step(name):
+                return ours(*arguments)
+
+        return called
+
+
+def with_most_steps(
+    attempt: Callable[[OptionalSteps], Made],
+    names: Sequence[str],
+    left_out: Mapping[str, str] | None = None,
+) -> tuple[Made, dict[str, str]]:
+    """Make something with as many optional steps as work.
+
+    A step that raises is left out by name. Where the whole fails and no step says so, the first
+    step that spoils it is found by halves.
+
+    Parameters
+    ----------
+    attempt : callable
+        Makes it with some steps; raises where that fails or the result is wrong.
+    names : sequence of str
+        The steps, those that others build upon first.
+    left_out : mapping, optional
+        Steps that are not asked for, with the reason.
+
+    Returns
+    -------
+    made
+    left_out : dict of str
+        Every step that was left out for its failure, with the reason.
+
+    Raises
+    ------
+    Exception
+        What the attempt without any optional step raises.
+    """
+    unasked = dict(left_out or {})
+    found: dict[str, str] = {}
+
+    def without(further: Sequence[str]) -> Made:
+        steps = OptionalSteps(unasked | found | dict.fromkeys(further, ""))
+        try:
+            return attempt(steps)
+        except Exception:
+            if steps.fault is not None and steps.uses(steps.fault[0]):
+                name, reason = steps.fault
+                found[name] = reason
+                return without([each for each in further if each != name])
+            raise
+
+    while True:
+        try:
+            return without([]), found
+        except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
+            reason = first_line(fault)
+            left = [name for name in names if name not in unasked | found]
+        made = without(left)
+        works, fails = 0, len(left)
+        while fails - works > 1:
+            middle = (works + fails) // 2
+            try:
+                made = without(left[middle:])
+                works = middle
+            except Exception as fault:  # noqa: BLE001 (as above)
+                fails, reason = middle, first_line(fault)
+        if not left:
+            return made, found
+        found[left[fails - 1]] = reason
+
+
+def first_line(fault: BaseException) -> str:
+    """The telling line of an exception: TVM puts its stack before the message."""
+    if isinstance(fault, VerificationError):
+        return str(fault)
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
+    text = lines[-1] if lines else type(fault).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
