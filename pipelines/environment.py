@@ -33,7 +33,7 @@ _EMBEDDED = {
     # Jobs that MLflow's server runs by itself would disturb measurements.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     # A tracking server that is away: results are on disk, and a later run records them.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
     # A page of another origin may neither read nor change anything.
     "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
