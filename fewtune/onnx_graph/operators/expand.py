@@ -9,10 +9,13 @@ from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import (
     attention,
     control_flow,
+    convolutions,
     fused,
+    normalizations,
     quantized,
     quantized_fused,
     recurrent,
+    standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
 
@@ -22,6 +25,9 @@ EARLY: dict[tuple[str, str], Handler] = {
     **attention.HANDLERS,
     **quantized.HANDLERS,
     **quantized_fused.HANDLERS,
+    **convolutions.HANDLERS,
+    **normalizations.HANDLERS,
+    **standard_attention.HANDLERS,
 }
 LATE: dict[tuple[str, str], Handler] = recurrent.HANDLERS
 

@@ -1,0 +1,179 @@
+"""Attention and RotaryEmbedding of ONNX's own operator sets 23 and 24."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import NodeProto
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import attributes_of, optional
+
+_BY_HEADS = 4
+
+
+def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    names, given = optional(node.input, 7), attributes_of(node)
+    query, key, value, mask, past_key, past_value, lengths = names
+    if any(graph.shape(name) is None for name in names if name):
+        return False
+    if given.get("left_window_size", -1) >= 0 or given.get("right_window_size", -1) >= 0:
+        return graph.refuse(node, "has a sliding window, which is not supported")
+    is_flat = len(graph.shape(query)) < _BY_HEADS
+    if is_flat:
+        query = _by_heads(graph, query, given["q_num_heads"])
+        key, value = (_by_heads(graph, each, given["kv_num_heads"]) for each in (key, value))
+    output, present_key, present_value, products = optional(node.output, 4)
+    past = graph.shape(past_key)[2] if past_key else 0
+    key = _with_past(graph, past_key, key, present_key)
+    value = _with_past(graph, past_value, value, present_value)
+    _, heads, rows, size = graph.shape(query)
+    key, value = _repeated(graph, key, heads), _repeated(graph, value, heads)
+    columns, dtype = graph.shape(key)[2], graph.dtype(query)
+    scale = given.get("scale") or 1 / math.sqrt(size)
+    scaled = graph.op("Mul", [query, graph.constant(scale, dtype)])
+    stages = [graph.op("MatMul", [scaled, graph.transpose(key, [0, 1, 3, 2])])]
+    stages.append(_capped(graph, stages[0], given.get("softcap", 0.0)))
+    is_causal = bool(given.get("is_causal"))
+    biases = _biases(graph, mask, lengths, (rows, columns), past, is_causal, dtype)
+    total = None
+    for bias in biases:
+        total = bias if total is None else graph.op("Add", [total, bias])
+    stages.append(stages[1] if total is None else graph.op("Add", [stages[1], total]))
+    wide = graph.cast(stages[2], given.get("softmax_precision") or graph.element_type(query))
+    likely = graph.cast(graph.op("Softmax", [wide], axis=-1), graph.element_type(query))
+    if total is not None:
+        # A row of which everything is masked gives no number; it counts as zero.
+        most = graph.reduce("ReduceMax", total, [-1])
+        lowest = graph.constant(np.finfo(dtype).min, dtype)
+        is_masked = graph.op("Less", [most, lowest])
+        likely = graph.op("Where", [is_masked, graph.constant(0, dtype), likely])
+    stages.append(likely)
+    if products:
+        graph.op("Identity", [stages[given.get("qk_matmul_output_mode", 0)]], products)
+    attended = graph.op("MatMul", [likely, value], None if is_flat else output)
+    if is_flat:
+        batch, _, _, width = graph.shape(attended)
+        swapped = graph.transpose(attended, [0, 2, 1, 3])
+        graph.reshape(swapped, [batch, rows, heads * width], output)
+    return True
+
+
+def _by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
+    batch, rows, width = graph.shape(data)
+    parted = graph.reshape(data, [batch, rows, heads, width // heads])
+    return graph.transpose(parted, [0, 2, 1, 3])
+
+
+def _with_past(graph: GraphBuilder, past: str, data: str, present: str) -> str:
+    if past:
+        return graph.concat([past, data], 2, present or None)
+    return graph.op("Identity", [data], present) if present else data
+
+
+def _repeated(graph: GraphBuilder, data: str, heads: int) -> str:
+    """Each head as often as queries share it."""
+    batch, own, rows, width = graph.shape(data)
+    if own == heads:
+        return data
+    shape = graph.constant([batch, own, heads // own, rows, width], np.int64)
+    spread = graph.op("Expand", [graph.unsqueeze(data, 2), shape])
+    return graph.reshape(spread, [batch, heads, rows, width])
+
+
+def _capped(graph: GraphBuilder, scores: str, cap: float) -> str:
+    if not cap:
+        return scores
+    number = graph.constant(cap, graph.dtype(scores))
+    return graph.op("Mul", [graph.op("Tanh", [graph.op("Div", [scores, number])]), number])
+
+
+def _biases(
+    graph: GraphBuilder,
+    mask: str,
+    lengths: str,
+    extents: tuple[int, int],
+    past: int,
+    causal: bool,
+    dtype: np.dtype,
+) -> list[str]:
+    """What is added to the scores: 0 where a key counts, -inf where not."""
+    (rows, columns), found = extents, []
+
+    def hidden(allowed: str) -> str:
+        ends = [graph.constant(each, dtype) for each in (0, -np.inf)]
+        return graph.op("Where", [allowed, *ends])
+
+    if mask:
+        shape = graph.shape(mask)
+        bias = hidden(mask) if graph.dtype(mask) == np.bool_ else mask
+        if shape[-1] < columns:
+            rest = np.full((*shape[:-1], columns - shape[-1]), -np.inf, graph.dtype(bias))
+            bias = graph.concat([bias, graph.constant(rest)], len(shape) - 1)
+        found.append(bias)
+    reach = np.arange(columns) - np.arange(rows)[:, None]
+    if lengths:
+        batch = graph.shape(lengths)[0]
+        counts = graph.reshape(lengths, [batch, 1, 1, 1])
+        places = graph.constant(np.arange(columns).reshape(1, 1, 1, -1), np.int64)
+        found.append(hidden(graph.op("Less", [places, counts])))
+        if causal:
+            before = graph.op("Sub", [counts, graph.constant(rows, np.int64)])
+            found.append(hidden(graph.op("LessOrEqual", [graph.constant(reach, np.int64), before])))
+    elif causal:
+        found.append(graph.constant(np.where(reach <= past, 0, -np.inf), dtype))
+    return found
+
+
+def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    data, cosines, sines, places = optional(node.input, 4)
+    given, shape = attributes_of(node), graph.shape(data)
+    if shape is None or graph.shape(cosines) is None:
+        return False
+    if len(shape) == _BY_HEADS:
+        batch, heads, rows, width = shape
+        parted = graph.transpose(data, [0, 2, 1, 3])
+    else:
+        batch, rows, heads = *shape[:2], given["num_heads"]
+        width = shape[2] // heads
+        parted = graph.reshape(data, [batch, rows, heads, width])
+    turned = given.get("rotary_embedding_dim") or width
+    caches = [
+        graph.unsqueeze(graph.op("Gather", [cache, places], axis=0) if places else cache, 2)
+        for cache in (cosines, sines)
+    ]
+    moving = parted if turned == width else graph.slice(parted, 3, 0, turned)
+    half = turned // 2
+    if given.get("interleaved"):
+        pairs = graph.reshape(moving, [batch, rows, heads, half, 2])
+        parts = [
+            graph.reshape(graph.slice(pairs, 4, i, i + 1), [batch, rows, heads, half])
+            for i in (0, 1)
+        ]
+    else:
+        parts = [graph.slice(moving, 3, i * half, (i + 1) * half) for i in (0, 1)]
+
+    def product(part: int, cache: int) -> str:
+        return graph.op("Mul", [parts[part], caches[cache]])
+
+    real = graph.op("Sub", [product(0, 0), product(1, 1)])
+    imaginary = graph.op("Add", [product(0, 1), product(1, 0)])
+    if given.get("interleaved"):
+        ends = [graph.unsqueeze(each, 4) for each in (real, imaginary)]
+        result = graph.reshape(graph.concat(ends, 4), [batch, rows, heads, turned])
+    else:
+        result = graph.concat([real, imaginary], 3)
+    if turned < width:
+        result = graph.concat([result, graph.slice(parted, 3, turned, width)], 3)
+    if len(shape) == _BY_HEADS:
+        graph.transpose(result, [0, 2, 1, 3], node.output[0])
+    else:
+        graph.reshape(result, shape, node.output[0])
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "Attention"): _attention,
+    ("", "RotaryEmbedding"): _rotary,
+}

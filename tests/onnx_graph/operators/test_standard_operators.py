@@ -1,0 +1,143 @@
+"""Operators written anew in others: onnxruntime gives the same for both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.simplify import with_shapes
+from fewtune.verify.session import run_onnxruntime
+
+Arrays = dict[str, np.ndarray]
+
+
+def one_node(
+    operator: str,
+    inputs: Arrays,
+    constants: Arrays | None = None,
+    outputs: int = 1,
+    opset: int = 23,
+    **attributes: Any,
+) -> ModelProto:
+    constants = constants or {}
+    names = [f"y{i}" for i in range(outputs)]
+    graph = helper.make_graph(
+        [helper.make_node(operator, [*inputs, *constants], names, name="node", **attributes)],
+        "one",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in inputs.items()
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def check(model: ModelProto, feeds: Arrays, gone: str | None = None) -> None:
+    expanded = expand(with_shapes(model), EARLY)
+    if gone is not None:
+        assert gone not in {node.op_type for node in expanded.graph.node}
+    expected, actual = run_onnxruntime(model, feeds, 1), run_onnxruntime(expanded, feeds, 1)
+    for given, wanted in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("data", "kernel", "attributes"),
+    [
+        ((1, 3, 16, 16), (3, 4, 3, 3), {"strides": [2, 2], "output_shape": [32, 32]}),
+        ((1, 3, 9, 7), (3, 2, 3, 3), {"strides": [3, 2], "output_shape": [27, 14]}),
+        ((1, 4, 8, 8), (4, 1, 5, 5), {"strides": [2, 2], "auto_pad": "SAME_UPPER", "group": 2}),
+        ((1, 4, 8, 8), (4, 2, 4, 4), {"strides": [3, 1], "auto_pad": "SAME_LOWER"}),
+        ((1, 2, 11), (2, 3, 4), {"strides": [2], "auto_pad": "VALID"}),
+        ((1, 2, 6, 6), (2, 2, 3, 3), {"dilations": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 2, 4, 4, 4), (2, 2, 2, 2, 2), {"strides": [2, 2, 2], "dilations": [1, 2, 1]}),
+    ],
+)
+def test_a_transposed_convolution_has_its_padding_written_out(
+    data: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any]
+) -> None:
+    x = normal(*data)
+    model = one_node("ConvTranspose", {"x": x}, {"w": normal(*kernel)}, opset=17, **attributes)
+    check(model, {"x": x})
+    (node,) = expand(with_shapes(model), EARLY).graph.node
+    assert not {"auto_pad", "output_shape", "dilations"} & {a.name for a in node.attribute}
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 0])
+def test_a_layer_normalisation_has_all_its_outputs(axis: int) -> None:
+    x = normal(2, 3, 4)
+    constants = {"scale": normal(*x.shape[axis:]), "bias": normal(*x.shape[axis:])}
+    check(one_node("LayerNormalization", {"x": x}, constants, 3, 17, axis=axis), {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "opset"),
+    [
+        ("LpNormalization", {"axis": 1, "p": 1}, 13),
+        ("LpNormalization", {"axis": -1, "p": 2}, 22),
+        ("MeanVarianceNormalization", {"axes": [0, 2]}, 13),
+    ],
+)
+def test_a_norm_becomes_a_reduction(operator: str, attributes: dict[str, Any], opset: int) -> None:
+    x = normal(2, 5, 4)
+    x[0] = 0
+    check(one_node(operator, {"x": x}, opset=opset, **attributes), {"x": x}, operator)
+
+
+def test_rms_normalisation_of_all_axes() -> None:
+    x = normal(3, 4)
+    model = one_node("RMSNormalization", {"x": x}, {"scale": normal(3, 4)}, axis=0)
+    check(model, {"x": x}, "RMSNormalization")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{}, {"is_causal": 1}, {"softcap": 2.0, "scale": 0.3}, {"is_causal": 1, "softcap": 3.0}],
+)
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_attention_becomes_products_and_a_softmax(
+    attributes: dict[str, Any], is_flat: bool
+) -> None:
+    if is_flat:
+        feeds = {"q": normal(2, 5, 24), "k": normal(2, 7, 12), "v": normal(2, 7, 10)}
+        attributes = attributes | {"q_num_heads": 4, "kv_num_heads": 2}
+    else:
+        feeds = {"q": normal(2, 4, 5, 6), "k": normal(2, 2, 7, 6), "v": normal(2, 2, 7, 5)}
+    check(one_node("Attention", feeds, **attributes), feeds, "Attention")
+    masked = feeds | {"mask": normal(5, 7) > 0}
+    masked["mask"][:, 0] = True
+    check(one_node("Attention", masked, **attributes), masked, "Attention")
+
+
+def test_attention_joins_the_past() -> None:
+    feeds = {"q": normal(1, 2, 3, 8), "k": normal(1, 2, 3, 8), "v": normal(1, 2, 3, 8)}
+    feeds |= {"mask": normal(3, 9), "past_k": normal(1, 2, 6, 8), "past_v": normal(1, 2, 6, 8)}
+    check(one_node("Attention", feeds, outputs=3, is_causal=1), feeds, "Attention")
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("turned", [0, 4])
+def test_rotary_embedding_becomes_products(interleaved: int, turned: int) -> None:
+    caches = {"cos": normal(10, (turned or 8) // 2), "sin": normal(10, (turned or 8) // 2)}
+    places = {"places": np.array([[1, 2, 9], [0, 3, 4]], np.int64)}
+    for x in (normal(2, 4, 3, 8), normal(2, 3, 32)):
+        model = one_node(
+            "RotaryEmbedding",
+            {"x": x} | caches | places,
+            interleaved=interleaved,
+            rotary_embedding_dim=turned,
+            num_heads=4,
+        )
+        check(model, {"x": x} | caches | places, "RotaryEmbedding")
