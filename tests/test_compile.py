@@ -55,7 +55,7 @@ def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     with (
         pytest.raises(
             VerificationError,
-            match=r"tiny \(selective\): of the tuned .*allowances",
+            match=r"tiny \(selective\): of the tuned .*rounding allows",
         ),
         whole_directory(tmp_path / "out") as directory,
     ):

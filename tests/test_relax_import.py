@@ -87,6 +87,8 @@ def test_constant_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_error_above_the_bound_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VerificationError, match="imported without tuning, output .*allowances"):
+    with pytest.raises(
+        VerificationError, match="imported without tuning, output .*rounding allows"
+    ):
         imported(tiny_models.tiny_convolutional_model(0), tmp_path, ImportOptions(allowance=1e-9))
     assert not (tmp_path / "import" / "import.json").exists()

@@ -15,6 +15,8 @@ PEAK = 6.0
 BULK = 1.0
 # The share of elements, and the fewest, that are left out of that: steps taken the other way.
 _APART_SHARE, _APART_LEAST = 0.01, 2
+# Times its allowance beyond which the figure of an error says nothing.
+_COUNTABLE = 1e6
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def compare(actual: np.ndarray, expected: Expected, factor: float = 1.0) -> Diff
     text = f"output {name!r} {_at(np.argmax(units), actual, values)}"
     far = units > limit * factor
     text += f"; {_share(far)}" if far.any() else "; many elements are off by a little"
-    return Difference(used, max_error, relative, f"{text}, by up to {used:.3g} allowances")
+    times = f"{used:.3g} times" if used < _COUNTABLE else "far more than"
+    return Difference(used, max_error, relative, f"{text}, by {times} what rounding allows")
 
 
 def is_graded(dtype: np.dtype) -> bool:

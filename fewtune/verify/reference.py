@@ -12,6 +12,7 @@ from onnx import ModelProto, numpy_helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
+from fewtune.onnx_graph.external_data import load
 from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.draws import GIVEN, Draw
 from fewtune.verify.noise import NoiseMeter
@@ -177,7 +178,7 @@ def make_reference(
             if draw.name != GIVEN:
                 unusable.append(notes.pop())
                 continue
-        meter = meter or NoiseMeter(simplified, threads, _steps(simplified))
+        meter = meter or _meter(model, simplified, threads)
         others = [unoptimised.run(draw.feeds)]
         checked.append(Checked(draw, meter.expected(draw.feeds, values, others, seed + number)))
     if not checked:
@@ -186,6 +187,15 @@ def make_reference(
             "compute, with --inputs FILE.npz"
         )
     return Reference(checked, [*notes, *unusable])
+
+
+def _meter(model: Path | ModelProto, simplified: ModelProto, threads: int) -> NoiseMeter:
+    """A meter on the simplified model, on the model itself where onnxruntime refuses that."""
+    try:
+        return NoiseMeter(simplified, threads, _steps(simplified))
+    except InputError:
+        given = load(model) if isinstance(model, Path) else model
+        return NoiseMeter(given, threads, _steps(given))
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:

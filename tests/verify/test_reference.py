@@ -214,3 +214,12 @@ def test_a_wrong_attribute_is_refused() -> None:
     model = small_models.classifier()
     model.graph.node[1].attribute.append(helper.make_attribute("epsilon", 1e-2))
     assert reference_of(small_models.classifier()).check(runs(model)).allowances > 1
+
+
+def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path: Path) -> None:
+    model, strange = small_models.classifier(), small_models.classifier()
+    strange.graph.node[2].op_type = "Unheard"
+    inputs, outputs = tensor_specs(model)
+    draws = drawn_inputs(model, inputs, 0)
+    reference = make_reference(model, strange, outputs, draws, 1, 0)
+    assert reference.check(runs(model)).allowances <= 1
