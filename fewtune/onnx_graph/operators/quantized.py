@@ -20,6 +20,7 @@ from fewtune.onnx_graph.operators.fused import attributes_of, optional
 _EXACT = 2**24
 _MOST_OF_BYTE = 255
 _ROUND = 11
+_EVEN = 16
 _INTEGERS = {
     TensorProto.UINT8: np.uint8,
     TensorProto.INT8: np.int8,
@@ -210,12 +211,13 @@ def _parts(graph: GraphBuilder, weight: str, axis: int, extent: int, others: int
         moved = np.abs(np.moveaxis(known, axis, 0).astype(np.float64))
         taps = moved.reshape(extent, known.shape[0], -1).sum(-1) if others > 1 else moved
         sums = taps.reshape(extent, -1).max(-1)
-    ends, total = [0], 0.0
-    for place, each in enumerate(sums.tolist()):
-        total += each * _MOST_OF_BYTE
-        if total > _EXACT and place > ends[-1]:
-            ends.append(place)
-            total = each * _MOST_OF_BYTE
+    largest = np.cumsum([0.0, *(sums * _MOST_OF_BYTE)])
+    ends = [0]
+    while largest[extent] - largest[ends[-1]] > _EXACT:
+        fits = int(np.searchsorted(largest, largest[ends[-1]] + _EXACT, "right")) - 1
+        # Extents without divisors have no good schedules.
+        even = fits - (fits - ends[-1]) % _EVEN
+        ends.append(max(even if even > ends[-1] else fits, ends[-1] + 1))
     return [*ends, extent]
 
 
