@@ -8,7 +8,7 @@ verdict is `fewtune.verify`'s own, as import, compile and compare use it.
 
 A fault that changes no bit of any output on any draw is an equivalent mutant: weights that nothing
 reads, a row that was zero already. One that moves no element by more than a single rounding would
-(1/256 of the noise that the check measures) is below rounding. Both are counted apart and printed.
+(1/32 of the noise that the check measures) is below rounding. Both are counted apart and printed.
 
 Right models are the zoo's, and node tests of ONNX whose published result TVM reproduces.
 
@@ -58,7 +58,7 @@ FAULTY = [
 RIGHT = [f"zoo:practice_{number}" for number in range(1, 5)]
 NODE_TESTS = 52
 THREADS = 2
-_ROUNDING = 1 / 256
+_ROUNDING = 1 / 32
 _LEAST_WEIGHT = 16
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], list[np.ndarray]]
@@ -371,7 +371,7 @@ def table(results: dict[str, Any]) -> str:
         f"{results['faults']} seeded faults in {len(results['models'])} models, in "
         f"{results['seconds']} s. {results['refused_pct']} % of those that change an output by "
         "more than one rounding are refused. Equivalent faults change no bit on any draw; those "
-        "below rounding move no element by more than 1/256 of the measured noise. "
+        "below rounding move no element by more than 1/32 of the measured noise. "
         f"{results['right']} right models use at most {results['right_most_used']:.2g} of their "
         f"allowance; {results['right_refused']} are refused.",
         "",
