@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fewtune.api import TunedModel, load, tune
+    from fewtune.api import CheckReport, TunedModel, check, load, tune
 
 __version__ = "0.1.0"
-__all__ = ["TunedModel", "load", "tune"]
+__all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:

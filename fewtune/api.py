@@ -33,6 +33,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
+from fewtune.model_check.check import CheckReport, check
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
@@ -395,4 +396,4 @@ def _digests(folder: Path) -> Iterable[str]:
         yield json.dumps([str(file.relative_to(folder)), file_sha256(file)])
 
 
-__all__ = ["TunedModel", "load", "tune"]
+__all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fewtune.errors import InputError, MachineError
 
@@ -63,6 +65,35 @@ def parse_dimensions(texts: Sequence[str]) -> dict[str, int]:
         with _sizes("--dimension", name, value, "NAME=1"):
             dimensions[name] = int(value)
     return dimensions
+
+
+def parse_constants(texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``INPUT=16000``, ``INPUT=[1,2]`` or ``INPUT=value.npy``.
+
+    Raises
+    ------
+    InputError
+        If a text has another form, or an input has two values.
+    """
+    constants: dict[str, Any] = {}
+    for name, value in _pairs("--constant", texts, "INPUT=16000"):
+        if value.endswith(".npy"):
+            import numpy as np
+
+            try:
+                constants[name] = np.load(value, allow_pickle=False).tolist()
+            except (OSError, ValueError, EOFError) as error:
+                raise InputError(f"--constant {name}: {value} cannot be read: {error}") from None
+            continue
+        text = value if not ("," in value and not value.startswith("[")) else f"[{value}]"
+        try:
+            constants[name] = json.loads(text.lower())
+        except (ValueError, RecursionError):
+            raise InputError(
+                f"--constant {name}={value}: give a number, true or false, a list such as [1,2], "
+                "or an .npy file"
+            ) from None
+    return constants
 
 
 def _pairs(option: str, texts: Sequence[str], form: str) -> Iterator[tuple[str, str]]:

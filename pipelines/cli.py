@@ -41,9 +41,50 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add, _zoo, _run, _record, _report, _compare, _log, _serve, _ui):
+    for add in (_check, _add, _zoo, _run, _record, _report, _compare, _log, _serve, _ui):
         add(commands)
     return top
+
+
+def _check(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "check",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="say what a run would make of a model, without registering it",
+        description="Import a model, compare its untuned outputs with onnxruntime's, and list its "
+        "tasks, what would be tuned, options left out, and an estimate of the time.",
+        epilog="examples:\n"
+        "  fewtune check detector.onnx\n"
+        "  fewtune check bert.onnx --dimension batch=1 --dimension sequence=128\n"
+        "  fewtune check voice.onnx --constant sr=16000 --inputs sample.npz --json\n\n" + _CODES,
+    )
+    command.add_argument(
+        "source",
+        metavar="MODEL",
+        help="path of an .onnx file, a registered name, light:NAME or zoo:NAME",
+    )
+    _shape_options(command)
+    _input_options(command)
+    command.add_argument(
+        "--seed", type=int, default=0, help="of the weights of a light: or zoo: model"
+    )
+    command.add_argument("--json", action="store_true", help="as JSON on standard output")
+
+
+def _input_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--constant",
+        action="append",
+        default=[],
+        metavar="INPUT=16000",
+        help="bind an input to a value: a number, a list or an .npy file; may be given several "
+        "times",
+    )
+    command.add_argument(
+        "--inputs",
+        metavar="FILE.npz",
+        help="sample inputs, an array for each input; outputs are compared on them, too",
+    )
 
 
 def _add(commands: argparse._SubParsersAction) -> None:
@@ -66,6 +107,12 @@ def _add(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--name", help="a plain name; the file's unless given")
     _shape_options(command)
+    _input_options(command)
+    command.add_argument(
+        "--no-check",
+        action="store_true",
+        help="register without importing it and comparing its outputs, which a run does anyway",
+    )
     command.add_argument(
         "--seed", type=int, default=0, help="of the weights of a light: or zoo: model"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError
 from fewtune.report import kernel_tables, tables
-from pipelines.arguments import check_port, parse_dimensions, parse_shapes
+from pipelines.arguments import check_port, parse_constants, parse_dimensions, parse_shapes
 from pipelines.project import find_root
 from pipelines.run_lock import turn
 from pipelines.show import close_output, show_results, shown
@@ -29,8 +30,44 @@ def say(line: str) -> None:
 def add(options: argparse.Namespace) -> int:
     """Register a model."""
     shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    constants = parse_constants(options.constant)
+    inputs = None if options.inputs is None else Path(options.inputs)
+    if not options.no_check:
+        from fewtune.model.source import name_of
+        from pipelines.check import refuse_unless_ok
+
+        name_of(options.source, options.name)
+        refuse_unless_ok(
+            options.source, shapes, dimensions, constants, inputs, options.seed, find_root()
+        )
     sources = {options.source: options.name}
-    return _register(sources, shapes, options.seed, dimensions, options.replace)
+    return _register(sources, shapes, options.seed, dimensions, options.replace, constants, inputs)
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say what a run would make of a model."""
+    from pipelines.check import check_source
+
+    try:
+        root = find_root()
+    except InputError:
+        root = None  # a model can be checked anywhere
+    report = check_source(
+        options.source,
+        parse_shapes(options.shape),
+        parse_dimensions(options.dimension),
+        parse_constants(options.constant),
+        None if options.inputs is None else Path(options.inputs),
+        options.seed,
+        root,
+    )
+    if options.json:
+        print(json.dumps(report.as_json()))
+    elif report.ok:
+        print("\n".join(report.lines()))
+    else:
+        say("\n".join(["fewtune: " + report.lines()[0], *report.lines()[1:]]))
+    return report.exit_code
 
 
 def zoo(options: argparse.Namespace) -> int:
@@ -61,6 +98,8 @@ def _register(
     seed: int,
     dimensions: dict[str, int],
     replace: bool,
+    constants: Mapping[str, Any] | None = None,
+    inputs: Path | None = None,
 ) -> int:
     """Register models, each under the name given for it or its own, and list them."""
     from fewtune.model.source import add_model
@@ -72,7 +111,9 @@ def _register(
     with turn(root, f"add {' '.join(sources)}", say):
         load_all(places.params)
         names = [
-            add_model(source, places.models, name, shapes, seed, dimensions, replace)
+            add_model(
+                source, places.models, name, shapes, seed, dimensions, replace, constants, inputs
+            )
             for source, name in sources.items()
         ]
         lines = change_parameters(places.params, models=names)

@@ -20,6 +20,7 @@ from fewtune.model.lower import LOWERINGS, NHWC, PAD_FILTERS, PAD_MATMUL, WINOGR
 from fewtune.model.passes.choose_winograd import Chooser
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.source import load_registered
+from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -164,6 +165,11 @@ def lower_checked(
     except FewtuneError:
         raise
     except Exception as fault:
+        nodes = unsupported_nodes(
+            prepare.simplify(bound), lambda alone: lower(alone, target, "NCHW"), first_line
+        )
+        if nodes:
+            raise UnsupportedError(explain(nodes), nodes) from fault
         raise InputError(_unsupported(bound, first_line(fault))) from fault
     return replace(made, left_out=left_out)
 
@@ -272,6 +278,8 @@ def import_model(
         raise VerificationError(
             f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"
         ) from fault
+    except UnsupportedError as fault:
+        raise UnsupportedError(f"{name}: {fault}", fault.unsupported) from fault
     except InputError as fault:
         raise InputError(f"{name}: {fault}") from fault
     for step, reason in made.left_out.items():

@@ -33,7 +33,7 @@ def sort_nodes(model: ModelProto) -> bool:
     producers = _producers(nodes, given)
     waits = [_sources(node, producers) for node in nodes]
     for place, node in enumerate(nodes):
-        for name in _reads(node):
+        for name in reads(node):
             if name not in producers and name not in given:
                 raise InputError(
                     f"{node_text(node)} reads {name!r}, which is no input, no initializer and no "
@@ -69,7 +69,7 @@ def _producers(nodes: Iterable[NodeProto], given: set[str]) -> dict[str, int]:
     return producers
 
 
-def _reads(node: NodeProto) -> set[str]:
+def reads(node: NodeProto) -> set[str]:
     """Values that a node reads from the graph it stands in, by its nested graphs too."""
     names = {name for name in node.input if name}
     for graph in nested_graphs(node):
@@ -82,13 +82,13 @@ def _captured(graph: GraphProto) -> set[str]:
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
-    read = {name for node in graph.node for name in _reads(node)}
+    read = {name for node in graph.node for name in reads(node)}
     read |= {value.name for value in graph.output}
     return read - own
 
 
 def _sources(node: NodeProto, producers: dict[str, int]) -> set[int]:
-    return {producers[name] for name in _reads(node) if name in producers}
+    return {producers[name] for name in reads(node) if name in producers}
 
 
 def _order(nodes: list[NodeProto], waits: list[set[int]]) -> list[int]:

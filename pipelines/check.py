@@ -1,0 +1,97 @@
+"""The check of a model with the parameters and the earlier results of this checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import ShareReport, TuneReport
+from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
+from fewtune.model.import_model import ImportOptions
+from fewtune.model_check.check import CheckReport, check
+from fewtune.model_check.estimate import TuningPace
+from stages.params import load_all
+from stages.paths import Places
+
+_ERRORS = {kind.exit_code: kind for kind in (InputError, MachineError, VerificationError)}
+_STRATEGY = "selective"
+
+
+def check_source(
+    source: str,
+    shapes: Mapping[str, Sequence[int]],
+    dimensions: Mapping[str, int],
+    constants: Mapping[str, Any],
+    inputs: Path | None,
+    seed: int,
+    root: Path | None,
+) -> CheckReport:
+    """Check a model as `fewtune.model_check.check.check` does, with what this checkout sets.
+
+    Parameters
+    ----------
+    source, shapes, dimensions, constants, inputs, seed
+        As there.
+    root : Path or None
+        The checkout; without one, parameters have their defaults.
+    """
+    given: dict[str, Any] = {}
+    if root is not None:
+        places = Places(root)
+        params = load_all(places.params)
+        trials = params["tune"].trials_per_task
+        given = {
+            "models_directory": places.models,
+            "machine": params["fingerprint"],
+            "options": next(
+                section for section in params.values() if isinstance(section, ImportOptions)
+            ),
+            "trials": trials,
+            "pace": _pace(places, trials),
+        }
+    return check(
+        source,
+        shapes,
+        dimensions=dimensions,
+        constants=constants,
+        inputs=inputs,
+        seed=seed,
+        **given,
+    )
+
+
+def refuse_unless_ok(
+    source: str,
+    shapes: Mapping[str, Sequence[int]],
+    dimensions: Mapping[str, int],
+    constants: Mapping[str, Any],
+    inputs: Path | None,
+    seed: int,
+    root: Path,
+) -> None:
+    """Raise what a run would end on.
+
+    Raises
+    ------
+    InputError, MachineError, VerificationError
+    """
+    report = check_source(source, shapes, dimensions, constants, inputs, seed, root)
+    if not report.ok:
+        raise _ERRORS.get(report.exit_code, InputError)(report.reason or "the check failed")
+
+
+def _pace(places: Places, trials: int) -> TuningPace | None:
+    """What selective tuning took in the results on disk."""
+    seconds, task_trials, runs = 0.0, 0, 0
+    for file in places.out.glob(f"*/{_STRATEGY}/share/share.json"):
+        model = file.parent.parent.parent.name
+        try:
+            shared = ShareReport.read(places.shared(model, _STRATEGY))
+            tuned = TuneReport.read(places.tuned(model, _STRATEGY))
+        except FewtuneError:
+            continue
+        seconds += shared.sharing_s + tuned.tuning_s
+        task_trials += (len(shared.tasks) + len(tuned.tasks)) * trials
+        runs += 1
+    return TuningPace(seconds, task_trials, runs) if runs else None
