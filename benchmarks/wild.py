@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="scratch folder; .fewtune/wild unless given")
     parser.add_argument("--results", type=Path, help="where the table goes; results unless given")
     parser.add_argument(
-        "--limit", type=float, default=240.0, help="seconds a model; in full four times"
+        "--limit", type=float, default=300.0, help="seconds a model; in full four times"
     )
     parser.add_argument("--trials", type=int, help="a task; as in params.yaml unless given")
     parser.add_argument("--again", action="store_true", help="measure anew what is there")
