@@ -28,7 +28,8 @@ except ImportError:
     from stock_process import StockProcess, job_tasks
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark.benchmark import BenchmarkOptions, Variants, conditions_of
-from fewtune.compile.compile import LIBRARY, apply_log, verify
+from fewtune.compile.compile import LIBRARY, verify
+from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import InputError, MachineError, VerificationError
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.machine.fingerprint import require_compiler
@@ -147,9 +148,11 @@ def build_stock(
     rest : list of str
         Kernels that the database has no schedule for. They are built as they are.
     """
-    scheduled, _, rest = apply_log(lowered, tasks, read_database(database))
-    build_executable(weight_layout.fold(scheduled), target).export_library(str(to))
-    return rest
+    schedules = KernelSchedules(lowered, tasks, read_database(database), target)
+    served = {name: level for name, level in schedules.levels.items() if level == Level.LOG}
+    folded = weight_layout.fold(schedules.module(served))
+    build_executable(folded, target).export_library(str(to))
+    return sorted(set(schedules.levels) - set(served))
 
 
 def result_of(

@@ -27,12 +27,14 @@ def run(model: str, strategy: str) -> None:
             directory,
             model=model,
             strategy=strategy,
+            say=say,
         )
     say(
         f"{model} ({strategy}): {report.scheduled_from_log} kernels from the log, "
         f"{report.scheduled_by_default} by default, {len(report.unscheduled)} unscheduled, "
         f"{report.allowances:.2g} of the allowance used, "
         f"relative error {report.max_relative_error:.1e}"
+        + (f"; {report.exceptions_text}" if report.exceptions_text else "")
     )
 
 

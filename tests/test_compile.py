@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport
-from fewtune.compile.compile import LIBRARY, CompileOptions, apply_log
+from fewtune.compile.compile import LIBRARY, CompileOptions
+from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import VerificationError
 from fewtune.model import reference
 from fewtune.runtime.executable import CompiledModel
@@ -41,13 +42,14 @@ def test_the_exported_library_computes_what_onnxruntime_does() -> None:
 
 
 def test_a_log_serves_the_kernels_it_knows() -> None:
-    scheduled, served, rest = apply_log(
-        tuned_tiny.lowered(), tuned_tiny.tasks(), read_database(tuned_tiny.tuned())
-    )
+    lowered, database = tuned_tiny.lowered(), read_database(tuned_tiny.tuned())
+    schedules = KernelSchedules(lowered, tuned_tiny.tasks(), database, tuned_tiny.target())
+    served = {name for name, level in schedules.levels.items() if level == Level.LOG}
     known = {tuned_tiny.convolutions()["b"].info.workload}
-    every = kernels(tuned_tiny.lowered())
+    every = kernels(lowered)
     assert {every[name] for name in served} == known
-    assert sorted([*served, *rest]) == sorted(every)
+    assert set(schedules.levels) == set(every)
+    scheduled = schedules.module(schedules.levels)
     assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in served)
 
 

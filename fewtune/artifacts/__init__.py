@@ -23,7 +23,9 @@ from fewtune.artifacts.results import (
     KernelPair,
     KernelRow,
     LatencyStats,
+    LeftOut,
     Metrics,
+    ReplacedSchedule,
     Spread,
 )
 from fewtune.artifacts.selection import BankDonor, Cluster, Selection, SelectionTiming
@@ -59,10 +61,12 @@ __all__ = [
     "KernelPair",
     "KernelRow",
     "LatencyStats",
+    "LeftOut",
     "LogInfo",
     "Metrics",
     "ModelFinal",
     "Part",
+    "ReplacedSchedule",
     "Selection",
     "SelectionTiming",
     "ShareReport",

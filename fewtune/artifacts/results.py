@@ -13,6 +13,21 @@ from fewtune.artifacts.tuning import ShareStatus, TuningStep
 from fewtune.util.files import canonical_json, write_text
 
 
+class LeftOut(Part):
+    """An optional rewrite that a library does without."""
+
+    what: str
+    reason: str
+
+
+class ReplacedSchedule(Part):
+    """A kernel that did not keep its schedule."""
+
+    kernel: str
+    schedule: str = Field(description="what it has instead")
+    reason: str
+
+
 class CompileReport(Artifact):
     """The exported library and how far its outputs are from onnxruntime's."""
 
@@ -29,6 +44,12 @@ class CompileReport(Artifact):
         description="calls of concatenating kernels that are left out, by task: their parts are "
         "computed in place",
     )
+    left_out: list[LeftOut] = Field(
+        default=[], description="rewrites that raised, or made outputs wrong"
+    )
+    replaced: list[ReplacedSchedule] = Field(
+        default=[], description="kernels whose schedule raised, or computed something else"
+    )
     other_names: dict[str, str] = Field(
         default={}, description="tasks of the kernels that are not named like their task"
     )
@@ -41,6 +62,13 @@ class CompileReport(Artifact):
         description="the same over the largest magnitude in its output"
     )
     compile_s: float
+
+    @property
+    def exceptions_text(self) -> str:
+        """What the library had to do without, with reasons; empty where it was nothing."""
+        parts = [f"left out: {each.what} ({each.reason})" for each in self.left_out]
+        parts += [f"{each.kernel} is {each.schedule} ({each.reason})" for each in self.replaced]
+        return "; ".join(parts)
 
 
 class LatencyStats(Part):

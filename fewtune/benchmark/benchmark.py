@@ -170,6 +170,8 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
             + _while_shared_cache_moved(shared.finals_shared_cache_gb_s)
         )
     said.append(shared.finals_note)
+    if compiled.exceptions_text:
+        said.append(f"compiled with exceptions: {compiled.exceptions_text}")
     scaled = tuned.scaled_trials + shared.scaled_trials
     if scaled:
         said.append(

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
-from fewtune.compile.concatenations import concatenations
-from fewtune.compile.in_place import write_in_place
+from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, ReplacedSchedule
+from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
+from fewtune.compile.schedules import KernelSchedules, Level
+from fewtune.compile.settle import Settling
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
-from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.defaults.default import apply_default_schedules
-from fewtune.schedule.prefetch import prefetched
-from fewtune.storage.database import best_trials, read_database
-from fewtune.task import weight_layout
+from fewtune.runtime.tvm import tvm
+from fewtune.storage.database import read_database
 from fewtune.task.extract import Task, kernels
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 
 LIBRARY = "model.so"
+_LOG = logging.getLogger(__name__)
 
 
 class CompileOptions(BaseModel):
@@ -43,42 +44,6 @@ class CompileOptions(BaseModel):
     )
 
 
-def apply_log(
-    lowered: tvm.IRModule, tasks: list[Task], database: ms.database.Database
-) -> tuple[tvm.IRModule, list[str], list[str]]:
-    """Give every kernel the best schedule that the log has for it.
-
-    Returns
-    -------
-    scheduled : IRModule
-    served : list of str
-        Kernels with a schedule from the log.
-    rest : list of str
-        Kernels without one.
-    """
-    by_workload = {task.info.workload: task for task in tasks}
-    best: dict[str, tvm.tirx.PrimFunc] = {}
-    served, rest = [], []
-    scheduled = tvm.IRModule(dict(lowered.functions_items()), attrs=lowered.attrs)
-    for name, workload in sorted(kernels(lowered).items()):
-        task = by_workload.get(workload)
-        if task is not None and workload not in best:
-            records = best_trials(database, task.mod, 1)
-            if records:
-                schedule = tvm.s_tir.Schedule(task.mod)
-                records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
-                best[workload] = schedule.mod["main"]
-        if workload not in best:
-            rest.append(name)
-            continue
-        function = best[workload].with_attr("global_symbol", name)
-        scheduled.update_func(
-            lowered.get_global_var(name), function.with_attr("tirx.is_scheduled", True)
-        )
-        served.append(name)
-    return scheduled, served, rest
-
-
 def compile_model(
     lowered: tvm.IRModule,
     tasks: list[Task],
@@ -90,8 +55,12 @@ def compile_model(
     *,
     model: str,
     strategy: str,
+    say: Callable[[str], None] = _LOG.info,
 ) -> CompileReport:
     """Build the tuned library into ``directory`` and compare it with onnxruntime.
+
+    A rewrite that fails, and a kernel that does not compile or computes something else, is left
+    out or scheduled by default; the report names it (`fewtune.compile.settle`).
 
     Parameters
     ----------
@@ -107,52 +76,63 @@ def compile_model(
         Gets ``model.so`` and ``compile.json``.
     model, strategy : str
         Whose library it is.
+    say : callable, optional
+        Takes a line where something has to be left out.
 
     Raises
     ------
     MachineError
         If there is no C compiler to link the library with.
     VerificationError
-        If outputs leave their allowance (`fewtune.verify`).
+        If outputs leave their allowance (`fewtune.verify`) whatever is left out.
     """
     require_compiler()
     started = time.perf_counter()
     target = target_from_json(fingerprint.target)
-    scheduled, served, rest = apply_log(lowered, tasks, read_database(share_directory))
-    scheduled = apply_default_schedules(scheduled, rest, target)
-    unscheduled = [
-        name for name in rest if not scheduled[name].attrs.get("tirx.is_scheduled", False)
-    ]
-    may_rewrite = options.in_place == "auto" and not has_own_device(target)
-    axes = concatenations(lowered) if may_rewrite else {}
-    left_out: Counter[str] = Counter()
-
-    def in_place(module: tvm.IRModule) -> tvm.IRModule:
-        rewritten, calls = write_in_place(module, axes)
-        left_out.update(calls)
-        return rewritten
-
-    folded = prefetched(weight_layout.fold(scheduled), target)
-    executable = build_executable(folded, target, in_place)
+    schedules = KernelSchedules(lowered, tasks, read_database(share_directory), target)
+    difference = _difference_of(import_directory, options.allowance)
+    settled = Settling(
+        build=lambda plan: build(lowered, schedules, plan, target),
+        error_of=lambda built: difference(CompiledModel(built.executable, target)).allowances,
+        fault_of=lambda name, level: kernel_fault(schedules, name, level, target),
+        plain=schedules.plain,
+        bound=1.0,
+        say=lambda line: say(f"{model} ({strategy}): {line}"),
+    ).settle(Plan(schedules.levels, _rewrites(options, target)))
     library = directory / LIBRARY
-    executable.export_library(str(library))
+    settled.built.executable.export_library(str(library))
     compile_s = time.perf_counter() - started
-    found = verify(library, import_directory, target, options.allowance)
+    found = difference(CompiledModel(library, target))
     if not found.allowances <= 1:
         imported = ImportReport.read(import_directory)
         raise VerificationError(
             f"{model} ({strategy}): of the tuned library, {found.text}; untuned, the same kernels "
             f"were within {imported.allowances:.2g} allowances; nothing was exported"
         )
+    levels = Counter(settled.plan.levels.values())
     task_of = _task_of(lowered, tasks)
     report = CompileReport(
         model=model,
         strategy=strategy,
         library=LIBRARY,
-        scheduled_from_log=len(served),
-        scheduled_by_default=len(rest) - len(unscheduled),
-        unscheduled=unscheduled,
-        in_place=_by_task(left_out, task_of),
+        scheduled_from_log=levels[Level.LOG],
+        scheduled_by_default=levels[Level.DEFAULT] + levels[Level.PLAIN_DEFAULT],
+        unscheduled=sorted(
+            name for name, level in settled.plan.levels.items() if level == Level.UNSCHEDULED
+        ),
+        in_place=_by_task(settled.built.left_out, task_of),
+        left_out=settled.left_out,
+        replaced=[
+            *(
+                ReplacedSchedule(
+                    kernel=name,
+                    schedule=settled.plan.levels[name].text,
+                    reason=f"its record does not apply: {reason}",
+                )
+                for name, reason in sorted(schedules.failed.items())
+            ),
+            *settled.replaced,
+        ],
         other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
         allowances=found.allowances,
         max_error=found.max_error,
@@ -161,6 +141,12 @@ def compile_model(
     )
     report.write(directory)
     return report
+
+
+def _rewrites(options: CompileOptions, target: tvm.target.Target) -> frozenset[str]:
+    """The rewrites that a compilation begins with."""
+    in_place = options.in_place == "auto" and not has_own_device(target)
+    return frozenset(each for each in REWRITES if in_place or each != IN_PLACE)
 
 
 def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
@@ -182,8 +168,18 @@ def verify(
     library: Path, import_directory: Path, target: tvm.target.Target, allowance: float = 1.0
 ) -> Difference:
     """Compare a library's outputs with onnxruntime's, on every draw that the import kept."""
-    inputs = ImportReport.read(import_directory).inputs
-    compiled = CompiledModel(library, target)
-    return Reference.read(import_directory).check(
-        lambda feeds: compiled.outputs([feeds[spec.name] for spec in inputs]), allowance
-    )
+    return _difference_of(import_directory, allowance)(CompiledModel(library, target))
+
+
+def _difference_of(
+    import_directory: Path, allowance: float
+) -> Callable[[CompiledModel], Difference]:
+    """What compares outputs with onnxruntime's, which are read once."""
+    reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs
+
+    def difference(compiled: CompiledModel) -> Difference:
+        return reference.check(
+            lambda feeds: compiled.outputs([feeds[spec.name] for spec in specs]), allowance
+        )
+
+    return difference

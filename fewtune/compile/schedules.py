@@ -1,0 +1,137 @@
+"""What every kernel of a model can be scheduled by, the fastest way first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import cache
+
+from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule.defaults.default import apply_default_schedules
+from fewtune.storage.database import best_trials
+from fewtune.task.extract import Task, kernels
+from fewtune.task.weight_layout import FREE
+
+_IS_SCHEDULED = "tirx.is_scheduled"
+
+
+class Level(IntEnum):
+    """How a kernel is scheduled; a higher level assumes less."""
+
+    LOG = 0
+    DEFAULT = 1
+    # The default schedule, its weights in the order of the model.
+    PLAIN_DEFAULT = 2
+    UNSCHEDULED = 3
+
+    @property
+    def text(self) -> str:
+        return ("from the log", "default", "default, weights as given", "unscheduled")[self]
+
+
+class KernelSchedules:
+    """The kernels of a model at each level.
+
+    Parameters
+    ----------
+    lowered : IRModule
+    tasks : list of Task
+    database : Database
+        The tuning log.
+    target : Target
+
+    Attributes
+    ----------
+    levels : dict of Level
+        By kernel, the fastest level that it has.
+    failed : dict of str
+        By kernel, why its schedule in the log cannot be applied.
+    """
+
+    def __init__(
+        self,
+        lowered: tvm.IRModule,
+        tasks: list[Task],
+        database: ms.database.Database,
+        target: tvm.target.Target,
+    ) -> None:
+        self._lowered = lowered
+        self._target = target
+        self._served, self.failed = _from_log(lowered, tasks, database)
+        names = sorted(kernels(lowered))
+        self.levels = {name: Level.LOG if name in self._served else Level.DEFAULT for name in names}
+        self._at = cache(self._made_at)
+        for name in names:
+            if self._at(name, self.levels[name]) is None:
+                self.levels[name] = Level.UNSCHEDULED
+
+    def module(self, levels: Mapping[str, Level]) -> tvm.IRModule:
+        """The model with every kernel scheduled as ``levels`` says, as far as it can be."""
+        functions = dict(self._lowered.functions_items())
+        for name, level in levels.items():
+            made = self._at(name, level)
+            if made is not None:
+                functions[self._lowered.get_global_var(name)] = made
+        return tvm.IRModule(functions, attrs=self._lowered.attrs)
+
+    def plain(self) -> dict[str, Level]:
+        """Levels at which no weights are laid out anew and nothing is taken from the log."""
+        return {
+            name: Level.UNSCHEDULED
+            if self._at(name, Level.PLAIN_DEFAULT) is None
+            else Level.PLAIN_DEFAULT
+            for name in self.levels
+        }
+
+    def _made_at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
+        """A kernel at a level; None where there is no such schedule."""
+        if level == Level.LOG:
+            return self._served[name]
+        function = self._lowered[name]
+        if level != Level.DEFAULT and FREE in (function.attrs or {}):
+            function = function.without_attr(FREE)
+        if level == Level.UNSCHEDULED:
+            return function
+        alone = tvm.IRModule({name: function})
+        made = apply_default_schedules(alone, [name], self._target)[name]
+        return made if (made.attrs or {}).get(_IS_SCHEDULED, False) else None
+
+
+def _from_log(
+    lowered: tvm.IRModule, tasks: list[Task], database: ms.database.Database
+) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
+    """The best schedule that the log has for each kernel, and why others cannot be applied."""
+    by_workload = {task.info.workload: task for task in tasks}
+    best: dict[str, tvm.tirx.PrimFunc | None] = {}
+    reasons: dict[str, str] = {}
+    served, failed = {}, {}
+    for name, workload in sorted(kernels(lowered).items()):
+        task = by_workload.get(workload)
+        if task is not None and workload not in best:
+            try:
+                best[workload] = _best(task, database)
+            except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
+                best[workload], reasons[workload] = None, first_line(fault)
+        function = best.get(workload)
+        if function is not None:
+            function = function.with_attr("global_symbol", name)
+            served[name] = function.with_attr(_IS_SCHEDULED, True)
+        elif workload in reasons:
+            failed[name] = reasons[workload]
+    return served, failed
+
+
+def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | None:
+    records = best_trials(database, task.mod, 1)
+    if not records:
+        return None
+    schedule = tvm.s_tir.Schedule(task.mod)
+    records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule.mod["main"]
+
+
+def first_line(fault: BaseException) -> str:
+    """What an exception says in a line: its kind, and the last line of its text."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    text = f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__
+    return text if len(text) <= 200 else text[:197] + "..."

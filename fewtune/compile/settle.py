@@ -1,0 +1,209 @@
+"""Find a plan that builds and computes what it should, and say what had to be left out.
+
+A library that is wrong, or does not build, costs neither the model nor what was tuned: the rewrite
+or the kernel that is responsible is found, replaced, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fewtune.artifacts import LeftOut, ReplacedSchedule
+from fewtune.compile.build import REWRITES, Built, Plan
+from fewtune.compile.halves import find_by_halves
+from fewtune.compile.schedules import Level, first_line
+
+
+@dataclass
+class Settled:
+    """A plan that holds, and how it was come to.
+
+    Attributes
+    ----------
+    plan : Plan
+    built : Built
+    error : float
+        Of its outputs; above the bound where no plan holds.
+    left_out : list of LeftOut
+        Rewrites, with why.
+    replaced : list of ReplacedSchedule
+        Kernels that did not keep their schedule, with why.
+    """
+
+    plan: Plan
+    built: Built
+    error: float
+    left_out: list[LeftOut] = field(default_factory=list)
+    replaced: list[ReplacedSchedule] = field(default_factory=list)
+
+
+@dataclass
+class Settling:
+    """Tries plans.
+
+    Parameters
+    ----------
+    build : callable
+        Builds a plan; may raise anything.
+    error_of : callable
+        How far a build's outputs are from what they should be.
+    fault_of : callable
+        What compiling a kernel alone at a level raises, or None.
+    plain : callable
+        By kernel, the default schedule without any rewriting; unscheduled where there is none.
+    bound : float
+        The largest error that is accepted.
+    say : callable
+        Takes a line about what is being looked for.
+    """
+
+    build: Callable[[Plan], Built]
+    error_of: Callable[[Built], float]
+    fault_of: Callable[[str, Level], Exception | None]
+    plain: Callable[[], dict[str, Level]]
+    bound: float
+    say: Callable[[str], None] = lambda _: None
+    left_out: list[LeftOut] = field(default_factory=list)
+    replaced: list[ReplacedSchedule] = field(default_factory=list)
+
+    def settle(self, plan: Plan) -> Settled:
+        """The plan, or the nearest to it that holds.
+
+        Raises
+        ------
+        Exception
+            What the plainest build raised.
+        """
+        plan, built = self._buildable(plan)
+        error = self.error_of(built)
+        if not self._is_right(error):
+            self.say(f"outputs are {error:.1e} off; looking for what is responsible")
+            bare = Plan(plan.levels, frozenset())
+            if self._is_wrong(bare):
+                levels = self._right_levels(plan)
+                plan = Plan(levels, plan.rewrites)
+            plan = self._right_rewrites(plan)
+            plan, built = self._buildable(plan)
+            error = self.error_of(built)
+        return Settled(plan, built, error, self.left_out, self.replaced)
+
+    @cached_property
+    def _plain(self) -> dict[str, Level]:
+        return self.plain()
+
+    def _is_right(self, error: float) -> bool:
+        # Not a number is not right.
+        return error <= self.bound
+
+    def _is_wrong(self, plan: Plan) -> bool:
+        """Whether a plan's outputs are wrong, or it does not even build."""
+        try:
+            return not self._is_right(self.error_of(self.build(plan)))
+        except Exception:  # noqa: BLE001 (a part of a model may fail in any way)
+            return True
+
+    def _buildable(self, plan: Plan) -> tuple[Plan, Built]:
+        """A plan that builds: without a rewrite that raises, or the schedules that do."""
+        try:
+            return plan, self.build(plan)
+        except Exception as fault:  # noqa: BLE001 (an option must not stop a compilation)
+            first = fault
+        self.say(f"the library does not build ({first_line(first)}); looking for the cause")
+        for rewrite in REWRITES:
+            if rewrite not in plan.rewrites:
+                continue
+            without = Plan(plan.levels, plan.rewrites - {rewrite})
+            try:
+                built = self.build(without)
+            except Exception:  # noqa: BLE001 (then it is not this rewrite alone)
+                continue
+            self.left_out.append(LeftOut(what=rewrite, reason=first_line(first)))
+            return without, built
+        levels = {name: self._compiling_level(name, level) for name, level in plan.levels.items()}
+        try:
+            plan = Plan(levels, plan.rewrites)
+            return plan, self.build(plan)
+        except Exception as fault:  # noqa: BLE001 (as above)
+            first = fault
+        # Several at once, then: nothing but what plain TVM does.
+        self.left_out += [
+            LeftOut(what=rewrite, reason=first_line(first))
+            for rewrite in REWRITES
+            if rewrite in plan.rewrites
+        ]
+        plan = Plan(levels, frozenset())
+        try:
+            return plan, self.build(plan)
+        except Exception as fault:  # noqa: BLE001 (as above)
+            self._replace(levels, list(levels), self._plain, first_line(fault))
+        plan = Plan(levels, frozenset())
+        return plan, self.build(plan)
+
+    def _compiling_level(self, name: str, level: Level) -> Level:
+        """The first level from a kernel's own on at which it compiles alone."""
+        fault = self.fault_of(name, level)
+        if fault is None:
+            return level
+        wanted = self._plain[name]
+        if level < wanted and self.fault_of(name, wanted) is not None:
+            wanted = Level.UNSCHEDULED
+        self._note(name, wanted, first_line(fault))
+        return wanted
+
+    def _right_levels(self, plan: Plan) -> dict[str, Level]:
+        """The plan's levels, but for kernels that compute something else."""
+        names = sorted(plan.levels)
+        base, levels = dict(self._plain), dict(plan.levels)
+        if self._is_wrong(Plan(base, frozenset())):
+            nothing = dict.fromkeys(names, Level.UNSCHEDULED)
+            if self._is_wrong(Plan(nothing, frozenset())):
+                # No schedule is to blame.
+                return levels
+            for name in self._among(names, base, nothing):
+                base[name] = Level.UNSCHEDULED
+        for _ in names:
+            wrong = self._among(names, levels, base)
+            if not wrong:
+                break
+            self._replace(levels, wrong, base, "wrong output")
+        return levels
+
+    def _among(
+        self, names: Sequence[str], levels: dict[str, Level], base: dict[str, Level]
+    ) -> list[str]:
+        """The kernels whose levels make outputs wrong, where the others have those of ``base``."""
+        differing = [name for name in names if levels[name] != base[name]]
+
+        def is_wrong(some: Sequence[str]) -> bool:
+            chosen = {**base, **{name: levels[name] for name in some}}
+            return self._is_wrong(Plan(chosen, frozenset()))
+
+        return find_by_halves(differing, is_wrong)
+
+    def _right_rewrites(self, plan: Plan) -> Plan:
+        """The plan without the rewrites that make outputs wrong."""
+        if not plan.rewrites or not self._is_wrong(plan):
+            return plan
+        kept = plan.rewrites
+        for rewrite in REWRITES:
+            if rewrite in kept and not self._is_wrong(Plan(plan.levels, kept - {rewrite})):
+                self.left_out.append(LeftOut(what=rewrite, reason="wrong output"))
+                return Plan(plan.levels, kept - {rewrite})
+        self.left_out += [
+            LeftOut(what=rewrite, reason="wrong output") for rewrite in REWRITES if rewrite in kept
+        ]
+        return Plan(plan.levels, frozenset())
+
+    def _replace(
+        self, levels: dict[str, Level], names: Sequence[str], base: dict[str, Level], reason: str
+    ) -> None:
+        for name in names:
+            if levels[name] != base[name]:
+                levels[name] = base[name]
+                self._note(name, base[name], reason)
+
+    def _note(self, name: str, level: Level, reason: str) -> None:
+        self.say(f"{name}: {reason}; its schedule is now: {level.text}")
+        self.replaced.append(ReplacedSchedule(kernel=name, schedule=level.text, reason=reason))

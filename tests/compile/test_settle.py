@@ -1,0 +1,164 @@
+"""Plans that raise or compute something else: what is left out, and what is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, Built, Plan, build
+from fewtune.compile.schedules import KernelSchedules, Level
+from fewtune.compile.settle import Settled, Settling
+from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.storage.database import read_database, write_database
+from fewtune.task.weight_layout import FREE
+from tests import tuned_tiny
+
+NAMES = [f"kernel_{number}" for number in range(40)]
+
+
+def settled(
+    *,
+    raises: Callable[[Plan], bool] = lambda _: False,
+    wrong: Callable[[Plan], bool] = lambda _: False,
+    broken: tuple[str, ...] = (),
+    plain: dict[str, Level] | None = None,
+) -> tuple[Settled, int]:
+    """What a made-up compiler comes to, and how often it built."""
+    built: list[Plan] = []
+
+    def build_it(plan: Plan) -> Built:
+        built.append(plan)
+        if raises(plan) or any(plan.levels[name] == Level.LOG for name in broken):
+            raise IndexError("it does not build")
+        return Built(plan, Counter())  # type: ignore[arg-type]
+
+    found = Settling(
+        build=build_it,
+        error_of=lambda made: 2.0 if wrong(made.executable) else 0.5,
+        fault_of=lambda name, level: (
+            ValueError("no code") if name in broken and not level else None
+        ),
+        plain=lambda: plain or dict.fromkeys(NAMES, Level.PLAIN_DEFAULT),
+        bound=1.0,
+    ).settle(Plan(dict.fromkeys(NAMES, Level.LOG), frozenset(REWRITES)))
+    return found, len(built)
+
+
+def test_what_is_right_is_built_once() -> None:
+    found, builds = settled()
+    assert (builds, found.left_out, found.replaced, found.error) == (1, [], [], 0.5)
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
+    found, _ = settled(raises=lambda plan: rewrite in plan.rewrites)
+    assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
+    assert [(each.what, each.reason) for each in found.left_out] == [
+        (rewrite, "IndexError: it does not build")
+    ]
+    assert found.replaced == []
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_a_rewrite_that_makes_outputs_wrong_is_left_out_and_named(rewrite: str) -> None:
+    found, _ = settled(wrong=lambda plan: rewrite in plan.rewrites)
+    assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
+    assert [(each.what, each.reason) for each in found.left_out] == [(rewrite, "wrong output")]
+    assert found.error == 0.5
+
+
+def test_all_rewrites_may_have_to_go() -> None:
+    found, _ = settled(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
+    assert found.plan.rewrites == frozenset()
+    assert {each.what for each in found.left_out} == {IN_PLACE, PREFETCH, FOLD}
+
+
+@pytest.mark.parametrize("wrong", [(3,), (0, 39), (7, 8, 25)])
+def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...]) -> None:
+    names = [NAMES[place] for place in wrong]
+    found, builds = settled(
+        wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names)
+    )
+    assert sorted(each.kernel for each in found.replaced) == sorted(names)
+    assert {each.reason for each in found.replaced} == {"wrong output"}
+    assert all((found.plan.levels[n] != Level.LOG) == (n in names) for n in NAMES)
+    assert found.plan.rewrites == frozenset(REWRITES)
+    assert found.error == 0.5
+    assert builds <= 10 + 2 * 6 * len(names)
+
+
+def test_a_kernel_whose_default_schedule_is_wrong_too_stays_unscheduled() -> None:
+    name = NAMES[11]
+    found, _ = settled(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
+    assert found.plan.levels[name] == Level.UNSCHEDULED
+    assert sum(level != Level.LOG for level in found.plan.levels.values()) == 1
+
+
+def test_a_kernel_that_does_not_compile_gets_its_default_schedule() -> None:
+    found, _ = settled(broken=(NAMES[4],))
+    assert [each.kernel for each in found.replaced] == [NAMES[4]]
+    assert found.plan.levels[NAMES[4]] == Level.PLAIN_DEFAULT
+    assert found.plan.rewrites == frozenset(REWRITES)
+
+
+def test_what_is_wrong_without_any_schedule_is_left_to_the_caller() -> None:
+    found, _ = settled(wrong=lambda _: True)
+    assert found.error == 2.0
+    assert found.replaced == []
+
+
+def _product(rows: int, first: int) -> tvm.tirx.PrimFunc:
+    """A product with 16 of a matrix's rows, marked as TVM's own pass marks it."""
+    data = te.placeholder((32, 16), "float32", "data")
+    weights = te.placeholder((rows, 16), "float32", "weights")
+    row = te.reduce_axis((0, 16), "row")
+    made = te.compute((32, 16), lambda i, j: te.sum(data[i, row] * weights[row + first, j], row))
+    function = te.create_prim_func([data, weights, made])
+    return function.with_attr(FREE, [1]).with_attr("tirx.noalias", True)
+
+
+def _model() -> tvm.IRModule:
+    """Two products; TVM's rewriting of layouts goes wrong on ``slice``."""
+    builder = relax.BlockBuilder()
+    random = np.random.default_rng(1)
+    given = relax.Var("data", relax.TensorType((32, 16), "float32"))
+    with builder.function("main", [given]):
+        value = given
+        for name, rows, first in (("whole", 16, 0), ("slice", 32, 8)):
+            kernel = builder.add_func(_product(rows, first), name)
+            constant = relax.const(random.uniform(-1, 1, (rows, 16)).astype("float32"))
+            result = relax.TensorType((32, 16), "float32")
+            value = builder.emit(relax.call_tir(kernel, [value, constant], result))
+        builder.emit_func_output(value)
+    return builder.get()
+
+
+def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Path) -> None:
+    lowered, target = _model(), tuned_tiny.target()
+    write_database(tmp_path, {}, {}, target)
+    schedules = KernelSchedules(lowered, [], read_database(tmp_path), target)
+    data = np.random.default_rng(0).uniform(-1, 1, (32, 16)).astype("float32")
+
+    def outputs(built: Built) -> np.ndarray:
+        return CompiledModel(built.executable, target).outputs([data])[0]
+
+    nothing = dict.fromkeys(schedules.levels, Level.UNSCHEDULED)
+    expected = outputs(build(lowered, schedules, Plan(nothing, frozenset()), target))
+    found = Settling(
+        build=lambda plan: build(lowered, schedules, plan, target),
+        error_of=lambda built: float(np.max(np.abs(outputs(built) - expected))) / 1e-4,
+        fault_of=lambda *_: None,
+        plain=schedules.plain,
+        bound=1.0,
+    ).settle(Plan(schedules.levels, frozenset(REWRITES)))
+    assert found.error <= 1
+    assert [(each.kernel, each.schedule) for each in found.replaced] == [
+        ("slice", "default, weights as given")
+    ]
+    assert found.plan.levels["whole"] == Level.DEFAULT
+    assert found.left_out == []
