@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -162,3 +163,37 @@ def test_turns_of_a_round_are_bounded(call_s: float, turns: int) -> None:
     variants = {name: clock.variant(name, call_s) for name in "ab"}
     interleave(variants, 1, clock, together=frozenset("ab"))
     assert len(clock.turns()) == 2 + turns * 2 - (turns - 1)
+
+
+def test_rounds_end_when_every_median_is_known() -> None:
+    clock = FakeClock()
+    steady = {"a": clock.variant("a", 0.004), "b": clock.variant("b", 0.25)}
+    samples = interleave(steady, 30, clock, known_within=0.01)
+    assert {name: len(taken) for name, taken in samples.items()} == {"a": 6, "b": 6}
+
+
+def test_rounds_go_on_while_a_median_is_not_known() -> None:
+    clock = FakeClock()
+    takes_s = itertools.cycle([0.1, 0.15, 0.2])
+
+    def uneven() -> None:
+        clock.now_s += next(takes_s)
+
+    variants = {"even": clock.variant("even", 0.1), "uneven": uneven}
+    assert len(interleave(variants, 30, clock, known_within=0.01)["even"]) == 30
+    # What only tells the machine's state ends nothing and keeps nothing going.
+    state = frozenset({"uneven"})
+    samples = interleave(variants, 30, clock, known_within=0.01, for_state=state)
+    assert len(samples["even"]) == 6
+
+
+def test_every_copy_is_measured_twice_before_rounds_end() -> None:
+    clock = FakeClock()
+    copies = [clock.variant(f"copy {number}", 0.1) for number in range(5)]
+    assert len(interleave({"a": copies}, 30, clock, known_within=0.01)["a"]) == 10
+
+
+def test_a_medians_error_shrinks_with_the_rounds() -> None:
+    spread = [0.9, 1.0, 1.1]
+    assert module.median_error(spread * 16) == pytest.approx(module.median_error(spread * 4) / 2)
+    assert module.median_error([1.0] * 5) == 0

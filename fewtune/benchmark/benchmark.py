@@ -31,6 +31,9 @@ from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
 from fewtune.util.table import number
 
+# Rounds end when every median is known to this part of itself.
+_KNOWN_WITHIN = 0.01
+
 
 def benchmark_model(
     import_directory: Path,
@@ -71,6 +74,7 @@ def benchmark_model(
     found, options = variants.difference("tuned"), variants.options
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
+    options = options.model_copy(update={"rounds": len(samples["tuned"])})
     shared_cache_gb_s, hand_over_s = variants.shared_cache_gb_s, variants.hand_over_s
     peers, peer_remarks = variants.peers, variants.remarks
     del variants, meter
@@ -148,9 +152,9 @@ def _measured(
 ) -> tuple[dict[str, list[float]], Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
     if meter is None:
-        return variants.measured(rounds), None
+        return variants.measured(rounds, _KNOWN_WITHIN), None
     before = meter.measure()
-    samples = variants.measured(rounds)
+    samples = variants.measured(rounds, _KNOWN_WITHIN)
     return samples, before.larger(meter.measure())
 
 

@@ -35,7 +35,13 @@ class BenchmarkOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    rounds: int = Field(default=30, ge=3, le=10_000, description="rounds of all variants in turn")
+    rounds: int = Field(
+        default=30,
+        ge=3,
+        le=10_000,
+        description="most rounds of all variants in turn; fewer where every median is known to "
+        "one per cent before",
+    )
     copies: int = Field(
         default=3,
         ge=1,
@@ -145,8 +151,10 @@ class Variants:
             self.remarks.append(str(error))
             return None
 
-    def measured(self, rounds: int) -> dict[str, list[float]]:
+    def measured(self, rounds: int, known_within: float | None = None) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
+
+        With ``known_within``, rounds end as soon as every median is known to that part of itself.
 
         The shared cache has its turn, too (`shared_cache_gb_s`), and what the cores hand over.
 
@@ -170,7 +178,14 @@ class Variants:
         if handing is not None:
             placed[_HAND_OVER] = [partial(_on, apart, handing.run)]
         try:
-            samples = interleave.interleave(placed, rounds, for_scale=untuned, together=tuned)
+            samples = interleave.interleave(
+                placed,
+                rounds,
+                for_scale=untuned,
+                together=tuned,
+                known_within=known_within,
+                for_state=frozenset({_SHARED_CACHE, _HAND_OVER}),
+            )
         finally:
             os.sched_setaffinity(0, roaming)
         if cache is not None:

@@ -13,6 +13,7 @@ therefore be several copies, which take turns by rounds.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,11 @@ _TURN_WARM_UP_S = 0.03
 _SHORT_TURN_S = 0.02
 _TURNS_S = 0.5
 _LEAST_TURNS, _MOST_TURNS = 2, 8
+# Fewer rounds say little about how far they spread.
+_LEAST_KNOWN_ROUNDS = 6
+# Of a normal distribution: standard deviations a median absolute deviation, and by what a median
+# errs more than a mean.
+_DEVIATION, _OF_MEDIAN = 1.4826, 1.2533
 
 Clock = Callable[[], float]
 Run = Callable[[], object]
@@ -85,6 +91,8 @@ def interleave(
     clock: Clock = time.perf_counter,
     for_scale: frozenset[str] = frozenset(),
     together: frozenset[str] = frozenset(),
+    known_within: float | None = None,
+    for_state: frozenset[str] = frozenset(),
 ) -> Samples:
     """Measure variants in turns.
 
@@ -101,6 +109,11 @@ def interleave(
     together : frozenset of str
         Variants that share their threads: in every round they take several short turns, each
         after calls that are not measured, which bring its own weights back into the cache.
+    known_within : float, optional
+        End before ``rounds`` when every median is known to this part of itself: its standard
+        error, from the rounds' spread. Each copy has been measured twice by then.
+    for_state : frozenset of str
+        Variants that only tell in which state the machine is; their medians need not be known.
 
     Returns
     -------
@@ -131,7 +144,30 @@ def interleave(
             if due:
                 for name, taken in _round(due, index, clock).items():
                     samples[name].append(statistics.median(taken))
+        judged = [
+            name
+            for name, each in ready.items()
+            if each.rounds == rounds and name not in for_scale | for_state
+        ]
+        most_copies = max((len(ready[name].copies) for name in judged), default=1)
+        if (
+            known_within is not None
+            and index + 1 >= max(_LEAST_KNOWN_ROUNDS, 2 * most_copies)
+            and all(median_error(samples[name]) <= known_within for name in judged)
+        ):
+            break
     return samples
+
+
+def median_error(samples_s: Sequence[float]) -> float:
+    """Standard error of some samples' median, as a part of it.
+
+    The spread is the median absolute deviation, which a few disturbed rounds do not widen.
+    """
+    values = np.asarray(samples_s)
+    middle = float(np.median(values))
+    deviation = _DEVIATION * float(np.median(np.abs(values - middle)))
+    return _OF_MEDIAN * deviation / math.sqrt(len(values)) / middle if middle else 0.0
 
 
 def _round(group: dict[str, _Variant], index: int, clock: Clock) -> Samples:
