@@ -12,6 +12,7 @@ import onnx
 
 from fewtune.errors import InputError
 from fewtune.model.passes import pad_matmul, resize
+from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
 from fewtune.model.passes.converters import layout_friendly
@@ -116,10 +117,14 @@ def lower(
 def _relax_of(model: onnx.ModelProto, steps: OptionalSteps) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
-    _refuse_unknown_operators(model)
     resize.register()
-    # The importer prints the operator that stops it.
-    with layout_friendly(steps), _operators_named(), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(added_converters())
+        stack.enter_context(layout_friendly(steps))
+        stack.enter_context(_operators_named())
+        # The importer prints the operator that stops it.
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        _refuse_unknown_operators(model)
         return from_onnx(model, keep_params_in_input=False)
 
 

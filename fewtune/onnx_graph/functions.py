@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 
 import onnx
-from onnx import ModelProto, NodeProto, inliner
+from onnx import ModelProto, NodeProto, helper, inliner
 
 from fewtune.onnx_graph.graph import all_nodes, opset_of
 
@@ -15,9 +15,8 @@ _LOG = logging.getLogger(__name__)
 # TVM 0.27's importer lacks these, or reads only some of their forms.
 EXPANDED = frozenset(
     {"AffineGrid", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
-    | {"GroupNormalization", "HammingWindow", "HannWindow", "LinearAttention"}
-    | {"MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "Range", "RotaryEmbedding"}
-    | {"RMSNormalization", "SequenceMap", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
+    | {"HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "Range"}
+    | {"SequenceMap", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
 )
 
 
@@ -42,12 +41,23 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
         for node in all_nodes(model.graph)
         if node.domain in ("", "ai.onnx") and (node.op_type in operators or _has_statistics(node))
     }
-    chosen = sorted(name for name in present if _is_function(name, opset))
-    if not chosen:
+    if not any(_is_function(name, opset) for name in present):
         return model
+    # Functions may be made of others.
+    chosen = sorted(name for name in present | set(operators) if _is_function(name, opset))
+    typed = ModelProto()
+    typed.CopyFrom(model)
+    for node in all_nodes(typed.graph):
+        if node.op_type in chosen:
+            _write_defaults(node, opset)
+    # Some functions depend on the types of their inputs, constants among them.
+    for tensor in model.graph.initializer:
+        typed.graph.value_info.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        )
     try:
         return inliner.inline_selected_functions(
-            model, [("", name) for name in chosen], inline_schema_functions=True
+            typed, [("", name) for name in chosen], inline_schema_functions=True
         )
     except Exception as fault:  # noqa: BLE001 (a C++ pass; what stays is named by the importer)
         _LOG.info("functions stay as they are: %s", fault)
@@ -57,6 +67,14 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
 def _has_statistics(node: NodeProto) -> bool:
     """Whether a normalisation gives mean and deviation too, which TVM's importer leaves out."""
     return node.op_type == "LayerNormalization" and any(node.output[1:])
+
+
+def _write_defaults(node: NodeProto, opset: int) -> None:
+    """Write out attributes that a node leaves at their defaults: its function reads them."""
+    given = {each.name for each in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
 
 
 def _is_function(operator: str, opset: int) -> bool:

@@ -246,15 +246,28 @@ def constant_nodes_to_initializers(model: ModelProto) -> None:
     """Turn Constant nodes into initialisers, in place, so that one kind of constant is left."""
     nodes = []
     for node in model.graph.node:
-        value = next((a for a in node.attribute if a.type == AttributeProto.TENSOR), None)
-        if node.op_type != "Constant" or value is None or value.name != "value":
+        tensor = _constant_of(node) if node.op_type == "Constant" else None
+        if tensor is None:
             nodes.append(node)
             continue
-        tensor = model.graph.initializer.add()
-        tensor.CopyFrom(value.t)
-        tensor.name = node.output[0]
+        model.graph.initializer.add().CopyFrom(tensor)
     if len(nodes) < len(model.graph.node):
         set_nodes(model, nodes)
+
+
+def _constant_of(node: NodeProto) -> TensorProto | None:
+    """What a Constant node holds; None of strings and sparse tensors."""
+    attribute = node.attribute[0]
+    value = helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        tensor = TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+        return tensor
+    dtype = {"value_float": np.float32, "value_int": np.int64}.get(attribute.name.rstrip("s"))
+    return (
+        None if dtype is None else numpy_helper.from_array(np.array(value, dtype), node.output[0])
+    )
 
 
 def _element_types(model: ModelProto) -> dict[str, int]:

@@ -1,0 +1,85 @@
+"""Converters of ONNX operators that TVM's importer lacks and no other operators express."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fewtune.runtime.tvm import relax, te, tvm
+
+# ONNX's element types as TVM names them.
+_TYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
+
+
+@contextlib.contextmanager
+def added_converters() -> Iterator[None]:
+    """Within the block, TVM's importer knows the operators of this module."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    theirs = onnx_frontend._get_convert_map  # noqa: SLF001 (no other way)
+
+    def extended() -> dict[str, Any]:
+        return theirs() | {"BitCast": _BitCast, "CumProd": _CumProd}
+
+    onnx_frontend._get_convert_map = extended  # noqa: SLF001
+    try:
+        yield
+    finally:
+        onnx_frontend._get_convert_map = theirs  # noqa: SLF001
+
+
+class _Converter:
+    """What TVM's importer asks of a converter."""
+
+    @classmethod
+    def get_converter(cls, _opset: int) -> Any:
+        return cls.convert
+
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
+        raise NotImplementedError
+
+
+class _BitCast(_Converter):
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+        wanted = _TYPES.get(int(attr["to"]))
+        if wanted is None:
+            raise ValueError(f"its element type {attr['to']} is not supported")
+
+        def reinterpreted(data: te.Tensor) -> te.Tensor:
+            return te.compute(
+                data.shape, lambda *at: tvm.tirx.reinterpret(wanted, data(*at)), name="bit_cast"
+            )
+
+        return bb.call_te(reinterpreted, inputs[0], primfunc_name_hint="bit_cast")
+
+
+class _CumProd(_Converter):
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
+        from tvm.relax.frontend.onnx import onnx_frontend
+
+        data = inputs[0]
+        place = onnx_frontend.get_constant(inputs[1], params)
+        axis = int(place.value.numpy().reshape(())) % data.ty.ndim
+        reverse = bool(attr.get("reverse", 0))
+        if reverse:
+            data = bb.normalize(relax.op.flip(data, axis=axis))
+        data = bb.normalize(
+            relax.op.cumprod(data, axis=axis, exclusive=bool(attr.get("exclusive", 0)))
+        )
+        return relax.op.flip(data, axis=axis) if reverse else data

@@ -1,0 +1,198 @@
+"""Small operators that TVM's importer lacks, or of which it reads only some forms."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+
+
+def _attributes(node: NodeProto) -> dict[str, object]:
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    shape = graph.shape(node.input[0])
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known")
+    attributes = _attributes(node)
+    element_type = int(attributes.get("dtype", graph.element_type(node.input[0])))
+    dtype = helper.tensor_dtype_to_np_dtype(element_type)
+    eye = graph.constant(np.eye(*shape, k=int(attributes.get("k", 0)), dtype=dtype))
+    graph.op("Identity", [eye], node.output[0])
+    return True
+
+
+def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    attributes = _attributes(node)
+    signs = [attributes.get(f"detect_{side}", 1) for side in ("positive", "negative")]
+    if all(signs):
+        return False
+    dtype = graph.dtype(node.input[0])
+    infinite = np.inf if signs[0] else -np.inf
+    if not any(signs):
+        infinite = np.nan
+    graph.op("Equal", [node.input[0], graph.constant(infinite, dtype)], node.output[0])
+    return True
+
+
+def _hyperbolic(operator: str) -> Handler:
+    def handle(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+        data = node.input[0]
+        half = graph.constant(0.5, graph.dtype(data))
+        sides = [graph.op("Exp", [data]), graph.op("Exp", [graph.op("Neg", [data])])]
+        graph.op("Mul", [graph.op(operator, sides), half], node.output[0])
+        return True
+
+    return handle
+
+
+def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    base, exponent = node.input
+    kinds = [graph.element_type(each) for each in node.input]
+    if kinds[0] in _FLOATS and kinds[0] == kinds[1]:
+        return False
+    if kinds[0] in _FLOATS:
+        graph.op("Pow", [base, graph.cast(exponent, kinds[0])], node.output[0])
+        return True
+    wide = [graph.cast(each, TensorProto.DOUBLE) for each in node.input]
+    graph.cast(graph.op("Round", [graph.op("Pow", wide)]), kinds[0], node.output[0])
+    return True
+
+
+def _boolean_reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    if graph.element_type(node.input[0]) != TensorProto.BOOL:
+        return False
+    number = graph.cast(node.input[0], TensorProto.INT32)
+    reduced = graph.op(node.op_type, [number, *node.input[1:]], **_attributes(node))
+    graph.cast(reduced, TensorProto.BOOL, node.output[0])
+    return True
+
+
+def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    training = graph.value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    ratio = graph.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    is_trained = training is not None and bool(training) and (ratio is None or float(ratio) > 0)
+    if is_trained or (len(node.input) > 2 and node.input[2] and training is None):
+        return graph.refuse(node, "trains: what it drops is random")
+    graph.op("Identity", [node.input[0]], node.output[0])
+    if len(node.output) > 1 and node.output[1]:
+        shape = graph.shape(node.input[0])
+        if shape is None:
+            return graph.refuse(node, "has an input whose shape is not known")
+        graph.op("Identity", [graph.constant(np.ones(shape, bool))], node.output[1])
+    return True
+
+
+def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Batch normalisation in training mode: by the batch's own mean and variance."""
+    attributes = _attributes(node)
+    if not attributes.get("training_mode"):
+        return False
+    data, scale, bias, mean, variance = node.input
+    shape = graph.shape(data)
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known")
+    dtype = graph.dtype(data)
+    axes = [axis for axis in range(len(shape)) if axis != 1]
+    wide = [1, shape[1], *([1] * (len(shape) - 2))]
+    now = graph.reduce("ReduceMean", data, axes)
+    centred = graph.op("Sub", [data, now])
+    spread = graph.reduce("ReduceMean", graph.op("Mul", [centred, centred]), axes)
+    epsilon = graph.constant(attributes.get("epsilon", 1e-5), dtype)
+    deviation = graph.op("Sqrt", [graph.op("Add", [spread, epsilon])])
+    normal = graph.op("Div", [centred, deviation])
+    scaled = graph.op("Mul", [normal, graph.reshape(scale, wide)])
+    graph.op("Add", [scaled, graph.reshape(bias, wide)], node.output[0])
+    momentum = float(attributes.get("momentum", 0.9))
+    for output, before, after in zip(
+        node.output[1:], (mean, variance), (now, spread), strict=False
+    ):
+        if output:
+            old = graph.op("Mul", [before, graph.constant(momentum, dtype)])
+            new = graph.op(
+                "Mul", [graph.reshape(after, [shape[1]]), graph.constant(1 - momentum, dtype)]
+            )
+            graph.op("Add", [old, new], output)
+    return True
+
+
+def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """A discrete Fourier transform as a product with a constant matrix."""
+    attributes = _attributes(node)
+    data = node.input[0]
+    shape = graph.shape(data)
+    axis = attributes.get("axis", -2 if len(node.input) > 2 or graph.opset >= 20 else 1)
+    given = [graph.value(name) if name else None for name in [*node.input[1:], "", ""][:2]]
+    if len(node.input) > 2 and node.input[2]:
+        if given[1] is None:
+            return graph.refuse(node, "has an axis that is no constant")
+        axis = int(given[1].reshape(()))
+    if shape is None or (len(node.input) > 1 and node.input[1] and given[0] is None):
+        return graph.refuse(node, "has a shape or length that is no constant")
+    axis = int(axis) % len(shape)
+    if axis == len(shape) - 1:
+        return graph.refuse(node, "transforms along the axis of real and imaginary parts")
+    extent = shape[axis]
+    inverse, onesided = (bool(attributes.get(name, 0)) for name in ("inverse", "onesided"))
+    length = extent if given[0] is None else int(given[0].reshape(()))
+    if onesided and inverse and given[0] is None:
+        length = 2 * (extent - 1)
+    matrix = _fourier_matrix(min(extent, length), length, shape[-1], inverse, onesided)
+    # Rows are (place, part): the transformed axis goes last but one.
+    order = [each for each in range(len(shape) - 1) if each != axis] + [axis, len(shape) - 1]
+    moved = graph.transpose(data, order)
+    used = min(extent, length)
+    if used < extent:
+        moved = graph.slice(moved, len(shape) - 2, 0, used)
+    outer = [shape[each] for each in order[:-2]]
+    rows = int(np.prod(outer, dtype=np.int64))
+    flat = graph.reshape(moved, [rows, used * shape[-1]])
+    # In double precision: sums of large terms may come to nearly nothing.
+    wide = graph.cast(flat, TensorProto.DOUBLE)
+    product = graph.op("MatMul", [wide, graph.constant(matrix, np.float64)])
+    product = graph.cast(product, graph.element_type(data))
+    parts = 1 if inverse and onesided else 2
+    result = graph.reshape(product, [*outer, matrix.shape[1] // parts, parts])
+    graph.transpose(result, [order.index(each) for each in range(len(shape))], node.output[0])
+    return True
+
+
+def _fourier_matrix(
+    used: int, length: int, given_parts: int, inverse: bool, onesided: bool
+) -> np.ndarray:
+    """(used * parts given, places * parts made) numbers, parts being real and imaginary."""
+    places = length // 2 + 1 if onesided and not inverse else length
+    sign = 2j if inverse else -2j
+    turns = np.outer(np.arange(used), np.arange(places)) / length
+    factors = np.exp(sign * np.pi * turns)
+    if inverse:
+        factors = factors / length
+        if onesided:
+            # Places beyond the middle are conjugates of those before it.
+            inner = (np.arange(used) > 0) & (np.arange(used) * 2 < length)
+            factors = factors * np.where(inner, 2, 1)[:, None]
+            factors = factors * (np.arange(used) <= length // 2)[:, None]
+            made = np.stack([factors.real, -factors.imag], 1)
+            return made[:, :given_parts].reshape(used * given_parts, places)
+    real = np.stack([factors.real, factors.imag], -1)
+    imaginary = np.stack([-factors.imag, factors.real], -1)
+    rows = np.stack([real, imaginary][:given_parts], 1)
+    return rows.reshape(used * given_parts, places * 2)
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "BatchNormalization"): _normalization,
+    ("", "Cosh"): _hyperbolic("Add"),
+    ("", "DFT"): _fourier,
+    ("", "Dropout"): _dropout,
+    ("", "EyeLike"): _eye_like,
+    ("", "IsInf"): _is_inf,
+    ("", "Pow"): _power,
+    ("", "ReduceMax"): _boolean_reduction,
+    ("", "ReduceMin"): _boolean_reduction,
+    ("", "Sinh"): _hyperbolic("Sub"),
+}
