@@ -7,15 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tvm import te, topi
 
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.predictor import Predictor
+from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.parallel_axis import parted_axis_of
 from fewtune.schedule.space.search_space import Made, SearchSpace
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search import Explorer, Knowledge, make_strategy
 from fewtune.sharing.candidates import Offers, offers_for
+from fewtune.task.extract import task_module
 from tests import recorded
 from tests.made_predictors import learnt, some_points
 from tests.made_tasks import made_task
@@ -149,3 +152,19 @@ def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place(
     assert points_of(again) == points_of(offers)
     times_s = [recorded.times_s()[each] for each in points_of(offers)]
     assert np.median(times_s) <= np.median([*recorded.times_s().values()])
+
+
+@pytest.mark.parametrize(("share", "measured"), [(0.09, 9), (0.01, 0)])
+def test_a_heavy_task_that_no_rule_fits_is_not_left_at_its_default(
+    share: float, measured: int
+) -> None:
+    """Extents without factors (a product onto 53 classes) and no donor: draws at random."""
+    left, right = te.placeholder((7, 29), name="left"), te.placeholder((29, 53), name="right")
+    product = te.create_prim_func([left, right, topi.matmul(left, right)])
+    space = SearchSpace(task_module(product), target_from_json(recorded.TARGET))
+    search = make_strategy(space, Knowledge(), TuneOptions(), 1)
+    assert not search.prior.informed
+    task = made_task("classes").info.model_copy(update={"shapes": [[7, 53]], "share": share})
+    offers = offers_for(search, [], ShareOptions(trials_per_task=3), task, draws=True)
+    assert len(set(points_of(offers))) == measured
+    assert all(offer.donor is None for offer in offers.likeliest)

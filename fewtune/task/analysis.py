@@ -169,7 +169,11 @@ def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
 def _blocks(module: tvm.IRModule) -> list[_BlockCost]:
     schedule = tvm.s_tir.Schedule(module)
     found: list[_BlockCost] = []
-    for handle in schedule.get_child_blocks(schedule.get_sblock("root")):
+    try:
+        handles = schedule.get_child_blocks(schedule.get_sblock("root"))
+    except tvm.s_tir.ScheduleError:
+        return found  # sorting is loops without blocks, so that there is no root either
+    for handle in handles:
         block = schedule.get(handle)
         points = reduction = 1
         for variable in block.iter_vars:
