@@ -42,6 +42,8 @@ _NOISE = (
     "Updating lock file",
     "Data and pipelines are up to date.",
 )
+# What TVM warns of for every constant of a library, and for every Gather whose places are in range.
+_TVM_NOISE = re.compile(r"Warning: (Scope (Saving|Loaded):|Fast mode segfaults)")
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class _Lines:
         shown = self._shown.pop(stream, 0)
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
         text = text.rstrip()
-        if not text or text.lstrip().startswith(_NOISE):
+        if not text or text.lstrip().startswith(_NOISE) or _TVM_NOISE.search(text):
             if shown and self._screen is not None:
                 self._screen.write(b"\n")
             return
