@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
@@ -45,9 +45,11 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     likely = graph.cast(graph.op("Softmax", [wide], axis=-1), graph.element_type(query))
     if total is not None:
         # A row of which everything is masked gives no number; it counts as zero.
-        most = graph.reduce("ReduceMax", total, [-1])
+        # Not by the largest of a row: TVM begins at the lowest finite number, above -inf.
         lowest = graph.constant(np.finfo(dtype).min, dtype)
-        is_masked = graph.op("Less", [most, lowest])
+        masked = graph.cast(graph.op("Less", [total, lowest]), TensorProto.FLOAT)
+        fewest = graph.reduce("ReduceMin", masked, [-1])
+        is_masked = graph.op("Greater", [fewest, graph.constant(0.5, np.float32)])
         likely = graph.op("Where", [is_masked, graph.constant(0, dtype), likely])
     stages.append(likely)
     if products:
