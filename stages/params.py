@@ -98,8 +98,6 @@ def load_all(path: Path | None = None) -> dict[str, Any]:
             raise InputError(f"{path}: {key} is no section{nearest(key, known)}")
     params: dict[str, Any] = {key: _names(content, key, path) for key in LISTS}
     places = Places(path.parent)
-    _refuse_reserved(params["models"], "models", RESERVED_MODELS, path)
-    _refuse_reserved(params["strategies"], "strategies", RESERVED, path)
     for model in params["models"]:
         registration = places.registration(model)
         if not registration.is_file():
@@ -185,7 +183,7 @@ def _refuse_non_finite(value: Any, place: str, path: Path) -> None:
         raise InputError(f"{path}: {place} is {value}: give a finite number")
 
 
-def _refuse_reserved(names: list[str], key: str, reserved: tuple[str, ...], path: Path) -> None:
+def _refuse_reserved(names: list[Any], key: str, reserved: tuple[str, ...], path: Path) -> None:
     for name in names:
         if name in reserved:
             raise InputError(
@@ -199,6 +197,7 @@ def _names(content: dict[str, Any], key: str, path: Path) -> list[str]:
     value = content.get(key)
     if not isinstance(value, list) or not value:
         raise InputError(f"{path}: {key} is {value!r}: give a list of names")
+    _refuse_reserved(value, key, RESERVED_MODELS if key == "models" else RESERVED, path)
     for name in value:
         try:
             check_name(str(name))
