@@ -82,7 +82,8 @@ def benchmark_model(
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     flops = sum(task.info.flops * task.info.weight for task in tasks)
-    saved = ImportReport.read(import_directory).saved_flops
+    imported = ImportReport.read(import_directory)
+    saved = imported.saved_flops
     over_openvino = interleave.ratio_if_measured(samples, OPENVINO, "tuned")
     tuned_ms = stats["tuned"].median_ms
     result = BenchmarkReport(
@@ -106,7 +107,11 @@ def benchmark_model(
         core_states=core_states(samples, hand_over_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
-        remarks=[*_remarks(tuned, shared, compiled), *peer_remarks],
+        remarks=[
+            *_remarks(tuned, shared, compiled),
+            *(f"left out of the import: {step}" for step in imported.left_out),
+            *peer_remarks,
+        ],
         library_sha256=file_sha256(compile_directory / compiled.library),
         conditions=conditions_of(
             fingerprint, options, tuned.trials_per_task, commit=commit, peers=peers
