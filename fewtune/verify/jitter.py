@@ -23,8 +23,9 @@ from fewtune.onnx_graph.graph import (
 from fewtune.verify.values import Value, known_values
 
 # Half the width of the factors, by element type: 32 and 6 units in the last place. Float32 leaves
-# room for other orders of summation and for Winograd's transforms. It is no wider since noise adds
-# up over depth: at 256 units, half of the faults of 1 % in an EfficientNet B0 went unseen.
+# room for other orders of summation and for Winograd's transforms. Noise adds up over depth: in an
+# EfficientNet B0 with random weights, 18 of 24 weight tensors off by 1 % went unseen at 256 units,
+# 8 of 11 still did at 32.
 AMPLITUDE = {
     TensorProto.FLOAT: 2.0**-18,
     TensorProto.DOUBLE: 2.0**-47,
