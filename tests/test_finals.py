@@ -127,6 +127,7 @@ def share(directory: Path, journals: Path, model: Path) -> ShareReport:
 def contested(monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials are near enough to each other, and all tasks heavy enough."""
     monkeypatch.setattr(finalists, "_NEAR", float("inf"))
+    monkeypatch.setattr(finalists, "_NEAR_OTHER", float("inf"))
     monkeypatch.setattr(finalists, "_LEAST_CONTESTED", 0.0)
     monkeypatch.setattr(finalists, "_HEAVY", 0.0)
     monkeypatch.setattr(finalists, "_LIGHT", 0.0)
