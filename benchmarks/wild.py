@@ -47,6 +47,8 @@ LIST = Path(__file__).with_name("wild.toml")
 # pip, and the ends of processes that were told to end.
 _FETCH_S, _ENDING_S = 600, 30
 _FULL_LIMIT_TIMES = 4
+# No signal has this number.
+_TIMED_OUT = -1000
 
 
 class WildModel(BaseModel):
@@ -142,7 +144,7 @@ def measure(name: str, model: WildModel, file: Path, project: Path, options: Opt
     for command in (["add", str(file), "--name", name, "--replace", *model.add], run):
         code, lines = _run([sys.executable, "-m", "pipelines.cli", *command], project, limit_s)
         if code:
-            said = f"ended after its limit of {limit_s:.0f} s" if code < 0 else _reason(lines)
+            said = _ended(code, limit_s) if code < 0 else _reason(lines)
             row.failed = f"{command[0]}: {said}"
             break
     row.wall_s = round(time.monotonic() - began_s, 1)
@@ -158,7 +160,10 @@ class Options(BaseModel):
 
 
 def _run(command: list[str], cwd: Path, limit_s: float) -> tuple[int, list[str]]:
-    """Exit code (negative: it was ended) and what it told, with all its children ended."""
+    """Exit code and what it told, with all its children ended.
+
+    The code is negative where a signal ended it: of its own, or `_TIMED_OUT` at its limit.
+    """
     environment = {**os.environ, "PYTHONPATH": str(cwd)}
     with subprocess.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -170,8 +175,15 @@ def _run(command: list[str], cwd: Path, limit_s: float) -> tuple[int, list[str]]
         except BaseException as error:
             _end(process)
             if isinstance(error, subprocess.TimeoutExpired):
-                return -1, []
+                return _TIMED_OUT, []
             raise
+
+
+def _ended(code: int, limit_s: float) -> str:
+    """Why a command ended that a signal ended."""
+    if code == _TIMED_OUT:
+        return f"ended after its limit of {limit_s:.0f} s"
+    return f"crashed: {signal.Signals(-code).name}"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
-from fewtune.model.registration import check_name
+from fewtune.model.registration import RESERVED_NAMES, check_name
 from stages.paths import Places
 from stages.validation import complaint, nearest
 
@@ -41,7 +41,7 @@ COMPARED = ("selective", "full")
 # Folders that stand beside the strategies' own.
 RESERVED = ("import", "tasks", "compare")
 # Folders that stand beside the models' own.
-RESERVED_MODELS = ("bank", "fingerprint")
+RESERVED_MODELS = tuple(sorted(RESERVED_NAMES))
 
 
 def options_class(section: str) -> type[BaseModel]:
