@@ -7,7 +7,7 @@ so that whatever contains it is vectorised like any sum. float32 only; float64 a
 as TVM has them. Infinite arguments and those that are no number give what the C library gives.
 
 Polynomials: Cephes (Moshier, expf and logf); Eigen (tanh and erf, MathFunctionsImpl.h). Errors
-beside float64 are a few units in the last place (tests/test_elementary.py).
+beside float64 are a few units in the last place (tests/runtime/test_vector_math.py).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_forked_workers_build_measure_die_and_are_replaced() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         input=json.dumps(given),
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=120,

@@ -42,7 +42,7 @@ from tests.tiny_models import (
 )
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def lowered(model: ModelProto, layout: Literal["NHWC", "NCHW"] = "NHWC") -> tvm.IRModule:

@@ -21,7 +21,7 @@ from fewtune.model.source import add_model
 from stages.paths import Places
 from tests import tiny_models
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 MODEL = "tiny"
 STRATEGIES = ("selective", "full")
 BUDGETS = {

@@ -28,7 +28,7 @@ from fewtune.schedule.tiling import filled_rows
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
-from tests.test_relax_import import imported
+from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 2e-5

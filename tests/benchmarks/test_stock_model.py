@@ -18,8 +18,8 @@ from fewtune.task.extract import kernels
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.trial import Trial
 from tests import made_results, tuned_tiny
-from tests.test_relax_import import imported
-from tests.test_winograd import convolution_model
+from tests.model.passes.test_winograd import convolution_model
+from tests.model.test_import_model import imported
 
 TUNED = {
     "elapsed_s": 500.0,

@@ -12,7 +12,7 @@ from fewtune.errors import InputError
 from pipelines.dag import Dag, DvcBusyError, Result, outdated, read_dag
 from tests import small_pipeline
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 GOOD = Result("good", "selective")
 STRATEGIES = ("selective", "full")
 

@@ -13,8 +13,8 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from tests import tuned_tiny
-from tests.test_reshapes import kinds, lowered, simplified
-from tests.test_winograd import error_of, scheduled
+from tests.model.passes.test_winograd import error_of, scheduled
+from tests.onnx_graph.test_reshapes import kinds, lowered, simplified
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 1e-5

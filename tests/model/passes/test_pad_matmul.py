@@ -14,8 +14,8 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
-from tests.test_relax_import import imported
-from tests.test_winograd import error_of, scheduled
+from tests.model.passes.test_winograd import error_of, scheduled
+from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 1e-5

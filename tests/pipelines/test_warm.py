@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 def warm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PROBE", "a value")
     before = os.environ.get("PYTHONPATH", "")
-    project = str(Path(__file__).parent.parent)
+    project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, before, str(root)]))
     with warm_process(root):
         yield root
@@ -69,7 +69,7 @@ def test_what_was_forked_ends_with_whoever_asked(warm: Path, number: signal.Sign
 
 def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE", "a value")
-    project = str(Path(__file__).parent.parent)
+    project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
     with warm_process(root):
         _, pid = start(root)

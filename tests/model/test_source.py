@@ -10,7 +10,7 @@ from fewtune.model.registration import ModelSource, check_name, name_from_path
 from fewtune.model.source import add_model, load_registered
 from tests import tiny_models
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

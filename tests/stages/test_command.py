@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 STAGE = """
 import os, pathlib, sys, time
 from stages.command import main

@@ -23,8 +23,8 @@ from fewtune.zoo.onnx_light import light_names
 from fewtune.zoo.registry import ZOO, count, verify, zoo_model, zoo_names
 from pipelines.cli import main
 from stages.paths import Places
+from tests.pipelines.test_cli import project, refused  # noqa: F401 (project is a fixture)
 from tests.seeded_outputs import assert_outputs_tell_inputs_apart
-from tests.test_cli import project, refused  # noqa: F401 (project is a fixture)
 from tests.tiny_models import make_model, random_weight
 
 # Small and varied enough to be run: depthwise convolutions, an encoder, one of the onnx package.

@@ -20,7 +20,7 @@ from pipelines.serve import read_deployments
 from stages.paths import Places
 from tests import made_results as made
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
 
 

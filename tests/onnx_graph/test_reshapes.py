@@ -17,7 +17,7 @@ from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_a
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts
 from tests import tuned_tiny
-from tests.test_winograd import error_of, scheduled
+from tests.model.passes.test_winograd import error_of, scheduled
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 1e-5

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from fewtune.errors import InputError
 from stages.params import SECTIONS, load_all, load_section, options_class
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture

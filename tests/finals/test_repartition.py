@@ -17,9 +17,9 @@ from fewtune.sharing.candidates import reparted_offers
 from fewtune.sharing.rounds import BEFORE_FINALS
 from fewtune.trial.trial import Trial
 from tests import tuned_tiny
+from tests.finals.test_finals import OPTIONS, contested, model_directory  # noqa: F401 (a fixture)
 from tests.made_tasks import trial
-from tests.test_finals import OPTIONS, contested, model_directory  # noqa: F401 (a fixture)
-from tests.test_offers import guided, some_points
+from tests.sharing.test_candidates import guided, some_points
 
 # Of a product between Winograd's transforms: products, tiles, channels, and what is summed.
 PRODUCTS_SIDE_BY_SIDE = Point(0, ((2, 8, 1, 1), (1, 7, 7, 1), (1, 1, 1, 32), (32, 4), 3))

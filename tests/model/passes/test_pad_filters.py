@@ -15,8 +15,8 @@ from fewtune.model.passes.pad_filters import Filters
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from tests import tuned_tiny
-from tests.test_relax_import import imported
-from tests.test_winograd import convolution_model
+from tests.model.passes.test_winograd import convolution_model
+from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
 BOUND = 2e-5

@@ -19,7 +19,7 @@ import pytest
 
 from tests import small_pipeline
 
-PROJECT = Path(__file__).parent.parent
+PROJECT = Path(__file__).parents[2]
 PATIENCE_S = 90
 
 
