@@ -34,7 +34,8 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
 from fewtune.model_check.check import CheckReport, check
-from fewtune.options import ShareOptions, TuneOptions
+from fewtune.oneshot.predict import empty_report, predict_schedules
+from fewtune.options import PREDICT, ShareOptions, TuneOptions
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
@@ -45,7 +46,13 @@ from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import file_sha256, whole_directory, write_text
 
 _NAME = "model"
-_STRATEGIES: dict[str, dict[str, Any]] = {"selective": {}, "full": {"method": "all"}}
+_ONESHOT = "oneshot"
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "selective": {},
+    "full": {"method": "all"},
+    _ONESHOT: {"method": PREDICT},
+}
+_MODES = ("measure", PREDICT)
 _SECTIONS: dict[str, type[BaseModel]] = {
     "import_model": ImportOptions,
     "select_tasks": SelectOptions,
@@ -96,6 +103,7 @@ def tune(
     trials: int | None = None,
     budget_s: float | None = None,
     strategy: str = "selective",
+    mode: str = "measure",
     target: str = "auto",
     threads: int | None = None,
     out: str | Path = "fewtune-out",
@@ -116,8 +124,12 @@ def tune(
         Schedules measured a task, as an average over the tuned tasks.
     budget_s : float, optional
         Wall-clock seconds after which no batch of tuning begins.
-    strategy : {"selective", "full"}
-        Tune one task of each cluster, or every task.
+    strategy : {"selective", "full", "oneshot"}
+        Tune one task of each cluster, or every task, or predict.
+    mode : {"measure", "predict"}
+        ``predict``, the same as strategy ``oneshot``: every task takes the schedule that the
+        predictor rates best. Tuning then measures nothing and takes seconds; the result is
+        measured all the same.
     target : str
         ``auto`` (this CPU), a kind such as ``cuda``, or a TVM target as JSON.
     threads : int, optional
@@ -144,6 +156,10 @@ def tune(
     """
     if strategy not in _STRATEGIES:
         raise InputError(f"strategy {strategy!r} is unknown: give {' or '.join(_STRATEGIES)}")
+    if mode not in _MODES:
+        raise InputError(f"mode {mode!r} is unknown: give {' or '.join(_MODES)}")
+    if mode == PREDICT:
+        strategy = _ONESHOT
     given = _sections(options or {}, strategy, trials, budget_s, seed)
     folder = Path(out)
     steps = _Steps(folder)
@@ -280,10 +296,14 @@ def _made(
         SelectionTiming(selecting_s=round(time.perf_counter() - began_s, 3)).write(scratch)
 
     def tuned(scratch: Path) -> None:
+        selection = Selection.read(folder / "select")
+        if given["tune"].predicts(selection.method):
+            empty_report(selection, fingerprint, given["tune"], scratch)
+            return
         with measuring("tune"):
             tune_tasks(
                 read_tasks(folder / "tasks"),
-                Selection.read(folder / "select"),
+                selection,
                 fingerprint,
                 given["tune"],
                 journals / "tune",
@@ -291,6 +311,16 @@ def _made(
             )
 
     def shared(scratch: Path) -> None:
+        if TuneReport.read(folder / "tune").is_predicted:
+            predict_schedules(
+                read_tasks(folder / "tasks"),
+                Selection.read(folder / "select"),
+                fingerprint,
+                given["share_schedules"],
+                scratch,
+                bank_directory=folder / "bank",
+            )
+            return
         with measuring("share schedules of"):
             share_schedules(
                 read_tasks(folder / "tasks"),

@@ -33,6 +33,8 @@ def _existing(value: str, info: ValidationInfo) -> str:
 
 # Packages that bring a search strategy of their own register it in this group of entry points.
 STRATEGY_GROUP = "fewtune.strategies"
+# The mode of tuning, and the method of selecting, that measure nothing.
+PREDICT = "predict"
 _STRATEGIES = ("evolutionary", "annealing", "adaptive", "random", "metaschedule")
 
 
@@ -53,6 +55,11 @@ class TuneOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    mode: Literal["measure", "predict"] = Field(
+        default="measure",
+        description="measure candidates, or predict: every task takes the schedule that the "
+        "predictor rates best, nothing is measured (select_tasks method: predict does the same)",
+    )
     trials_per_task: int = Field(
         default=32, ge=1, le=100_000, description="trials, as an average over the tuned tasks"
     )
@@ -100,6 +107,10 @@ class TuneOptions(BaseModel):
         default="logs", description="folder of tuning logs whose best schedules are tried first"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    def predicts(self, method: str) -> bool:
+        """Whether nothing is measured, given how tasks were selected."""
+        return PREDICT in (self.mode, method)
 
 
 class ShareOptions(BaseModel):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 
-from fewtune.artifacts import Fingerprint, Selection
+from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
+from fewtune.oneshot.predict import predict_schedules
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
@@ -21,6 +22,12 @@ def run(model: str, strategy: str) -> None:
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))
     selection = Selection.read(places.selected(model, strategy))
+    if TuneReport.read(places.tuned(model, strategy)).is_predicted:
+        bank = places.bank(strategy)
+        with whole_directory(places.shared(model, strategy)) as directory:
+            report = predict_schedules(tasks, selection, fingerprint, options, directory, bank)
+        _tell(model, strategy, report)
+        return
     journal = places.journal(model, strategy, "share_schedules")
     with (
         measuring(fingerprint, "share_schedules", model, strategy),
@@ -40,9 +47,15 @@ def run(model: str, strategy: str) -> None:
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
+    _tell(model, strategy, report)
+
+
+def _tell(model: str, strategy: str, report: ShareReport) -> None:
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no dependents"
-    say(f"{model} ({strategy}): {ended}; {report.trials} trials in {report.sharing_s:.0f} s")
+    say(f"{model} ({strategy}): {ended}; {report.trials} trials in {report.sharing_s:.1f} s")
+    if report.prediction is not None and report.prediction.warning:
+        say(f"{model} ({strategy}): warning: {report.prediction.warning}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
+from fewtune.oneshot.predict import empty_report
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
 from fewtune.util.files import whole_directory
@@ -20,6 +21,11 @@ def run(model: str, strategy: str) -> None:
     fingerprint = Fingerprint.read(places.fingerprint)
     tasks = read_tasks(places.tasks(model))
     selection = Selection.read(places.selected(model, strategy))
+    if options.predicts(selection.method):
+        with whole_directory(places.tuned(model, strategy)) as directory:
+            empty_report(selection, fingerprint, options, directory)
+        say(f"{model} ({strategy}): nothing is measured, schedules are to be predicted")
+        return
     journal = places.journal(model, strategy, "tune")
     progress = places.progress(model, strategy, "tune")
     with (

@@ -90,3 +90,12 @@ def test_the_notebook_runs(model: Path, tuned: fewtune.TunedModel, tmp_path: Pat
     for cell in cells:
         exec(compile(cell, "squeezenet.ipynb", "exec"), names)
     assert names["result"] == tuned
+
+
+def test_mode_predict_measures_nothing_while_it_tunes(model: Path) -> None:
+    out = model.parent / "predicted"
+    result = fewtune.tune(model, mode="predict", out=out, options=QUICK)
+    told = json.loads((out / "share" / "share.json").read_text())
+    assert told["trials"] == 0
+    assert {line["status"] for line in told["tasks"]} <= {"predicted", "default"}
+    assert "predicted, not measured" in result.report

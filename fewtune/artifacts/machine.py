@@ -43,6 +43,9 @@ class LogInfo(Artifact):
         description="how kernels were measured: 1 with activations where the last call left them, "
         "2 with activations as the kernel before leaves them in a model",
     )
+    predicted: bool = Field(
+        default=False, description="whether its schedules were predicted, their times made up"
+    )
 
 
 class Conditions(Part):

@@ -68,11 +68,17 @@ class TuneReport(Artifact):
         description="measured while the cores were in another state than before, and divided by "
         "how many times as long the task's fastest took then",
     )
-    stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune"]
+    stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether nothing is to be measured: schedules are predicted."""
+        return self.stopped_by == "predicted"
 
 
 # Known: the bank holds this very task, whose schedule is taken with its time there.
-ShareStatus = Literal["shared", "drawn", "refined", "default", "known"]
+# Predicted: the schedule that the predictor rates best, which nobody measured.
+ShareStatus = Literal["shared", "drawn", "refined", "default", "known", "predicted"]
 
 
 class SharedTask(_Timed):
@@ -129,6 +135,7 @@ class ShareRound(TuningStep):
         "before finals",
         "duels",
         "finals in the model",
+        "prediction",
     ]
     gained_ms: float
 
@@ -150,6 +157,14 @@ class ModelFinal(Part):
     gained_ms: float = Field(
         description="what a run of the model gains, by the runs of a process that did not choose it"
     )
+
+
+class Prediction(Part):
+    """What schedules were predicted by, where none was measured."""
+
+    predictor: str | None = Field(description="CPU that it was trained on; null: there is none")
+    points: int = Field(description="points that were rated, over all tasks")
+    warning: str = Field(default="", description="why the schedules may be worth less than usual")
 
 
 class ShareReport(Artifact):
@@ -187,7 +202,10 @@ class ShareReport(Artifact):
         description="measured while the cores were in another state than before, and divided by "
         "how many times as long the task's fastest took then",
     )
-    stopped_by: Literal["trials", "converged", "nothing_to_tune"]
+    stopped_by: Literal["trials", "converged", "nothing_to_tune", "predicted"]
+    prediction: Prediction | None = Field(
+        default=None, description="of one-shot tuning, which measures nothing"
+    )
 
 
 class CurvePoint(Part):

@@ -97,8 +97,11 @@ def benchmark_model(
         max_error=max(found.max_error, compiled.max_error),
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
-        tuned_share=sum(shares),
-        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows),
+        # Where schedules were predicted, what kernels take alone is not known.
+        tuned_share=sum(shares) if shared.prediction is None else None,
+        kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows)
+        if shared.prediction is None
+        else None,
         model_gflops=flops / tuned_ms / 1e6,
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
         peak_gflops=peak.gflops if peak else None,
@@ -179,6 +182,11 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
             + _while_shared_cache_moved(shared.finals_shared_cache_gb_s)
         )
     said.append(shared.finals_note)
+    if shared.prediction is not None:
+        said.append(
+            f"schedules are predicted, not measured: {shared.prediction.points} points were rated"
+        )
+        said.append(shared.prediction.warning)
     if compiled.exceptions_text:
         said.append(f"compiled with exceptions: {compiled.exceptions_text}")
     scaled = tuned.scaled_trials + shared.scaled_trials

@@ -49,7 +49,8 @@ def kernel_rows(
         schedules[line.task] = "tuned" if won else "default"
     for line in shared.tasks:
         latency_ms[line.task] = line.known_ms
-        schedules[line.task] = line.status if line.known_ms is not None else "none"
+        is_known = line.known_ms is not None or shared.prediction is not None
+        schedules[line.task] = line.status if is_known else "none"
         donors[line.task] = line.donor
     calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
     schedules.update((name, "in place") for name, left in calls.items() if not left)

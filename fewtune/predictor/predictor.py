@@ -19,6 +19,8 @@ from fewtune.runtime.tvm import has_feature, tvm
 _KNOWN_VECTORS = "avx2"
 # What LLVM's names of AMD's CPUs begin with, since Zen.
 _AMD = "znver"
+# How near a CPU is to itself.
+_SAME = 2
 
 
 class Predictor:
@@ -114,9 +116,14 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
     )
 
 
+def is_trained_on(pretrained: Pretrained, target: tvm.target.Target) -> bool:
+    """Whether a predictor was trained on such a CPU, by LLVM's name of it."""
+    return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
+
+
 def _kinship(name: str, conditions: dict[str, Any]) -> int:
     """How near the CPU that a predictor was trained on is to another, by LLVM's names of them."""
     trained_on = str(conditions.get("target", {}).get("mcpu", ""))
     if trained_on == name:
-        return 2
+        return _SAME
     return int(trained_on.startswith(_AMD) == name.startswith(_AMD))

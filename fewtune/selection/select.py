@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fewtune.artifacts import BankDonor, Cluster, Selection
+from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
 from fewtune.selection.heat_map import SimilarityMatrix
 from fewtune.selection.worth_tuning import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
@@ -30,10 +31,11 @@ class SelectOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: Literal["cliques", "agglomerative", "all"] = Field(
+    method: Literal["cliques", "agglomerative", "all", "predict"] = Field(
         default="cliques",
         description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
-        "all: every task represents itself",
+        "all: every task represents itself; predict: none is tuned, each takes the schedule that "
+        "the predictor rates best",
     )
     min_similarity: float = Field(
         default=0.5,
@@ -104,10 +106,30 @@ def select_tasks(
     matrix : SimilarityMatrix
         Similarities of the clustered tasks.
     """
+    if options.method == PREDICT:
+        return _for_prediction(tasks, options, model=model, strategy=strategy)
     worth = [task for task in tasks if is_worth_searching(task.info, options.min_share)]
     donors = bank if options.method != "all" else None
     spaces = {task.info.name: _space(task, target, donors) for task in worth}
     return select_from_spaces(tasks, spaces, options, model=model, strategy=strategy, bank=bank)
+
+
+def _for_prediction(
+    tasks: Sequence[Task], options: SelectOptions, *, model: str, strategy: str
+) -> tuple[Selection, SimilarityMatrix]:
+    """Every task that is worth it stands alone: no space has to be generated to compare them."""
+    worth = [task.info for task in tasks if is_worth_searching(task.info, options.min_share)]
+    alone = [info.name for info in sorted(worth, key=lambda info: (-info.share, info.name))]
+    selection = Selection(
+        model=model,
+        strategy=strategy,
+        method=options.method,
+        clusters=[],
+        alone=alone,
+        set_aside=[task.info.name for task in tasks if task.info.name not in set(alone)],
+        set_aside_rule=_rule(tasks, set(alone), options),
+    )
+    return selection, SimilarityMatrix((), np.zeros((0, 0)))
 
 
 def _space(task: Task, target: tvm.target.Target, bank: Bank | None) -> DesignSpace:
@@ -173,7 +195,7 @@ def select_from_spaces(
         alone=[name for name in names if name not in served],
         second_donors=second_donors(kept, names, values),
         set_aside=aside,
-        set_aside_rule=_rule(tasks, spaces, options),
+        set_aside_rule=_rule(tasks, _searchable(spaces), options),
         banked=banked,
         note=note,
     )
@@ -221,7 +243,12 @@ def _banked(
     return banked
 
 
-def _rule(tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: SelectOptions) -> str:
+def _searchable(spaces: dict[str, DesignSpace]) -> set[str]:
+    """The tasks whose spaces hold anything to search."""
+    return {name for name, space in spaces.items() if space.has_samplings}
+
+
+def _rule(tasks: Sequence[Task], searchable: set[str], options: SelectOptions) -> str:
     """One sentence that says which tasks were set aside, why, and how many for each reason."""
     other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
     searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
@@ -229,8 +256,7 @@ def _rule(tasks: Sequence[Task], spaces: dict[str, DesignSpace], options: Select
     empty = [
         task
         for task in searched
-        if task.info.share >= options.min_share
-        and not (task.info.name in spaces and spaces[task.info.name].has_samplings)
+        if task.info.share >= options.min_share and task.info.name not in searchable
     ]
     families = ", ".join(sorted({task.info.operator for task in other}))
     reasons = [

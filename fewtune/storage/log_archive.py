@@ -62,6 +62,8 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
         If a folder holds no log, or two logs hold for different machines, targets or versions.
     """
     infos = [read_info(path) for path in directories]
+    for path, info in zip(directories, infos, strict=True):
+        _refuse_predicted(path, info)
     for path, info in zip(directories[1:], infos[1:], strict=True):
         difference = _difference(infos[0], info)
         if difference:
@@ -140,7 +142,9 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     expected = log_info(fingerprint)
     logs = sorted(path.parent for path in directory.glob(f"**/{LogInfo.file_name}"))
     for path in logs:
-        difference = _difference(expected, read_info(path))
+        info = read_info(path)
+        _refuse_predicted(path, info)
+        difference = _difference(expected, info)
         if difference:
             raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
     return logs
@@ -214,6 +218,14 @@ def read_info(directory: Path) -> LogInfo:
         if not (directory / name).is_file():
             raise InputError(f"{directory} holds no tuning log: {name} is missing")
     return LogInfo.read(directory)
+
+
+def _refuse_predicted(path: Path, info: LogInfo) -> None:
+    if info.predicted:
+        raise InputError(
+            f"{path} holds predicted schedules, which nobody measured: take the log of a run that "
+            "measured them"
+        )
 
 
 def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:

@@ -48,7 +48,7 @@ def refusal(path: Path) -> str:
 def test_the_projects_own_file_is_accepted() -> None:
     params = load_all(PROJECT / "params.yaml")
     assert params["models"] == ["squeezenet"]
-    assert params["strategies"] == ["selective", "full"]
+    assert params["strategies"] == ["selective", "full", "oneshot"]
     assert params["select_tasks"]["full"].method == "all"
     assert set(params) == {"models", "strategies", *SECTIONS}
 

@@ -1,0 +1,1 @@
+"""One-shot: every task gets the schedule that the predictor rates best; nothing is measured."""

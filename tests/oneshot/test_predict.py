@@ -1,0 +1,105 @@
+"""One-shot tuning of a small network: nothing is measured, and nobody takes it for measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fewtune.artifacts import LogInfo, ShareReport, TuneReport
+from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.errors import InputError
+from fewtune.machine import device_lock
+from fewtune.oneshot.predict import empty_report, predict_schedules
+from fewtune.options import ShareOptions, TuneOptions
+from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.storage.database import RECORDS, read_database
+from fewtune.storage.log_archive import logs_below, merge
+from tests import tuned_tiny
+
+
+def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareReport:  # noqa: B008
+    directory.mkdir()
+    tasks = tuned_tiny.tasks()
+    selection, _ = select_tasks(
+        tasks,
+        SelectOptions(method="predict", min_share=0.0),
+        target=tuned_tiny.target(),
+        model=tuned_tiny.NAME,
+        strategy="oneshot",
+    )
+    assert not selection.clusters
+    return predict_schedules(tasks, selection, tuned_tiny.fingerprint(), options, directory)
+
+
+def test_no_worker_and_no_lock_and_the_library_verifies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the device was to be held")
+
+    monkeypatch.setattr(device_lock, "device_lock", refuse)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    report = predicted(tmp_path / "share")
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    assert after <= before
+    assert report.trials == 0
+    assert report.prediction is not None
+    assert report.prediction.points > 100
+    told = {line.task: line.status for line in report.tasks}
+    convolutions = {task.info.name for task in tuned_tiny.convolutions().values()}
+    assert {told[name] for name in convolutions} == {"predicted"}
+    (tmp_path / "compile").mkdir()
+    compiled = compile_model(
+        tuned_tiny.lowered(),
+        tuned_tiny.tasks(),
+        tmp_path / "share",
+        tuned_tiny.imported(),
+        tuned_tiny.fingerprint(),
+        CompileOptions(),
+        tmp_path / "compile",
+        model=tuned_tiny.NAME,
+        strategy="oneshot",
+    )
+    assert compiled.allowances <= 1
+    assert compiled.scheduled_from_log >= len(convolutions)
+
+
+def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path: Path) -> None:
+    predicted(tmp_path / "one")
+    predicted(tmp_path / "two")
+    assert (tmp_path / "one" / RECORDS).read_bytes() == (tmp_path / "two" / RECORDS).read_bytes()
+
+
+def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path: Path) -> None:
+    predicted(tmp_path / "share")
+    assert LogInfo.read(tmp_path / "share").predicted
+    (tmp_path / "merged").mkdir()
+    with pytest.raises(InputError, match="nobody measured"):
+        merge([tmp_path / "share"], tmp_path / "merged")
+    with pytest.raises(InputError, match="nobody measured"):
+        logs_below(tmp_path, tuned_tiny.fingerprint(), "banked")
+
+
+def test_without_a_predictor_rules_choose_and_a_warning_says_so(tmp_path: Path) -> None:
+    report = predicted(tmp_path / "share", ShareOptions(predictor="never"))
+    assert report.prediction is not None
+    assert report.prediction.predictor is None
+    assert "by rule" in report.prediction.warning
+
+
+def test_tuning_that_predicts_writes_an_empty_log(tmp_path: Path) -> None:
+    options = TuneOptions(mode="predict")
+    selection, _ = select_tasks(
+        tuned_tiny.tasks(),
+        SelectOptions(method="predict"),
+        target=tuned_tiny.target(),
+        model=tuned_tiny.NAME,
+        strategy="oneshot",
+    )
+    assert options.predicts(selection.method)
+    assert not TuneOptions().predicts("cliques")
+    empty_report(selection, tuned_tiny.fingerprint(), options, tmp_path)
+    assert TuneReport.read(tmp_path).is_predicted
+    assert not list(read_database(tmp_path).get_all_tuning_records())
