@@ -188,8 +188,8 @@ def _run(commands: argparse._SubParsersAction) -> None:
         "--strategy",
         action="append",
         metavar="NAME",
-        help="selective (the default), full, or oneshot (schedules are predicted); may be given several "
-        "times",
+        help="selective (the default), full, or oneshot (schedules are predicted, not measured); "
+        "may be given several times",
     )
     which.add_argument(
         "--all", action="store_true", help="every strategy of params.yaml, and their comparison"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_the_choice_is_among_the_fastest_of_what_rules_allow() -> None:
     times_s = recorded.times_s()
     points = choose(400, 1)
     ranked = sorted(times_s[point] for point in points)
-    assert times_s[points[0]] <= ranked[len(ranked) // 5]
+    assert median(times_s[point] for point in points[:8]) <= ranked[len(ranked) // 5]
 
 
 def test_no_tile_is_chosen_that_no_rule_draws() -> None:
