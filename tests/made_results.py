@@ -97,7 +97,6 @@ def benchmark(
         model_gflops=150.0,
         peak_gflops=225.0,
         memory_gb_s=20.0,
-        shared_cache_gb_s=Spread(median=60.0, p10=25.0, p90=61.0),
         conditions=conditions(device),
     )
 

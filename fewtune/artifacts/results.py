@@ -160,10 +160,6 @@ class BenchmarkReport(Artifact):
     memory_gb_s: float | None = Field(
         default=None, description="most it moved to and from memory (STREAM triad); null for a GPU"
     )
-    shared_cache_gb_s: Spread | None = Field(
-        default=None,
-        description="what the cores' shared cache moved in the rounds (triad); null where unknown",
-    )
     core_states: list[CoreState] = Field(
         default=[], description="where the host had the cores in the rounds, nearest first"
     )
@@ -223,9 +219,6 @@ class Metrics(Artifact):
     )
     peak_gflops: float | None = None
     peak_pct: float | None = Field(default=None, description="of the peak, over the whole model")
-    shared_cache_gb_s: float | None = Field(
-        default=None, description="what the cores' shared cache moved, median of the rounds"
-    )
     outside_tuned_pct: float | None = Field(
         default=None, description="of the kernels' time, in kernels that were not searched"
     )
@@ -289,10 +282,6 @@ class Comparison(Artifact):
     selective_tuning_stolen_pct: float | None = None
     measuring_stolen_pct: float | None = Field(
         default=None, description="of the time of these measurements"
-    )
-    shared_cache_gb_s: Spread | None = Field(
-        default=None,
-        description="what the cores' shared cache moved in the rounds (triad); null where unknown",
     )
     core_states: list[CoreState] = Field(
         default=[], description="where the host had the cores in the rounds, nearest first"

@@ -185,10 +185,6 @@ class ShareReport(Artifact):
         default_factory=list, description="tasks whose schedule was chosen in the model"
     )
     finals_note: str = Field(default="", description="why there are none, where they failed")
-    finals_shared_cache_gb_s: list[float] = Field(
-        default_factory=list,
-        description="what the cores' shared cache moved before and after each process's finals",
-    )
     trials: int
     sharing_s: float
     stolen_s: float = Field(

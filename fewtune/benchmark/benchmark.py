@@ -29,7 +29,6 @@ from fewtune.report.time_breakdown import tuning_steps
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
-from fewtune.util.table import number
 
 # Rounds end when every median is known to this part of itself.
 _KNOWN_WITHIN = 0.01
@@ -75,7 +74,7 @@ def benchmark_model(
     meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     options = options.model_copy(update={"rounds": len(samples["tuned"])})
-    shared_cache_gb_s, hand_over_s = variants.shared_cache_gb_s, variants.hand_over_s
+    hand_over_s = variants.hand_over_s
     peers, peer_remarks = variants.peers, variants.remarks
     del variants, meter
     rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
@@ -106,7 +105,6 @@ def benchmark_model(
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
         peak_gflops=peak.gflops if peak else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
-        shared_cache_gb_s=interleave.rate_stats(shared_cache_gb_s),
         core_states=core_states(samples, hand_over_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),
         failures=failures_by_cause([*tuned.tasks, *shared.tasks, *shared.representatives]),
@@ -145,7 +143,6 @@ def benchmark_model(
         plain_gflops=result.plain_gflops,
         peak_gflops=result.peak_gflops,
         peak_pct=result.peak_pct,
-        shared_cache_gb_s=result.shared_cache_gb_s.median if result.shared_cache_gb_s else None,
         outside_tuned_pct=result.outside_tuned_pct,
     )
     result.write(directory)
@@ -179,7 +176,6 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
         said.append(
             f"{others} of {len(shared.finals)} contested tasks have the schedule that was the "
             "fastest in the model, not the one that was alone"
-            + _while_shared_cache_moved(shared.finals_shared_cache_gb_s)
         )
     said.append(shared.finals_note)
     if shared.prediction is not None:
@@ -202,14 +198,6 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
             "computed in place"
         )
     return [text.strip() for text in said if text]
-
-
-def _while_shared_cache_moved(rates_gb_s: list[float]) -> str:
-    """In which state of the machine finals were held, as far as it is known."""
-    if not rates_gb_s:
-        return ""
-    low, high = number(min(rates_gb_s)), number(max(rates_gb_s))
-    return f"; the cores' shared cache moved {low} to {high} GB/s meanwhile"
 
 
 def conditions_of(

@@ -58,7 +58,7 @@ class Measured(NamedTuple):
         Of each library, that there was memory for.
     kernels_s : dict of KernelSamples
         What the kernels of each library take, by library.
-    shared_cache_gb_s, hand_over_s : list of float
+    hand_over_s : list of float
         A figure a round, as of `Variants`.
     peers : dict of str
         Versions of the optional peers among the samples.
@@ -68,7 +68,6 @@ class Measured(NamedTuple):
     difference: Difference
     copies: int
     kernels_s: dict[str, KernelSamples]
-    shared_cache_gb_s: list[float]
     hand_over_s: list[float]
     peers: dict[str, str]
 
@@ -142,9 +141,6 @@ def compare_strategies(
         full_tuning_stolen_pct=full.tuning_stolen_pct,
         selective_tuning_stolen_pct=selective.tuning_stolen_pct,
         measuring_stolen_pct=measuring_stolen_pct,
-        shared_cache_gb_s=interleave.rate_stats(
-            [rate for each in measured for rate in each.shared_cache_gb_s]
-        ),
         core_states=core_states(every, [taken for each in measured for taken in each.hand_over_s]),
         tasks=selective.tasks,
         representatives=selective.representatives,
@@ -213,7 +209,6 @@ def _measure(
         found,
         variants.options.copies,
         variants.kernels_measured(),
-        variants.shared_cache_gb_s,
         variants.hand_over_s,
         variants.peers,
     )

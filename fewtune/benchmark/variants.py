@@ -16,7 +16,6 @@ from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_
 from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool
 from fewtune.machine.core_to_core import hand_over
-from fewtune.machine.last_level_cache import shared_cache
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE, read_lowered
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -27,7 +26,7 @@ from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession
 
-_SHARED_CACHE, _HAND_OVER = "shared cache", "hand over"
+_HAND_OVER = "hand over"
 
 
 class BenchmarkOptions(BaseModel):
@@ -74,8 +73,6 @@ class Variants:
     ----------
     options : BenchmarkOptions
         With as many copies as there are.
-    shared_cache_gb_s : list of float
-        What the shared cache moved, a figure a round that was measured; none where that is unknown.
     hand_over_s : list of float
         What data took from core to core, a figure a round; none where there is but one.
     peers : dict of str
@@ -136,9 +133,7 @@ class Variants:
         if installed is not None and peer_copies:
             self.peers[OPENVINO] = installed
             self.runs[OPENVINO] = [copy.run for copy in peer_copies]
-        self._shared_cache = shared_cache(target, fingerprint.threads)
         self._hand_over = hand_over(target, fingerprint.threads)
-        self.shared_cache_gb_s: list[float] = []
         self.hand_over_s: list[float] = []
 
     def _openvino(
@@ -156,7 +151,7 @@ class Variants:
 
         With ``known_within``, rounds end as soon as every median is known to that part of itself.
 
-        The shared cache has its turn, too (`shared_cache_gb_s`), and what the cores hand over.
+        What the cores hand over has its turn, too (`hand_over_s`).
 
         While a library runs, this thread keeps off the cores of TVM's other threads, which are
         bound to theirs: where it does not, every other process of a comparison had both on one core
@@ -172,11 +167,8 @@ class Variants:
             name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }
-        cache, handing = self._shared_cache, self._hand_over
-        if cache is not None:
-            placed[_SHARED_CACHE] = [partial(_on, apart, cache.run)]
-        if handing is not None:
-            placed[_HAND_OVER] = [partial(_on, apart, handing.run)]
+        if self._hand_over is not None:
+            placed[_HAND_OVER] = [partial(_on, apart, self._hand_over.run)]
         try:
             samples = interleave.interleave(
                 placed,
@@ -184,12 +176,10 @@ class Variants:
                 for_scale=untuned,
                 together=tuned,
                 known_within=known_within,
-                for_state=frozenset({_SHARED_CACHE, _HAND_OVER}),
+                for_state=frozenset({_HAND_OVER}),
             )
         finally:
             os.sched_setaffinity(0, roaming)
-        if cache is not None:
-            self.shared_cache_gb_s += [cache.rate_gb_s(s) for s in samples.pop(_SHARED_CACHE)]
         self.hand_over_s += [time_s / 2 for time_s in samples.pop(_HAND_OVER, [])]
         return samples
 

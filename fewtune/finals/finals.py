@@ -95,14 +95,9 @@ class FinalsResult(NamedTuple):
     ----------
     finals : dict of Final
         By task, where there was more than one contender.
-    shared_cache_gb_s : list of float
-        What the shared cache moved before and after the runs of each process: in one state of the
-        machine another contender may be the fastest than in the other
-        (`fewtune.machine.last_level_cache`).
     """
 
     finals: dict[str, Final]
-    shared_cache_gb_s: list[float]
 
 
 @dataclass
@@ -205,7 +200,7 @@ class Finals:
             if len(contenders.get(task.info.name, [])) > 1
             and task.info.workload in processes[0].samples
         }
-        return FinalsResult(finals, [rate for runs in processes for rate in runs.shared_cache_gb_s])
+        return FinalsResult(finals)
 
     def _run(
         self,

@@ -112,15 +112,14 @@ class InModel:
         session.progress.say(
             f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
         )
-        held, note = FinalsResult({}, []), ""
+        held, note = FinalsResult({}), ""
         try:
             held = self._finals.hold(contenders, session.measurer)
         except (WorkerLostError, RequestFailedError) as fault:
             note = f"no finals in the model: {_line(fault)}"
             session.progress.say(note)
         finals = {name: final._asdict() for name, final in held.finals.items()}
-        told = {"finals": finals, "note": note, "shared_cache_gb_s": held.shared_cache_gb_s}
-        session.note({"kind": "in_model", **told, **session.spent()})
+        session.note({"kind": "in_model", "finals": finals, "note": note, **session.spent()})
         return bool(held.finals)
 
 

@@ -8,12 +8,9 @@ or in 62 us, and SqueezeNet took 2.6 or 4.6 ms, onnxruntime 3.6 or 5.5 ms. At ti
 both on one core, which they share: data go over in less than half the time, and YOLOv3 took 112
 instead of 60 ms.
 
-Multiply-adds in registers (`fewtune.timing.calibration`) do not see it, nor does what each core
-moves through its own share of a cache (`fewtune.machine.last_level_cache`), nor the time that the
-host keeps (`fewtune.machine.steal_time`).
-
-Figures of different states are not to be compared. What is measured in turns meets both alike; of
-what is not, `fewtune.measure.drift` takes account.
+Multiply-adds in registers (`fewtune.timing.calibration`) do not see it, nor does the time that the
+host keeps (`fewtune.machine.steal_time`). Figures of different states are not comparable. What is
+measured in turns meets both alike.
 """
 
 from __future__ import annotations

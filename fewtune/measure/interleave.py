@@ -237,11 +237,6 @@ def ratio_if_measured(samples_s: Samples, slower: str, faster: str) -> Spread | 
     return ratio_stats(samples_s[slower], samples_s[faster])
 
 
-def rate_stats(rates: list[float]) -> Spread | None:
-    """Summarise rates, one a round; None where there are none."""
-    return _spread(rates) if rates else None
-
-
 def _spread(values: Sequence[float] | np.ndarray) -> Spread:
     low, middle, high = np.percentile(values, [10, 50, 90])
     return Spread(median=float(middle), p10=float(low), p90=float(high))

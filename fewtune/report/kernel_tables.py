@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison
-from fewtune.report.machine_state import core_states_text, spread_text
+from fewtune.report.machine_state import core_states_text
 from fewtune.report.tables import comparisons_markdown, conditions_text
 from fewtune.report.time_breakdown import steps_markdown
 from fewtune.util.table import MISSING, Table, number, percent
@@ -149,12 +149,6 @@ def _peak_text(report: BenchmarkReport) -> str:
         lines.append(
             f"Memory moves {number(report.memory_gb_s)} GB/s at most (STREAM triad); what fits "
             "into the caches, or is only read, may move faster."
-        )
-    if report.shared_cache_gb_s is not None:
-        lines.append(
-            f"The cores' shared cache moved {spread_text(report.shared_cache_gb_s)} GB/s "
-            "[p10 - p90] in these rounds (triad): where that is low, other guests of the host "
-            "fill it."
         )
     if report.core_states:
         lines.append(f"64 KB went from core to core {core_states_text(report.core_states)}.")

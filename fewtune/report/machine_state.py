@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from fewtune.artifacts import Comparison, CoreState, Spread
+from fewtune.artifacts import Comparison, CoreState
 from fewtune.machine.core_to_core import same_state
 from fewtune.measure.interleave import Samples
 from fewtune.util.table import Table, number
@@ -89,26 +89,3 @@ def core_state_table(comparisons: Sequence[Comparison]) -> Table | None:
         for state in each.core_states
     ]
     return Table(["model", "us", "rounds", *(f"{name} ms" for name in names)], rows)
-
-
-def shared_cache_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """What the cores' shared cache moved in the comparisons' rounds: one line, where it is known.
-
-    It tells in which of its states the machine was (`fewtune.machine.last_level_cache`).
-    """
-    models = [
-        f"{each.model} {spread_text(each.shared_cache_gb_s)}"
-        for each in comparisons
-        if each.shared_cache_gb_s is not None
-    ]
-    if not models:
-        return []
-    return [
-        "What the cores' shared cache moved in these measurements, GB/s [p10 - p90] (triad): "
-        f"{', '.join(models)}."
-    ]
-
-
-def spread_text(spread: Spread) -> str:
-    """A median with what a tenth of the rounds stayed under, and over."""
-    return f"{number(spread.median)} [{number(spread.p10)} - {number(spread.p90)}]"

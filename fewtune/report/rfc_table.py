@@ -29,7 +29,6 @@ _FIGURES = (
     "full_tuning_stolen_pct",
     "selective_tuning_stolen_pct",
     "measuring_stolen_pct",
-    "shared_cache_gb_s",
     "core_states",
     "full_trials",
     "selective_trials",

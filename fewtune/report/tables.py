@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
-from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table, shared_cache_lines
+from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
 from fewtune.util.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
@@ -261,7 +261,7 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
 
 def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
     """What is known of the machine's state while it measured."""
-    return [*stolen_lines(comparisons), *shared_cache_lines(comparisons)]
+    return stolen_lines(comparisons)
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:

@@ -181,11 +181,6 @@ def finals_of(state: RunState, events: list[dict[str, Any]]) -> tuple[list[Model
     return lines, held["note"]
 
 
-def finals_shared_cache_gb_s(events: list[dict[str, Any]]) -> list[float]:
-    """What the shared cache moved before and after each process's finals."""
-    return (_held(events) or {}).get("shared_cache_gb_s", [])
-
-
 def _held(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What the journal says of finals in the model, if there were to be any."""
     return next((event for event in events if event["kind"] == "in_model"), None)

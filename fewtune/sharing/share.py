@@ -17,7 +17,6 @@ from fewtune.schedule.space.transfer import Donation
 from fewtune.search.warm_start import measured_trials
 from fewtune.sharing.report import (
     finals_of,
-    finals_shared_cache_gb_s,
     share_curve,
     share_rounds,
     task_line,
@@ -143,7 +142,6 @@ def share_schedules(
         rounds=share_rounds(state, events),
         finals=finals,
         finals_note=finals_note,
-        finals_shared_cache_gb_s=finals_shared_cache_gb_s(events),
         trials=state.trials,
         sharing_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),

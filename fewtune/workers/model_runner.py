@@ -18,10 +18,8 @@ import numpy as np
 
 from fewtune.artifacts import CallSite, Skeleton
 from fewtune.machine.affinity import apart_from_the_pool
-from fewtune.machine.last_level_cache import shared_cache
 from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.model.reference import random_inputs
-from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import charged, followers
@@ -47,12 +45,9 @@ class Runs(NamedTuple):
     samples : dict of list of list of float
         By workload and contender, a figure a run: seconds of all its calls, and what calls
         after it took for its sake beyond what they usually do.
-    shared_cache_gb_s : list of float
-        What the shared cache moved before the runs, and after them; none where that is unknown.
     """
 
     samples: dict[str, list[list[float]]]
-    shared_cache_gb_s: list[float]
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
@@ -90,7 +85,6 @@ class ModelRun:
         self._contenders = contenders
         self._lend = lend
         self._device = device_of(target)
-        self._shared_cache = shared_cache(target, CpuTraits.of(target).threads)
         paths = {one.library for each in contenders.values() for one in each}
         self._libraries = {path: tvm.runtime.load_module(path) for path in sorted(paths)}
         self._picked = dict.fromkeys(contenders, 0)
@@ -126,20 +120,13 @@ class ModelRun:
         counts = {name: len(each) for name, each in self._contenders.items()}
         picked = list(picks(counts, count * most, _SEED))
         times_s = np.empty((len(picked), len(self._workloads)))
-        rates_gb_s: list[float] = []
         with apart_from_the_pool():
-            self._look_at_the_shared_cache(rates_gb_s)
             for run, standing in enumerate(picked):
                 self._picked.update(standing)
                 self._run()
                 times_s[run] = self._spent_ns
-            self._look_at_the_shared_cache(rates_gb_s)
         samples = charged(times_s / 1e9, self._workloads, picked, followers(touched))
-        return Runs(samples, rates_gb_s)
-
-    def _look_at_the_shared_cache(self, rates_gb_s: list[float]) -> None:
-        if self._shared_cache is not None:
-            rates_gb_s.append(self._shared_cache.now_gb_s())
+        return Runs(samples)
 
     def _find_touched(self) -> list[tuple[list[int], list[int]]]:
         """Run once to see what memory each call reads, and what it writes."""

@@ -122,7 +122,6 @@ def test_a_model_is_held_to_the_measured_peak() -> None:
     text = benchmark_markdown(measured)
     assert "150 GFLOPS, 66.7 % of the machine's measured peak of 225." in text
     assert "Memory moves 20.0 GB/s at most" in text
-    assert "The cores' shared cache moved 60.0 [25.0 - 61.0] GB/s" in text
     assert "5.50 ms, of which 1.0 % lie outside tuned tasks" in text
     assert "end to end 6.00 ms, 0.500 ms more than that sum." in text
     assert "end to end 5.00 ms, 0.500 ms less" in benchmark_markdown(
@@ -142,13 +141,12 @@ def test_transformed_convolutions_are_counted_both_ways() -> None:
 
 def test_a_gpu_has_no_measured_peak() -> None:
     without = made.benchmark("net", "selective").model_copy(
-        update={"peak_gflops": None, "memory_gb_s": None, "shared_cache_gb_s": None}
+        update={"peak_gflops": None, "memory_gb_s": None}
     )
     assert without.peak_pct is None
     text = benchmark_markdown(without)
     assert "The whole model runs at 150 GFLOPS.\n" in text
     assert "Memory moves" not in text
-    assert "shared cache" not in text
 
 
 def test_metrics_without_a_figure_are_read_back(tmp_path: Path) -> None:
