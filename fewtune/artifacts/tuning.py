@@ -63,11 +63,6 @@ class TuneReport(Artifact):
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
     )
-    scaled_trials: int = Field(
-        default=0,
-        description="measured while the cores were in another state than before, and divided by "
-        "how many times as long the task's fastest took then",
-    )
     stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
 
     @property
@@ -192,11 +187,6 @@ class ShareReport(Artifact):
     )
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
-    )
-    scaled_trials: int = Field(
-        default=0,
-        description="measured while the cores were in another state than before, and divided by "
-        "how many times as long the task's fastest took then",
     )
     stopped_by: Literal["trials", "converged", "nothing_to_tune", "predicted"]
     prediction: Prediction | None = Field(

@@ -185,13 +185,6 @@ def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) ->
         said.append(shared.prediction.warning)
     if compiled.exceptions_text:
         said.append(f"compiled with exceptions: {compiled.exceptions_text}")
-    scaled = tuned.scaled_trials + shared.scaled_trials
-    if scaled:
-        said.append(
-            f"{scaled} of {tuned.trials + shared.trials} trials were measured while the host had "
-            "the cores nearer to each other, or farther, than before: what they took is divided by "
-            "how many times as long their task's fastest took then"
-        )
     if compiled.in_place:
         said.append(
             f"{sum(compiled.in_place.values())} concatenations are left out: their parts are "

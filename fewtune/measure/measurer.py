@@ -9,17 +9,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from fewtune.measure.build_while_measuring import Overlap
-from fewtune.measure.drift import Yardsticks
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.timing.buffers import Specs
-from fewtune.timing.calibration import Measured
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.build_queue import Building, building
 from fewtune.workers.pool import WorkerPool
-from fewtune.workers.preallocate import take_memory
 
 # Of a duel; and how many of them one worker has before the next one's turn.
 _ROUNDS, _ROUND_S = 6, 0.001
@@ -62,11 +59,7 @@ class Measurer:
     phases: Phases = field(default_factory=Phases)
     failures: Counter = field(default_factory=Counter)
     repeats: int = 0
-    yardsticks: Yardsticks = field(init=False)
     most_flops_s: float = float("inf")
-
-    def __post_init__(self) -> None:
-        self.yardsticks = Yardsticks(self._measured, self._lives)
 
     def measure(
         self,
@@ -111,14 +104,12 @@ class Measurer:
             return self._overlapped(payload, specs, best_s, races)
         with self.phases.timed("build_s"):
             built = modules.finished()
-        with self.phases.timed("run_s"):
-            take_memory(self.pool, built, specs)
         bars: dict[Hashable, float | None] = {}
         outcomes: list[Outcome] = []
         for place, result in enumerate(built):
             key = races[place]
             bar = _lower(bars.get(key), best_s[place])
-            outcome, result = self._race(key, result, payload[place], specs[place], bar)
+            outcome, result = self._race(result, payload[place], specs[place], bar)
             bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
@@ -238,7 +229,6 @@ class Measurer:
 
     def _race(
         self,
-        race: Hashable,
         result: Built | Failure,
         payload: str,
         specs: Specs,
@@ -257,14 +247,14 @@ class Measurer:
             result = rebuilt
         with self.phases.timed("run_s"):
             try:
-                return self.yardsticks.outcome(race, result, specs, bar), result
+                return Outcome(self._measured(result, specs, bar)), result
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.failed(Failure.of(fault, running=True)), result
 
     def _lives(self, built: Built) -> bool:
         return not self.pool.handles[built.worker].lost_since(built)
 
-    def _measured(self, built: Built, specs: Specs, bar: float | None) -> Measured:
+    def _measured(self, built: Built, specs: Specs, bar: float | None) -> list[float]:
         measured = self.pool.handles[built.worker].call(
             "measure",
             built.number,
@@ -274,7 +264,7 @@ class Measurer:
         )
         self.repeats += measured.repeats
         self.most_flops_s = measured.most_flops_s or self.most_flops_s
-        return measured
+        return measured.run_s
 
 
 def _lower(first: float | None, second: float | None) -> float | None:

@@ -146,7 +146,6 @@ def share_schedules(
         sharing_s=round(state.elapsed_s, 3),
         stolen_s=round(state.stolen_s, 3),
         repeated_measurements=state.repeats,
-        scaled_trials=state.scaled_trials,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )
     report.write(directory)

@@ -60,9 +60,6 @@ class Measured(NamedTuple):
     most_flops_s : float or None
         Operations a second of the calibration kernel at its fastest so far: about what the
         machine can do at most.
-    hand_over_s : float or None
-        What the cores took, after it, to hand data over (`fewtune.machine.core_to_core`); None
-        where there is but one, or a device of its own.
     """
 
     run_s: list[float]
@@ -70,7 +67,6 @@ class Measured(NamedTuple):
     pace_s: float | None = None
     repeats: int = 0
     most_flops_s: float | None = None
-    hand_over_s: float | None = None
 
 
 class Calibration:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
-from fewtune.machine.core_to_core import HandOver, hand_over
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import tvm
 from fewtune.timing.buffers import Buffers, filler
@@ -90,7 +89,6 @@ class Timer:
         self._calibration: Calibration | None = None
         self._fixed_kernel: Any = None
         self._caches: CacheState | None = None
-        self._hand_over: HandOver | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
         self._buffers = Buffers(self._device, filler(on_host=self._on_host))
@@ -102,11 +100,6 @@ class Timer:
 
             self._fixed_kernel = MultiplyAdd(self._target, self._threads)
             self._caches = CacheState(self._target, self._threads)
-            self._hand_over = hand_over(self._target, self._threads)
-
-    def take_memory(self, built: BuiltKernel, specs: list[tuple[list[int], str]]) -> None:
-        """Take the memory of a candidate's arguments, and fill it."""
-        self._buffers.arguments(specs, built.shapes, built.weight_places)
 
     def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race a candidate; on a CPU, again while the machine is slow."""
@@ -114,10 +107,7 @@ class Timer:
         self._start_pool()
         with apart_from_the_pool():
             if self._calibration is not None:
-                measured = self._calibration.measure(lambda: self._raced(kernel, race))
-                if self._hand_over is None:
-                    return measured
-                return measured._replace(hand_over_s=self._hand_over.now_s())
+                return self._calibration.measure(lambda: self._raced(kernel, race))
             started = time.perf_counter()
             run_s, _ = self._raced(kernel, race)
             return Measured(run_s, time.perf_counter() - started)

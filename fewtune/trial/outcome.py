@@ -15,17 +15,14 @@ class Outcome:
     Attributes
     ----------
     run_s : list of float or None
-        Seconds of one call, a sample a repeat, by the scale of its task's others.
+        Seconds of one call, a sample a repeat.
     cause : str or None
     message : str
-    pace : float
-        How many times as long it took in fact (`fewtune.measure.drift`).
     """
 
     run_s: list[float] | None
     cause: str | None = None
     message: str = ""
-    pace: float = 1.0
 
     @staticmethod
     def failed(failure: Failure) -> Outcome:

@@ -23,14 +23,11 @@ class Trial:
         Seconds of one call, a sample a repeat.
     cause : str or None
         Why there are none.
-    pace : float
-        How many times as long it took in fact (`fewtune.measure.drift`).
     """
 
     key: str
     run_s: list[float] | None
     cause: str | None
-    pace: float = 1.0
 
     @property
     def trace(self) -> Any:
@@ -39,7 +36,7 @@ class Trial:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(self.run_s, self.cause, pace=self.pace)
+        return Outcome(self.run_s, self.cause)
 
     def as_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"trace": self.trace}
@@ -47,14 +44,12 @@ class Trial:
             entry["run_s"] = self.run_s
         if self.cause is not None:
             entry["cause"] = self.cause
-        if self.pace != 1:
-            entry["pace"] = self.pace
         return entry
 
     @staticmethod
     def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
         """A candidate that was just measured."""
-        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause, outcome.pace)
+        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
 
     @staticmethod
     def from_record(record: ms.database.TuningRecord) -> Trial:
@@ -63,8 +58,7 @@ class Trial:
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
-        samples_s, cause = entry.get("run_s"), entry.get("cause")
-        return Trial(_text(entry["trace"]), samples_s, cause, entry.get("pace", 1.0))
+        return Trial(_text(entry["trace"]), entry.get("run_s"), entry.get("cause"))
 
 
 def plain(value: Any) -> Any:

@@ -49,7 +49,7 @@ class TaskBatch(NamedTuple):
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
         """Its proposals as they were measured."""
         return [
-            Trial(proposal.key, outcome.run_s, outcome.cause, outcome.pace)
+            Trial(proposal.key, outcome.run_s, outcome.cause)
             for proposal, outcome in zip(self.proposals, outcomes, strict=True)
         ]
 

@@ -35,7 +35,7 @@ class RunState:
         self.tuned = tuned
         self.curve: list[CurvePoint] = []
         self.phases = Phases()
-        self.repeats, self.scaled_trials = 0, 0
+        self.repeats = 0
         self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.resumed_trials = 0
         self.stopped_by: str | None = None
@@ -78,7 +78,6 @@ class RunState:
         elif kind == "batch":
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
-                self.scaled_trials += state.trials[-1].pace != 1
                 state.times_s.append(self.elapsed_s)
             # A final before a resumption with a larger budget knows nothing of these.
             state.finals_s, state.chosen = {}, None

@@ -237,7 +237,6 @@ def tune(
         run_s=round(state.phases.run_s, 3),
         model_update_s=round(state.phases.model_update_s, 3),
         repeated_measurements=state.repeats,
-        scaled_trials=state.scaled_trials,
         cold_weights=cold_weights,
         stopped_by=state.stopped_by or "nothing_to_tune",
     )

@@ -69,10 +69,6 @@ class Worker:
         """Race candidate ``number``; see `Timer.race`."""
         return self._timer.race(self._built[number], specs, race)
 
-    def take_memory(self, number: int, specs: list[tuple[list[int], str]]) -> None:
-        """Take the memory that measuring candidate ``number`` needs; see `Timer.take_memory`."""
-        self._timer.take_memory(self._built[number], specs)
-
     def duel(
         self,
         numbers: list[int],

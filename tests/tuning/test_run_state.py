@@ -133,7 +133,6 @@ def test_a_run_is_rebuilt_from_its_events() -> None:
     assert run.stopped_by == "converged"
     assert run.phases.total_s() == 20.0
     assert run.repeats == 5
-    assert run.scaled_trials == 1
     state = run.tasks["a"]
     assert (state.spent_s, state.progress.best_s, state.progress.trials) == (10.0, [1.0], 2)
     assert (state.crashed, state.progress.finished) == ("SIGSEGV", "crashed")

@@ -17,15 +17,12 @@ from fewtune.errors import MachineError
 from fewtune.measure.measurer import Measurer, Specs, module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
-from fewtune.timing.calibration import Measured
 from fewtune.timing.timer import Race
 from fewtune.trial.worker_reply import Built, Failure
 from fewtune.workers import pool as pool_module
-from fewtune.workers import preallocate
 from fewtune.workers.build_queue import Feed, building
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
-from fewtune.workers.preallocate import take_memory
 from fewtune.workers.worker import Worker
 from tests import tuned_tiny
 
@@ -86,38 +83,6 @@ def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     assert worker._timer._fixed_kernel is kernel  # noqa: SLF001
     # It was compiled, and not run.
     assert worker._timer._calibration is None  # noqa: SLF001
-
-
-def test_large_memory_is_taken_by_all_workers_at_once(
-    good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preallocate, "_LARGE_BYTES", 1)
-    asked: list[tuple[int, str]] = []
-    real_send = WorkerHandle.send
-
-    def send(handle: WorkerHandle, *request: Any) -> None:
-        asked.append((handle.pid, request[0]))
-        real_send(handle, *request)
-
-    monkeypatch.setattr(WorkerHandle, "send", send)
-    with WorkerPool(tuned_tiny.fingerprint().target, 1, 2) as workers:
-        module = tvm.ir.load_json(good)
-        outcomes = Measurer(workers).measure([module] * 4, [specs] * 4, [None] * 4)
-        assert all(outcome.run_s for outcome in outcomes)
-        taking = [place for place, (_, verb) in enumerate(asked) if verb == "take_memory"]
-        racing = [place for place, (_, verb) in enumerate(asked) if verb == "measure"]
-        assert {asked[place][0] for place in taking} == {h.pid for h in workers.handles}
-        assert max(taking) < min(racing)
-        # A worker that dies of it costs what it had built, and the batch goes on.
-        (first, *_) = built = workers.build([good] * 4)
-        assert isinstance(first, Built)
-        kill(workers.handles[first.worker])
-        take_memory(workers, built, [specs] * 4)
-        others = [each for each in built if isinstance(each, Built) and each.worker != first.worker]
-        assert others
-        for each in others:
-            handle = workers.handles[each.worker]
-            assert handle.call("measure", each.number, specs, Race(None), timeout_s=10).run_s
 
 
 def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:
@@ -256,13 +221,14 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     measurer = Measurer(pool)
     numbers = []
 
-    def measured(built: Built, *more: Any) -> Measured:
+    def measured(built: Built, *more: Any) -> list[float]:
         numbers.append(built.number)
         if len(numbers) == 1:
             kill(pool.handles[built.worker])
-        return measurer._measured(built, *more)
+        return real_measured(built, *more)
 
-    monkeypatch.setattr(measurer.yardsticks, "_measure", measured)
+    real_measured = measurer._measured
+    monkeypatch.setattr(measurer, "_measured", measured)
     modules = [tvm.ir.load_json(good)] * 2
     keys = [("workload", json.dumps([name])) for name in ("first", "second")]
     lost, found = measurer.measure(modules, [specs] * 2, [None] * 2, ["task"] * 2, keys)
