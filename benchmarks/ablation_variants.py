@@ -83,7 +83,6 @@ VARIANTS = (
         for top in (1, 3, 10)
     ),
     Variant("no drawn schedules", share={"draws": 0}),
-    Variant("no refinement", share={"refine_trials": 0}),
 )
 
 

@@ -4,7 +4,7 @@ To be run in a checkout where ``fewtune run --all`` was done for these models an
 each model a bank is built of the full runs' logs of all *other* models in ``out/``, or of those
 that ``--of`` names, such as the first model of its family; then the model is selected, tuned (what
 the bank does not serve) and shared anew, with the stages' own parameters ("bank") and with the
-least that can be measured, one candidate a task, no refinement and no finals ("bank, one trial").
+least that can be measured, one candidate a task and no finals ("bank, one trial").
 A task that the bank holds itself is known: it is not measured in either. Both libraries are
 verified and measured in turns, in one process, with the full and the selective run's and
 onnxruntime. Building the bank is not part of the time: it is made once for all models to come.
@@ -50,7 +50,7 @@ from stages.commit import commit
 from stages.params import load_section
 from stages.paths import Places
 
-LEAST = {"trials_per_task": 1, "draws": 0, "refine_trials": 0, "finals": 0}
+LEAST = {"trials_per_task": 1, "draws": 0, "finals": 0}
 VARIANTS: dict[str, dict[str, Any]] = {"bank": {}, "bank, one trial": LEAST}
 
 

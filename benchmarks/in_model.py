@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import closing
 from pathlib import Path
 
 try:
@@ -51,10 +50,8 @@ def hold(
     weights = {task.info.name: task.info.weight for task in tasks}
     times_s = {name: weights[name] * each[0].outcome.median_s for name, each in ranked.items()}
     contenders = contested(ranked, times_s, most, usual_axes(task.info for task in tasks))
-    with (
-        closing(Finals(skeleton, tasks, target_from_json(fingerprint.target), most)) as finals,
-        WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool,
-    ):
+    finals = Finals(skeleton, tasks, target_from_json(fingerprint.target), most)
+    with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
         return finals.hold(contenders, Measurer(pool)).finals if contenders else {}
 
 

@@ -19,7 +19,6 @@ from fewtune.selection.cluster import (
     representative,
     split_unrelated,
 )
-from fewtune.selection.select import second_donors
 from fewtune.selection.worth_tuning import kept_clusters
 from fewtune.task.extract import Task
 
@@ -155,7 +154,6 @@ def as_selection(
         method=method,
         clusters=kept,
         alone=[task for task in found.names if task not in served],
-        second_donors=second_donors(kept, found.names, found.matrix),
         set_aside=base.set_aside,
         set_aside_rule=base.set_aside_rule,
     )

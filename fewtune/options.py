@@ -134,20 +134,6 @@ class ShareOptions(BaseModel):
         description="how many candidates are measured: the donor's best, and beside it those that "
         "are rated best",
     )
-    refine_trials: int = Field(
-        default=4,
-        ge=0,
-        le=100_000,
-        description="further trials, as an average over the tasks that were not tuned; they go "
-        "where the model gains most",
-    )
-    least_gain: float = Field(
-        default=0.0003,
-        ge=0,
-        lt=1,
-        description="end the refinement when its next batch promises less than this part of the "
-        "model's latency",
-    )
     predictor: PredictorChoice = Field(
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"
     )

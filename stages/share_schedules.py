@@ -16,7 +16,7 @@ from stages.paths import Places
 
 
 def run(model: str, strategy: str) -> None:
-    """Measure what donors give, ask others, refine; keep the best that beats the default."""
+    """Measure what donors give; keep the best that beats the default."""
     options = load_section("share_schedules")
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)

@@ -19,7 +19,7 @@ from tests import tiny_models
 PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1},
-    "share_schedules": {"refine_trials": 0, "finals": 0, "trials_per_task": 1},
+    "share_schedules": {"finals": 0, "trials_per_task": 1},
 }
 
 

@@ -40,10 +40,7 @@ class Selection(Artifact):
     alone: list[str] = Field(
         default=[],
         description="tasks of clusters too small for a search of their own: schedules drawn by "
-        "rule serve them, and second donors where there are any",
-    )
-    second_donors: dict[str, list[str]] = Field(
-        default={}, description="further representatives by dependent, most similar first"
+        "rule serve them",
     )
     set_aside: list[str] = Field(description="tasks that only get a default schedule")
     set_aside_rule: str

@@ -73,23 +73,20 @@ class TuneReport(Artifact):
 
 # Known: the bank holds this very task, whose schedule is taken with its time there.
 # Predicted: the schedule that the predictor rates best, which nobody measured.
-ShareStatus = Literal["shared", "drawn", "refined", "default", "known", "predicted"]
+ShareStatus = Literal["shared", "drawn", "default", "known", "predicted"]
 
 
 class SharedTask(_Timed):
     """How one task that was not tuned itself got its schedule."""
 
     task: str
-    donors: list[str] = Field(description="donors tried first, most similar first")
-    second_donors: list[str] = Field(description="donors tried where the first served badly")
+    donors: list[str] = Field(description="most similar first")
     donor: str | None = Field(description="whose schedule won, if shared or known")
     donor_rank: int | None = Field(description="rank of that schedule at its donor, 1 is best")
     status: ShareStatus
     offered: int = Field(description="schedules that the donors had to give")
     valid: int
-    trials: int = Field(description="candidates measured, those of the refinement included")
-    refining_trials: int
-    shared_ms: float | None = Field(description="best after sharing, before the refinement")
+    trials: int = Field(description="candidates measured")
     failures: dict[str, int]
     note: str = ""
 
@@ -125,9 +122,6 @@ class ShareRound(TuningStep):
     name: Literal[
         "known",
         "first donors",
-        "second donors",
-        "refinement",
-        "before finals",
         "duels",
         "finals in the model",
         "prediction",
@@ -172,8 +166,7 @@ class ShareReport(Artifact):
     tasks: list[SharedTask]
     representatives: list[TunedTask] = Field(
         default_factory=list,
-        description="those that the refinement went on with: what they came to, and the trials of "
-        "it alone",
+        description="those whose schedule was chosen in the model, with what they came to",
     )
     rounds: list[ShareRound]
     finals: list[ModelFinal] = Field(

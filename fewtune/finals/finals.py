@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,6 @@ from fewtune.workers.pool import WorkerPool
 _LIMIT_S = 600.0
 # In which contenders run the model: whoever is taken is the faster one in each.
 _PROCESSES = 2
-# Of the runs that say what tasks take in the model before any of them is refined.
-_WEIGHING_S = 0.3
 
 
 class Final(NamedTuple):
@@ -119,15 +117,6 @@ class Finals:
     tasks: list[Task]
     target: tvm.target.Target
     most: int
-    # For libraries: those of what is not searched are compiled once.
-    _scratch: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
-    _unsearched: dict[str, Contender] = field(default_factory=dict, init=False)
-
-    def close(self) -> None:
-        """Remove the libraries that were made."""
-        if self._scratch is not None:
-            self._scratch.cleanup()
-        self._scratch, self._unsearched = None, {}
 
     def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
         """Every searched task's contenders; none at all where too little is contested.
@@ -142,33 +131,6 @@ class Finals:
         times_s = {name: states[name].progress.share_s for name in ranked}
         usual = usual_axes(task.info for task in self.tasks)
         return contested(ranked, times_s, self.most, usual)
-
-    def weigh(self, best: dict[str, Trial], measurer: Measurer) -> dict[str, float]:
-        """Say what tasks take where the model calls them, by a few runs in one process.
-
-        Parameters
-        ----------
-        best : dict of Trial
-            By task: its schedule.
-        measurer : Measurer
-
-        Returns
-        -------
-        times_s : dict of float
-            By task, seconds of all its calls in one run.
-
-        Raises
-        ------
-        WorkerLostError, RequestFailedError
-            If it cannot be compiled, or run.
-        """
-        contenders = {name: [trial] for name, trial in best.items()}
-        (runs,) = self._run(contenders, measurer, measurer.pool.handles[:1], _WEIGHING_S)
-        return {
-            task.info.name: statistics.median(runs.samples[task.info.workload][0])
-            for task in self.tasks
-            if task.info.name in best and task.info.workload in runs.samples
-        }
 
     def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> FinalsResult:
         """Measure the contenders in the model.
@@ -207,7 +169,6 @@ class Finals:
         contenders: dict[str, list[Trial]],
         measurer: Measurer,
         handles: Sequence[WorkerHandle],
-        *runs_s: float,
     ) -> list[Runs]:
         """What each of some workers measured, one after the other."""
         pool, phases = measurer.pool, measurer.phases
@@ -218,15 +179,14 @@ class Finals:
                 module = tvm.ir.save_json(task.mod)
                 keys = [trial.key for trial in contenders.get(task.info.name, [])]
                 candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
-        self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="fewtune-")
-        directory = Path(tempfile.mkdtemp(dir=self._scratch.name))
         try:
-            with phases.timed("build_s"):
-                linked = _ready(pool, candidates, directory, self._unsearched)
-                skeleton = self.skeleton.model_dump_json()
-                _together(handles, [("load_model", skeleton, linked) for _ in handles])
-            with phases.timed("run_s"):
-                processes = [h.call("run_model", *runs_s, timeout_s=_LIMIT_S) for h in handles]
+            with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+                with phases.timed("build_s"):
+                    linked = _ready(pool, candidates, Path(scratch))
+                    skeleton = self.skeleton.model_dump_json()
+                    _together(handles, [("load_model", skeleton, linked) for _ in handles])
+                with phases.timed("run_s"):
+                    processes = [h.call("run_model", timeout_s=_LIMIT_S) for h in handles]
         except (WorkerLostError, RequestFailedError):
             # One may still be at it, and would give that answer to the next request.
             for handle in pool.handles:
@@ -240,27 +200,23 @@ def _ready(
     pool: WorkerPool,
     candidates: dict[str, list[Candidate]],
     directory: Path,
-    unsearched: dict[str, Contender],
 ) -> dict[str, list[Contender]]:
     """Get all contenders into libraries, on all workers at once.
 
     What a worker still has of its measurement is a library of its own by now; what none has is
-    compiled once more, into one library a worker; what is not searched just the first time.
+    compiled once more, into one library a worker.
     """
     exported: list[dict[int, str]] = [{} for _ in pool.handles]
     rest: dict[str, Candidate] = {}
     for workload, each in candidates.items():
         for place, candidate in enumerate(each):
             name = f"kernel_{workload}_{place}"
-            if candidate.key is None and name in unsearched:
-                continue
             kept = pool.kept_build(workload, candidate.key) if candidate.key is not None else None
             if kept is None:
                 rest[name] = candidate
             else:
                 exported[kept.worker][kept.number] = str(directory / f"{name}.so")
-    # First, for a task may have been searched since: its contenders take that name then.
-    found = dict(unsearched)
+    found: dict[str, Contender] = {}
     for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
         found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
     # One to each in turn: contenders of one task take about as long to compile.
@@ -273,7 +229,6 @@ def _ready(
     requests = [("link", path, part) for path, part in zip(paths, parts, strict=True)]
     for made in _together(pool.handles, requests):
         found.update(made)
-    unsearched.update((n, found[n]) for n, each in rest.items() if each.key is None)
     return {
         workload: [found[f"kernel_{workload}_{place}"] for place in range(len(each))]
         for workload, each in candidates.items()

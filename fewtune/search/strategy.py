@@ -138,14 +138,6 @@ class Explorer:
         if self.uses_model:
             self.judge.learn(proposals, times_s)
 
-    def recall(self, points: list[Point], times_s: list[float]) -> None:
-        """Take in what was measured, and learn nothing from it: somebody else sees to that."""
-        self.times_s.update(zip(points, times_s, strict=True))
-        # What is changed little may be one of the best over again, by another way.
-        best = self.fastest(_RECALLED)
-        made, _ = remade(self.space, best, [self.times_s[point] for point in best])
-        self._measured.update(tvm_ffi.structural_hash(proposal.schedule.mod) for proposal in made)
-
     def remember(self, points: list[Point], times_s: list[float]) -> None:
         """Take in what an earlier run measured, and learn from it."""
         self.times_s.update(zip(points, times_s, strict=True))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fewtune.artifacts import BankDonor, Cluster, Selection
+from fewtune.artifacts import BankDonor, Selection
 from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
 from fewtune.selection.heat_map import SimilarityMatrix
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
     from fewtune.task.extract import Task
 
-_MOST_SECOND_DONORS = 2
 # Donors named for a task that the bank serves: should one's schedules not fit, another's may.
 _MOST_DONORS = 3
 
@@ -60,7 +58,7 @@ class SelectOptions(BaseModel):
         ge=0,
         le=1,
         description="a cluster below this share is not worth a search of its own: its tasks take "
-        "schedules drawn by rule, and their part of the refinement; one of a single task needs "
+        "schedules drawn by rule; one of a single task needs "
         "four times as much",
     )
 
@@ -193,34 +191,12 @@ def select_from_spaces(
         method=options.method,
         clusters=kept,
         alone=[name for name in names if name not in served],
-        second_donors=second_donors(kept, names, values),
         set_aside=aside,
         set_aside_rule=_rule(tasks, _searchable(spaces), options),
         banked=banked,
         note=note,
     )
     return selection, SimilarityMatrix(tuple(names), values)
-
-
-def second_donors(
-    clusters: Sequence[Cluster], names: Sequence[str], values: np.ndarray
-) -> dict[str, list[str]]:
-    """The representatives of other clusters that tasks have something in common with."""
-    places = {name: place for place, name in enumerate(names)}
-    own = {member: cluster.representative for cluster in clusters for member in cluster.members}
-    found = {}
-    for name in names:
-        if own.get(name) == name:
-            continue
-        others = [
-            (-float(values[places[name], places[cluster.representative]]), cluster.representative)
-            for cluster in clusters
-            if cluster.representative != own.get(name)
-        ]
-        nearest = [other for similarity, other in sorted(others) if similarity < 0]
-        if nearest:
-            found[name] = nearest[:_MOST_SECOND_DONORS]
-    return found
 
 
 def _banked(

@@ -23,8 +23,8 @@ SEARCHED_OPERATORS = frozenset(
         *(f"group_{family}" for family in _CONVOLUTIONS),
     }
 )
-# Nobody else gains by a search for one task: its part of the refinement, which goes where the
-# model gains most, serves it in fewer trials unless it is a large part of the model.
+# No other task gains by a search for one alone: schedules drawn by rule serve it in fewer trials,
+# unless it is a large part of the model.
 _LONE_TIMES = 4
 
 

@@ -1,4 +1,4 @@
-"""What a task can take: schedules moved from donors, drawn by rule, or cut anew of its own."""
+"""What a task can take: schedules moved from donors, or drawn by rule."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.artifacts import TaskInfo
-from fewtune.finals.repartition import reparted
 from fewtune.options import ShareOptions
-from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.parallel_axis import parted_axis_of, usual_axis
 from fewtune.schedule.space.prior import TileKey
@@ -28,8 +26,6 @@ _LOOKED_AT = 256
 # From this part of the model's estimated time on, finals in the model are given a schedule that
 # parts the axis among the threads that its neighbours part.
 _WORTH_ANOTHER = 0.002
-# Cut anew are so many of the fastest schedules, and so many of all their cuts are measured.
-_REPARTED_FROM, _REPARTED_TRIALS = 3, 2
 
 
 class Offer(NamedTuple):
@@ -80,7 +76,6 @@ def offers_for(
     options: ShareOptions,
     task: TaskInfo,
     *,
-    draws: bool,
     for_finals: bool = False,
 ) -> Offers:
     """Move what donors give, draw schedules beside it, and choose those that are rated best.
@@ -96,8 +91,6 @@ def offers_for(
     options : ShareOptions
     task : TaskInfo
         That takes; its name tells its draws from another's.
-    draws : bool
-        Whether schedules drawn by rule compete.
     for_finals : bool
         Whether finals in the model are to come, for which one of them is to part the usual axis
         among the threads (`fewtune.tuning.finalists`).
@@ -107,7 +100,7 @@ def offers_for(
     wanted = usual_axis(task) if for_finals and task.share >= _WORTH_ANOTHER else None
     is_lottery = not candidates and task.share >= _LARGE and not task.is_streamed
     times = _ALONE_TIMES if is_lottery else 1
-    if draws and (search.judge.trained or not candidates):
+    if search.judge.trained or not candidates:
         drawn = _drawn(search, options.seed, task.name, times * options.draws, wanted=wanted)
         if not drawn and not candidates and task.share >= _LARGE:
             drawn = _drawn_at_random(search, options.seed, task.name, times * options.draws)
@@ -116,25 +109,6 @@ def offers_for(
     offers = _likeliest(search, candidates, reasons, count, wanted=wanted)
     offered = sum(len(donations) for _, donations in given)
     return Offers(offers, offered, dict(sorted(reasons.items())))
-
-
-def reparted_offers(search: Explorer, axis: int) -> Offers:
-    """The fastest schedules of a task with another axis among the threads, those rated best.
-
-    Parameters
-    ----------
-    search : Explorer
-    axis : int
-        That is to be parted (`fewtune.finals.repartition`).
-    """
-    threads = CpuTraits.of(search.space.target).threads
-    fastest = search.fastest(_REPARTED_FROM)
-    points = search.unknown(turned for one in fastest for turned in reparted(one, axis, threads))
-    if search.guide is not None:
-        points = search.guide.ordered(points)
-    candidates = [_Candidate(point, None, None) for point in dict.fromkeys(points)]
-    made = _made(search, candidates, Counter(), _REPARTED_TRIALS)
-    return Offers(list(islice(made, _REPARTED_TRIALS)), 0, {})
 
 
 def _moved(

@@ -16,7 +16,7 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search import Knowledge
 from fewtune.search.warm_start import teach
-from fewtune.sharing.session import BankedSchedule, Sharing, Taker
+from fewtune.sharing.session import BankedSchedule, Sharing
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
@@ -39,7 +39,6 @@ def share_session(
     """Child process: share what the job's donors have to give; see `fewtune.sharing.share`."""
     by_name = {task.info.name: task for task in tasks}
     target = target_from_json(target_json)
-    takers = {name: Taker(*pair) for name, pair in job["takers"].items()}
     tuned = {name: PriorResult.from_json(entry) for name, entry in job["tuned"].items()}
     options = ShareOptions.model_validate(job["options"])
     finals = None
@@ -52,8 +51,8 @@ def share_session(
         else:
             progress.say(f"no finals in the model: {directory} has no {Skeleton.file_name}")
     sharing = Sharing(
-        [by_name[name] for name in [*takers, *tuned]],
-        takers,
+        [by_name[name] for name in [*job["takers"], *tuned]],
+        job["takers"],
         {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
         {name: BankedSchedule(*pair) for name, pair in job["known"].items()},
         partial(_teach, job["bank"], tuned),
@@ -64,14 +63,9 @@ def share_session(
         progress,
         pool,
         cold_weights=job["cold_weights"],
-        covered=job["covered"],
         finals=finals,
     )
-    try:
-        sharing.run()
-    finally:
-        if finals is not None:
-            finals.close()
+    sharing.run()
 
 
 def _teach(

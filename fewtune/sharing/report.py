@@ -8,10 +8,8 @@ from typing import Any
 
 from fewtune.artifacts import Curve, CurvePoint, ModelFinal, SharedTask, ShareRound, TuneReport
 from fewtune.finals.finals import Final
-from fewtune.finals.model_timing import REFINEMENT
-from fewtune.sharing import donors
-from fewtune.sharing.rounds import BEFORE_FINALS, FIRST, SECOND
-from fewtune.sharing.session import DOUBTFUL, KNOWN, Taker
+from fewtune.sharing.donor_round import FIRST
+from fewtune.sharing.session import DOUBTFUL, KNOWN
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
@@ -26,14 +24,6 @@ _RULES = {
     "best is measured and those that are rated best; tasks below "
     f"{DOUBTFUL:.0%} of the throughput of the best similar task have their default "
     "schedule measured too",
-    SECOND: f"tasks below {donors.NEAR:.0%} of the throughput of the best similar task, "
-    "where it matters, ask those of their kind that reached it; below "
-    f"{donors.FAR:.0%} also the next most similar representatives",
-    REFINEMENT: "small batches where the model gains most, until one promises less than "
-    "share_schedules.least_gain of its latency; representatives, too, go on from what they have; "
-    "before them the model is run, for what tasks take there",
-    BEFORE_FINALS: "tasks that take enough of the model's time, and whose fastest parts another "
-    "axis among the threads than their neighbours do, have the fastest measured cut as these are",
     _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
     "the race is slower here than the winner of the duel",
@@ -44,18 +34,14 @@ _RULES = {
 }
 
 
-def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> SharedTask:
+def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]]) -> SharedTask:
     """How one task fared, read from the journal."""
     name = known.task.info.name
     rounds = [e for e in events if e["kind"] == "batch" and e["task"] == name and "round" in e]
-    asked = next((e["donors"].get(name, []) for e in events if e["kind"] == "ask"), [])
     origins: dict[str, tuple[str | None, int | None]] = {}
     failures: Counter[str] = Counter(known.failures())
     for event in rounds:
         failures.update(event["reasons"])
-        if event["round"] == BEFORE_FINALS:
-            # Cut anew of what the task had by then: of no donor, nor drawn.
-            continue
         for entry, donor, rank in zip(
             event["trials"], event["donors"], event["ranks"], strict=True
         ):
@@ -65,30 +51,22 @@ def task_line(known: TaskState, taker: Taker, events: list[dict[str, Any]]) -> S
     best = ranked[0] if ranked else None
     donor, rank = None, None
     if best is not None and known.taken is not None and best.key == known.taken.key:
-        donor, rank, status = taker.first[0], 1, "known"
+        donor, rank, status = donors[0], 1, "known"
     elif best is None or (known.default is not None and best.key == known.default.key):
         status = "default"
-    elif best.key in origins:
+    else:
         donor, rank = origins[best.key]
         status = "shared" if donor is not None else "drawn"
-    else:
-        status = "refined"
-    given = [t for t in known.trials if t.key in origins]
-    if known.taken is not None:
-        given.append(known.taken)
     return SharedTask(
         task=name,
-        donors=taker.first,
-        second_donors=asked if any(e["round"] == SECOND for e in rounds) else [],
+        donors=donors,
         donor=donor,
         donor_rank=rank,
         status=status,
         offered=sum(event["offered"] for event in rounds),
         valid=sum(1 for trial in known.trials if trial.run_s),
         trials=len(known.trials),
-        refining_trials=len(known.trials) - sum(len(e["trials"]) for e in rounds),
         default_ms=_ms(_time_s(known, default)),
-        shared_ms=_ms(_time_s(known, [*given, *default])),
         best_ms=_ms(best.outcome.median_s if best is not None else math.inf),
         failures=dict(sorted(failures.items())),
         note=f"TVM died of {known.crashed}" if known.crashed else "",
@@ -115,7 +93,6 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         for name in _RULES
         if (taken or name != KNOWN)
         and (held is not None or name != _FINALS)
-        and (any(e.get("round") == name for e in events) or name != BEFORE_FINALS)
         and (duels or name != _DUELS)
     ]
     spent, gained_s = {name: Phases() for name in names}, dict.fromkeys(names, 0.0)
@@ -123,7 +100,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     for event, saved_s in _steps(state, events):
         if event["kind"] == "finals":
             continue
-        name = event.get("round", REFINEMENT)
+        name = event["round"]
         spent[name].add(Phases(**event["phases"]))
         trials[name] += len(event.get("trials", []))
         touched[name].add(event["task"])

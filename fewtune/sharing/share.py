@@ -21,7 +21,6 @@ from fewtune.sharing.report import (
     share_rounds,
     task_line,
 )
-from fewtune.sharing.session import Taker
 from fewtune.storage.database import RECORDS, best_trials, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
@@ -97,9 +96,6 @@ def share_schedules(
             "bank": str(bank_directory) if bank is not None else None,
             "tuned": {name: found.as_json() for name, found in earlier.items()},
             "cold_weights": tuned.cold_weights,
-            "covered": sum(
-                task.info.share for task in tasks if task.info.name not in selection.set_aside
-            ),
             "options": options.model_dump(mode="json"),
             "model": str(model_directory) if model_directory is not None else None,
         }
@@ -107,8 +103,7 @@ def share_schedules(
             "machine": fingerprint.identity(),
             "target": fingerprint.target,
             "workloads": {name: by_name[name].info.workload for name in takers},
-            # As a journal that is read again has them: lists.
-            "takers": {name: list(taker) for name, taker in takers.items()},
+            "takers": takers,
             "log": file_sha256(tune_directory / RECORDS)[:16],
             "bank": bank.digest if bank is not None else None,
             "predictor": chosen_digest(options.predictor),
@@ -129,8 +124,8 @@ def share_schedules(
     state = RunState([by_name[name] for name in names], names, earlier)
     state.replay(events)
     takes = {name: state.tasks[name] for name in takers}
-    refined = {name: state.tasks[name] for name in sorted(earlier) if _is_touched(state, name)}
-    trials = {name: known.published() for name, known in {**takes, **refined}.items()}
+    decided = {name: state.tasks[name] for name in sorted(earlier) if state.tasks[name].chosen}
+    trials = {name: known.published() for name, known in {**takes, **decided}.items()}
     _write_log(directory, by_name, database, trials, fingerprint)
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     finals, finals_note = finals_of(state, events)
@@ -138,7 +133,7 @@ def share_schedules(
         model=selection.model,
         strategy=selection.strategy,
         tasks=[task_line(known, takers[name], events) for name, known in takes.items()],
-        representatives=[known.report() for known in refined.values()],
+        representatives=[known.report() for known in decided.values()],
         rounds=share_rounds(state, events),
         finals=finals,
         finals_note=finals_note,
@@ -152,8 +147,8 @@ def share_schedules(
     return report
 
 
-def _takers(selection: Selection, tuned: TuneReport) -> dict[str, Taker]:
-    """Every task that takes schedules, with the donors it asks first, and those it asks next.
+def _takers(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
+    """Every task that takes schedules, with its donors.
 
     A representative that its session found nothing for, having had no time for it or no luck, is
     served like a task that stands alone. In full tuning nothing is shared.
@@ -165,9 +160,7 @@ def _takers(selection: Selection, tuned: TuneReport) -> dict[str, Taker]:
         **{name: [] for name in selection.alone},
         **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
     }
-    return {
-        name: Taker(first[name], selection.second_donors.get(name, [])) for name in sorted(first)
-    }
+    return {name: first[name] for name in sorted(first)}
 
 
 class _Records(NamedTuple):
@@ -196,12 +189,6 @@ def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, Prior
             trials = [Trial.from_record(record) for record in known.searched]
             found[line.task] = PriorResult(trials, default, finished)
     return found
-
-
-def _is_touched(state: RunState, name: str) -> bool:
-    """Whether sharing found out anything of a representative, or crashed over it."""
-    known = state.tasks[name]
-    return bool(known.trials or known.crashed or known.chosen)
 
 
 def _banked(

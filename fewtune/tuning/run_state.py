@@ -58,8 +58,6 @@ class RunState:
         if kind == "finish":
             self.stopped_by = event["stopped_by"]
             self.patience = event.get("patience")
-        for name, time_s in event.get("in_model_s", {}).items():
-            self.tasks[name].progress.weigh(time_s)
         if kind == "in_model":
             for name, final in event["finals"].items():
                 self.tasks[name].chosen = final["keys"][final["chosen"]]

@@ -19,10 +19,9 @@ from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import tvm
-from fewtune.search import Explorer, Knowledge, Proposal
+from fewtune.search import Knowledge
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.baselines import measured_defaults
@@ -70,9 +69,6 @@ class Session:
     clock : callable
         Monotonic seconds; tests give a fake one.
     """
-
-    # What a batch is announced as, and of how many tasks it is at most.
-    phase, tasks_a_batch = "tune", 1
 
     def __init__(
         self,
@@ -131,18 +127,17 @@ class Session:
             self.progress.say(
                 f"resuming: {self.state.resumed_trials} trials are in {self.journal.path}"
             )
-        if self.patience.is_done(self.total_trials):
+        if self.is_done():
             return self.state.stopped_by or "nothing_to_tune"
-        self.begin()
-        stopped_by = self._loop()
+        stopped_by = self.search()
         self.conclude()
         limits = self.patience.limits
         self.note({"kind": "finish", "stopped_by": stopped_by, "patience": limits, **self.spent()})
         return stopped_by
 
-    def begin(self) -> None:
-        """What comes before the search: a searched schedule has to beat the default one."""
-        self.measure_defaults(self.without_default())
+    def is_done(self) -> bool:
+        """Whether the journal is of a run that had come to its end under this budget."""
+        return self.patience.is_done(self.total_trials)
 
     def conclude(self) -> None:
         """What comes after it."""
@@ -168,7 +163,10 @@ class Session:
                 f"{self.elapsed_s - began_s:.0f} s"
             )
 
-    def _loop(self) -> str:
+    def search(self) -> str:
+        """Search until the budget is spent or nothing is gained; return which it was."""
+        # A searched schedule has to beat the default one.
+        self.measure_defaults(self.without_default())
         if not self.state.tuned:
             return "nothing_to_tune"
         tuned = [self.state.tasks[name].progress for name in self.state.tuned]
@@ -186,10 +184,8 @@ class Session:
             gains_s = gradients(waiting, rates)
             if not self.patience.is_worth_it(max(gains_s.values())):
                 return "converged"
-            first, *others = (self.state.tasks[task.name] for task in waiting[: self.tasks_a_batch])
-            worth_it = [s for s in others if self.patience.is_worth_it(gains_s[s.task.info.name])]
             began_s = self._clock()
-            self._batch([first, *worth_it], room)
+            self._batch(self.state.tasks[waiting[0].name], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
@@ -198,60 +194,40 @@ class Session:
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
 
-    def _batch(self, states: list[TaskState], room: int) -> None:
-        """Measure up to ``room`` candidates, of each task no more than the options say."""
-        turns: list[TaskBatch] = []
-        proposed: list[list[Proposal]] = []
-        # While the first task's are built, the next one's are looked for.
+    def _batch(self, state: TaskState, room: int) -> None:
+        """Measure up to ``room`` candidates of a task, and no more than the options say."""
+        self.announce(state)
         with self.measurer.building() as modules:
-            for state in states:
-                if room <= 0:
-                    break
-                self.announce(state)
-                with self.measurer.phases.timed("search_s"):
-                    search = self.searches.of(state)
-                    self.prompt(state, search)
-                    proposed.append(search.next_batch(min(room, self._most_of(state))))
-                    turns.append(TaskBatch.of(state, proposed[-1]))
-                    modules.add(turns[-1].modules)
-                room -= len(turns[-1].proposals)
-            measured = measure_together(self.measurer, turns, modules)
-        self._note_batch(turns, measured)
-        for turn, proposals in zip(turns, proposed, strict=True):
-            state = turn.state
-            # A crash while features are extracted is to be laid to the right task.
-            self.announce(state)
-            with self.measurer.phases.timed("model_update_s"):
-                known = [state.known[p.key] for p in proposals]
-                self.searches.of(state).learn(proposals, [each.outcome.median_s for each in known])
-            if not turn.proposals:
-                self._end(state, "design space exhausted")
-            why = self.patience.ends(state)
-            if why is not None:
-                self._end(state, why)
-            self.show(state)
+            with self.measurer.phases.timed("search_s"):
+                search = self.searches.of(state)
+                proposals = search.next_batch(min(room, self._most_of(state)))
+                turn = TaskBatch.of(state, proposals)
+                modules.add(turn.modules)
+            (outcomes,) = measure_together(self.measurer, [turn], modules)
+        self.note(
+            {
+                "kind": "batch",
+                "task": state.task.info.name,
+                **self.spent(),
+                "trials": [trial.as_json() for trial in turn.trials(outcomes)],
+            }
+        )
+        with self.measurer.phases.timed("model_update_s"):
+            known = [state.known[p.key] for p in proposals]
+            search.learn(proposals, [each.outcome.median_s for each in known])
+        if not turn.proposals:
+            self._end(state, "design space exhausted")
+        why = self.patience.ends(state)
+        if why is not None:
+            self._end(state, why)
+        self.show(state)
 
     def _most_of(self, state: TaskState) -> int:
         """Candidates of a task's next batch: a first one leaves others theirs."""
         options = self.options
-        if state.trials or state.earlier:
+        if state.trials:
             return options.batch_size
         return min(options.batch_size, options.trials_per_task)
-
-    def _note_batch(self, turns: list[TaskBatch], measured: list[list[Outcome]]) -> None:
-        parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
-        for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
-            self.note(
-                {
-                    "kind": "batch",
-                    "task": turn.state.task.info.name,
-                    **spent,
-                    "trials": [trial.as_json() for trial in turn.trials(outcomes)],
-                }
-            )
-
-    def prompt(self, state: TaskState, search: Explorer) -> None:
-        """Say what a search is to measure first in its next batch; here nothing."""
 
     def finalists(self, state: TaskState) -> list[Trial]:
         """Who is measured again: where nobody is close to a race's winner, there is no doubt."""
@@ -303,12 +279,12 @@ class Session:
         repeats, self.measurer.repeats = self.measurer.repeats, 0
         return {"phases": phases.as_json(), "repeats": repeats}
 
-    def show(self, state: TaskState, phase: str = "") -> None:
+    def show(self, state: TaskState, phase: str = "tune") -> None:
         """Tell the person who watches where the run stands."""
         self.progress.show(
             self.state.snapshot(
                 state,
-                phase or self.phase,
+                phase,
                 self.total_trials,
                 self.elapsed_s,
                 self.options.budget_s,

@@ -23,9 +23,6 @@ _LONE_HEADROOM, _LONE_STREAMED_HEADROOM = 1.25, 1.5
 # What is below this part of an earlier time is a gain, not noise.
 _VISIBLE = 0.995
 _MOST_HALVINGS = 3
-# Of what a task takes in the model beyond this many times what it takes alone, trials alone tell
-# little.
-_MOST_IN_MODEL = 4.0
 # Families whose throughput is bytes a second.
 _STREAMED = "streamed "
 
@@ -46,12 +43,8 @@ class TaskProgress:
     stands_for : float
         How many times its own share of the model's time its schedules are to serve: what a
         representative gains, its whole cluster may.
-    in_model : float
-        How many times what it takes alone the task takes in the model, where that is known.
     default_s : float or None
         Seconds of one call under the default schedule.
-    earlier_batches : int
-        How many an earlier session spent on it; what they brought one by one is not known.
     best_s : list of float
         Best seconds after each batch; infinite where nothing valid was found yet.
     trials : int
@@ -64,9 +57,7 @@ class TaskProgress:
     work: float = 0.0
     family: str = ""
     stands_for: float = 1.0
-    in_model: float = 1.0
     default_s: float | None = None
-    earlier_batches: int = 0
     best_s: list[float] = field(default_factory=list)
     trials: int = 0
     finished: str | None = None
@@ -89,15 +80,10 @@ class TaskProgress:
         """What a candidate has to beat to be measured in full; None where nothing is known."""
         return None if self.current_s == float("inf") else self.current_s
 
-    def weigh(self, time_s: float) -> None:
-        """Take in what all calls of the best known schedule take in one run of the model."""
-        alone_s = self.weight * self.current_s
-        self.in_model = min(_MOST_IN_MODEL, max(1.0, time_s / alone_s))
-
     @property
     def share_s(self) -> float:
         """What all calls take of the model's time at the best known schedule."""
-        return self.weight * self.in_model * self.current_s
+        return self.weight * self.current_s
 
     @property
     def throughput(self) -> float:
@@ -121,14 +107,13 @@ def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     before = task.default_s if task.default_s is not None else float("inf")
     earlier = min(before, task.best_s[max(0, batches - 1 - _RECENT_BATCHES)])
     span = min(_RECENT_BATCHES, batches - 1)
-    spent = task.earlier_batches + batches
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
     # A task that is bound by memory never gets there; a task at the top may still gain a little.
-    reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / spent
+    reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / batches
     # An awkward extent may never get there either: hope fades with each batch that brought nothing.
     reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
-    return task.weight * task.stands_for * task.in_model * expected
+    return task.weight * task.stands_for * expected
 
 
 def _fruitless(best_s: list[float]) -> int:

@@ -57,7 +57,6 @@ class Searches:
                 # Another seed after a resumption, or it would draw its first batch again.
                 seed=1 + self._options.seed + 7919 * len(state.known),
             )
-            search.recall(*known_points(space, state.earlier))
             search.remember(*known_points(space, state.trials))
             # What was measured of them before a resumption is not measured again.
             search.begin_from(known_points(space, self._seeds.get(name, []))[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,9 +10,6 @@ from fewtune.artifacts import TunedTask
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
-
-# Trials of an earlier session that count as one batch of it.
-_EARLIER_BATCH = 16
 
 
 class PriorResult(NamedTuple):
@@ -96,20 +92,7 @@ class TaskState:
         progress = self.progress
         progress.default_s = self.default.outcome.median_s if self.default is not None else None
         progress.best_s = [self.best_s]
-        # What a further batch promises depends on how many there were.
-        progress.earlier_batches = math.ceil(len(earlier.trials) / _EARLIER_BATCH) - 1
         progress.finished = earlier.finished
-
-    @property
-    def best_earlier(self) -> Trial:
-        """The fastest schedule of the earlier session.
-
-        Raises
-        ------
-        IndexError
-            If there was none.
-        """
-        return self.earlier[0]
 
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""

@@ -103,9 +103,9 @@ class Worker:
         skeleton = Skeleton.model_validate_json(skeleton_json)
         self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
 
-    def run_model(self, *runs_s: float) -> Runs:
+    def run_model(self) -> Runs:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
-        return self._model.measure(*runs_s)
+        return self._model.measure()
 
     def forget(self, kept: list[int]) -> None:
         """Drop a loaded model and what was built and is not kept; let go of the task."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
-from fewtune.finals import finals, model_timing
+from fewtune.finals import finals
 from fewtune.finals.finals import Final
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
@@ -22,12 +21,12 @@ from fewtune.tuning import finalists
 from fewtune.tuning.finalists import contenders_of
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
-from fewtune.workers import kernel_library, model_runner
+from fewtune.workers import model_runner
 from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 from tests.made_tasks import made_task, trial
 
-OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2, finals=3)
+OPTIONS = ShareOptions(top="50%", trials_per_task=2, finals=3)
 
 
 def state_of(*times_s: float) -> TaskState:
@@ -170,7 +169,6 @@ def test_what_workers_have_is_not_compiled_again(
 ) -> None:
     exported: list[str] = []
     linked: list[str | None] = []
-    unsearched: list[int] = []
     kept: list[str] = []
     pools: list[WorkerPool] = []
     together, ready = finals._together, finals._ready
@@ -178,10 +176,6 @@ def test_what_workers_have_is_not_compiled_again(
 
     def begun(pool: WorkerPool, *arguments: Any) -> Any:
         pools.append(pool)
-        # Those of before: what tasks take in the model is looked at first.
-        unsearched.append(linked.count(None))
-        exported.clear()
-        linked.clear()
         return ready(pool, *arguments)
 
     def noted(handles: Any, requests: Any) -> list[Any]:
@@ -196,7 +190,6 @@ def test_what_workers_have_is_not_compiled_again(
 
     monkeypatch.setattr(finals, "_ready", begun)
     monkeypatch.setattr(finals, "_together", noted)
-    monkeypatch.setattr(model_timing, "outgrow", lambda *_: True)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     # What sharing measured is there, but for what went with a worker; kernels that are not
@@ -205,56 +198,8 @@ def test_what_workers_have_is_not_compiled_again(
     assert kept == []
     searched = sum(key is not None for key in linked)
     assert len(exported) + searched == sum(line.contenders for line in report.finals)
-    # Kernels that are not searched are compiled when the model first runs, and not again.
-    assert unsearched[0] == 0 < unsearched[1]
-    assert linked.count(None) == 0
-
-
-def test_a_task_that_was_searched_since_stands_in_with_its_contenders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answered(_: Any, requests: Any) -> list[Any]:
-        return [
-            {name: kernel_library.Contender(rest[0], name, [(1,)]) for name in rest[-1]}
-            if verb == "link"
-            else {}
-            for verb, *rest in requests
-        ]
-
-    monkeypatch.setattr(finals, "_together", answered)
-    pool: Any = SimpleNamespace(handles=[None], kept_build=lambda *_: None)
-    unsearched: dict[str, kernel_library.Contender] = {}
-    first, then = tmp_path / "first", tmp_path / "then"
-    candidates = {name: [kernel_library.Candidate("", None)] for name in ("conv", "pool")}
-    before = finals._ready(pool, candidates, first, unsearched)
-    candidates["conv"] = [kernel_library.Candidate("", "searched")]
-    now = finals._ready(pool, candidates, then, unsearched)
-    assert now["pool"] == before["pool"]
-    assert now["conv"][0].library == str(then / "0.so")
-
-
-@pytest.mark.usefixtures("contested")
-@pytest.mark.parametrize("outgrown", [True, False])
-def test_the_model_says_what_tasks_take_before_they_are_refined(
-    outgrown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_timing, "outgrow", lambda *_: outgrown)
-    model = model_directory(tmp_path / "model")
-    report = share(tmp_path / "share", tmp_path / "journals", model)
-    (path,) = (tmp_path / "journals").glob("*.jsonl")
-    events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
-    found = [event for event in events if "in_model_s" in event]
-    assert len(found) == outgrown
-    if not outgrown:
-        return
-    (weighed,) = found
-    names = {tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
-    assert names == set(weighed["in_model_s"])
-    assert all(time_s > 0 for time_s in weighed["in_model_s"].values())
-    refined = [e for e in events if e["kind"] == "batch" and not e.get("round")]
-    assert events.index(weighed) < events.index(refined[0])
-    refinement = next(each for each in report.rounds if each.name == "refinement")
-    assert refinement.spent_s >= sum(weighed["phases"].values())
+    # Kernels that are not searched are compiled for the finals.
+    assert linked.count(None) > 0
 
 
 @pytest.mark.usefixtures("contested")

@@ -28,7 +28,6 @@ BUDGETS = {
     "models": [MODEL],
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
-    "share_schedules.refine_trials": 2,
     "benchmark.rounds": 3,
     "compare.rounds": 3,
     "compare.processes": 1,

@@ -69,15 +69,15 @@ def shared(*rounds: ShareRound) -> ShareReport:
 def test_steps_stand_in_order_and_those_that_did_nothing_do_not() -> None:
     rounds = shared(
         round_of("first donors", 3.0, 0.5),
-        round_of("second donors", 0.0, 0.0),
-        round_of("refinement", 7.0, 0.25),
+        round_of("known", 0.0, 0.0),
+        round_of("duels", 7.0, 0.25),
     )
     tasks = [made_task("twice", 2), made_task("once", 1)]
     steps = tuning_steps(
         tasks, 0.5, tuned(searched("twice", 3.0, 1.0), searched("once", None, 2.0)), rounds
     )
     names = [step.name for step in steps]
-    assert names == ["selecting", "search of the selected", "first donors", "refinement"]
+    assert names == ["selecting", "search of the selected", "first donors", "duels"]
     assert [step.spent_s for step in steps] == [0.5, 5.0, 3.0, 7.0]
     # 2 ms in each of two calls; where no default schedule was measured, nothing is known.
     assert [step.gained_ms for step in steps] == [None, 4.0, 0.5, 0.25]

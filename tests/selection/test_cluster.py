@@ -156,8 +156,6 @@ def test_a_small_cluster_is_served_without_a_representative() -> None:
     selection, _ = select(min_cluster_share=0.051)
     assert selection.representatives == ["wide"]
     assert selection.alone == ["far"]
-    # Its extents share the divisor 1 with those of the others: a last resort, but one.
-    assert selection.second_donors == {"far": ["wide"]}
     # Somebody has to be tuned, however small.
     lone, _ = select(min_cluster_share=1.0)
     assert lone.representatives == ["wide"]
@@ -182,21 +180,6 @@ def test_what_memory_decides_is_not_searched_unless_there_is_nothing_else() -> N
     everything = chosen([*vector, *TASKS], SelectOptions(method="all"))
     assert everything.representatives[0] == "vector"
     assert everything.alone == []
-
-
-def test_dependents_may_ask_other_representatives() -> None:
-    selection, _ = select()
-    assert selection.second_donors == {"near": ["far"]}
-    strangers, _ = select_from_spaces(
-        [*TASKS, task("other", 0.3, "dense")],
-        {**SPACES, "other": space(64, 64)},
-        SelectOptions(),
-        model="net",
-        strategy="selective",
-    )
-    # A task of another operator family has similarity 0: it is never asked.
-    assert strangers.representatives == ["wide", "other", "far"]
-    assert strangers.second_donors == {"near": ["far"]}
 
 
 def test_what_the_bank_serves_is_not_clustered(tmp_path: Path) -> None:

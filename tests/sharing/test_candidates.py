@@ -39,15 +39,12 @@ def offered(
     search: Explorer,
     donations: list[Donation],
     *,
-    draws: bool = True,
     drawn: int = 8,
     for_finals: bool = False,
 ) -> Offers:
     options = ShareOptions(top="8", draws=drawn, trials_per_task=3)
     task = made_task("taker").info.model_copy(update={"shapes": [[4, 4]]})
-    return offers_for(
-        search, [("donor", donations)], options, task, draws=draws, for_finals=for_finals
-    )
+    return offers_for(search, [("donor", donations)], options, task, for_finals=for_finals)
 
 
 def points_of(offers: Offers) -> list[Point]:
@@ -56,7 +53,7 @@ def points_of(offers: Offers) -> list[Point]:
 
 def test_the_donors_best_comes_first_then_what_is_rated_best() -> None:
     search, points = guided(), some_points(6, seed=5)
-    offers = offered(search, [*map(donation, points)], draws=False)
+    offers = offered(search, [*map(donation, points)], drawn=0)
     assert offers.offered == 6
     assert points_of(offers)[0] == points[0]
     assert [(offer.donor, offer.rank) for offer in offers.likeliest][0] == ("donor", 1)
@@ -117,8 +114,8 @@ def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served: bool
 
 def test_what_was_measured_is_not_offered_again() -> None:
     search, points = guided(), some_points(6, seed=5)
-    search.recall(points[:5], [recorded.times_s()[point] for point in points[:5]])
-    offers = offered(search, [*map(donation, points)], draws=False)
+    search.times_s.update({point: recorded.times_s()[point] for point in points[:5]})
+    offers = offered(search, [*map(donation, points)], drawn=0)
     assert points_of(offers) == points[5:]
     assert offers.offered == 6
 
@@ -165,6 +162,6 @@ def test_a_heavy_task_that_no_rule_fits_is_not_left_at_its_default(
     search = make_strategy(space, Knowledge(), TuneOptions(), 1)
     assert not search.prior.informed
     task = made_task("classes").info.model_copy(update={"shapes": [[7, 53]], "share": share})
-    offers = offers_for(search, [], ShareOptions(trials_per_task=3), task, draws=True)
+    offers = offers_for(search, [], ShareOptions(trials_per_task=3), task)
     assert len(set(points_of(offers))) == measured
     assert all(offer.donor is None for offer in offers.likeliest)

@@ -1,10 +1,10 @@
-"""Who is behind, and whom of its kind it asks: by hand."""
+"""Which tasks reach less than similar ones, by hand."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-from fewtune.sharing.donors import behind, siblings
+from fewtune.sharing.donors import behind
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import TaskState
@@ -45,18 +45,3 @@ def test_behind_is_who_reaches_less_than_a_part_or_nothing() -> None:
     assert names(behind(states, rates, 0.8)) == ["broken"]
     # Of a family that nothing works for, all are.
     assert names(behind(states[-1:], {}, 0.9)) == ["other"]
-
-
-def test_siblings_have_the_same_tail_first_and_then_the_nearest_size() -> None:
-    slow = state("slow", 2.0, buffers=5)
-    others = [
-        state("large", 4.0, flops=40.0, buffers=5),
-        state("near", 1.2, flops=12.0, buffers=5),
-        state("plain", 1.0, buffers=4),
-        state("far off", 9.0, flops=1000.0, buffers=4),
-        state("behind", 1.5, buffers=5),
-        state("default", None, buffers=5),
-        state("other", 0.5, buffers=5, family="dense"),
-    ]
-    assert siblings(slow, [slow, *others], 10.0) == ["near", "large", "plain"]
-    assert siblings(slow, [slow, *others], 1e9) == []

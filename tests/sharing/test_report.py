@@ -38,8 +38,7 @@ def batch(task: str, elapsed_s: float, measured: Trial, **more: Any) -> dict[str
 
 EVENTS = [
     batch("taker", 1.0, trial("shared", 5.0), round="first donors"),
-    # Of the representative, of which 4 s are known.
-    batch("tuned", 2.0, trial("lucky", 3.0)),
+    batch("tuned", 2.0, trial("lucky", 3.0), round="first donors"),
     {
         "kind": "finals",
         "task": "tuned",
@@ -74,18 +73,18 @@ def state() -> RunState:
 def test_a_duel_gains_what_the_winner_of_the_race_is_slower_in_it(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     lost = {**EVENTS[-1], "medians_s": {trial("lucky", 0.0).key: 4.5, trial("known", 0.0).key: 4.0}}
-    *_, refinement, duels = share_rounds(state(), journalled([*EVENTS[:-1], lost], path))
-    assert (refinement.name, refinement.tasks, refinement.trials) == ("refinement", 1, 1)
+    first, duels = share_rounds(state(), journalled([*EVENTS[:-1], lost], path))
+    assert (first.name, first.tasks, first.trials) == ("first donors", 2, 2)
     assert (duels.name, duels.tasks, duels.trials) == ("duels", 1, 0)
-    assert refinement.spent_s == duels.spent_s == 1.0
+    assert (first.spent_s, duels.spent_s) == (2.0, 1.0)
     assert (duels.search_s, duels.build_s) == (1.0, 0.0)
     # Of 4 s, twice in the model, the race's lucky winner left 3; of 4.5 in the duel, 4 are left.
-    assert (refinement.gained_ms, duels.gained_ms) == pytest.approx((2000.0, 1000.0))
+    assert (first.gained_ms, duels.gained_ms) == pytest.approx((2000.0, 1000.0))
     assert share_rounds(state(), journalled(EVENTS, path))[-1].gained_ms == 0
     # One that could not be held is paid for all the same.
     unheld = {**lost, "medians_s": {}}
     assert share_rounds(state(), [*EVENTS[:-1], unheld])[-1].gained_ms == 0
-    assert [line.name for line in share_rounds(state(), EVENTS[:-1])][-1] == "refinement"
+    assert [line.name for line in share_rounds(state(), EVENTS[:-1])][-1] == "first donors"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -21,12 +21,10 @@ from fewtune.sharing.share import _takers
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database, write_database
 from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import log_info, require_own
-from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning import session
-from fewtune.tuning.task_scheduler import TaskProgress
+from fewtune.trial.trial import trace_key
 from tests import tuned_tiny
 
-OPTIONS = ShareOptions(top="50%", trials_per_task=2, refine_trials=2)
+OPTIONS = ShareOptions(top="50%", trials_per_task=2)
 
 
 def share(directory: Path, journals: Path, options: ShareOptions = OPTIONS) -> ShareReport:
@@ -70,26 +68,21 @@ def test_every_dependent_is_accounted_for() -> None:
     assert [line.task for line in report.tasks] == sorted((names["a"], names["c"]))
     for line in report.tasks:
         assert line.donors == [names["b"]]
-        # Who is far behind, as measured in this very moment, asks the other one too.
-        assert set(line.second_donors) <= {names["a"], names["c"]} - {line.task}
-        assert line.status in ("shared", "drawn", "refined", "default")
-        assert (line.offered == given) == (line.second_donors == [])
+        assert line.status in ("shared", "drawn", "default")
+        assert line.offered == given
         assert line.best_ms is not None
-        assert (line.donor in (names["b"], *line.second_donors)) == (line.status == "shared")
-        assert line.best_ms == line.shared_ms or line.status == "refined"
+        assert (line.donor == names["b"]) == (line.status == "shared")
         if line.default_ms is None:
             assert line.status != "default"
             continue
         assert (line.best_ms == line.default_ms) == (line.status == "default")
-    refined = sum(line.trials for line in report.representatives)
-    assert report.trials == sum(line.trials for line in report.tasks) + refined
+    assert report.representatives == []
+    assert report.trials == sum(line.trials for line in report.tasks)
     named = [each.name for each in report.rounds]
-    assert named[:3] == ["first donors", "second donors", "refinement"]
-    assert named[3:] in ([], ["duels"])
+    assert named[:1] == ["first donors"]
+    assert named[1:] in ([], ["duels"])
     assert sum(each.trials for each in report.rounds) == report.trials
     assert report.rounds[0].tasks == 2
-    assert report.rounds[2].trials == refined + sum(line.refining_trials for line in report.tasks)
-    assert report.rounds[2].trials <= 2 * OPTIONS.refine_trials
 
 
 @pytest.mark.parametrize("doubtful", [0.0, float("inf")])
@@ -135,11 +128,8 @@ def figures(log: Path) -> dict[str, float]:
     return {trace_key(record.trace): float(record.run_secs[0]) for record in records}
 
 
-def test_without_a_refinement_representatives_stay_as_they_are(tmp_path: Path) -> None:
-    options = OPTIONS.model_copy(update={"refine_trials": 0})
-    report = share(tmp_path / "share", tmp_path / "journals", options)
-    assert (report.representatives, report.rounds[2].trials) == ([], 0)
-    assert figures(tmp_path / "share") == figures(tuned_tiny.tuned())
+def test_representatives_stay_as_they_are() -> None:
+    assert figures(shared()[1]) == figures(tuned_tiny.tuned())
 
 
 def test_a_log_measured_in_another_way_is_refused(tmp_path: Path) -> None:
@@ -149,43 +139,6 @@ def test_a_log_measured_in_another_way_is_refused(tmp_path: Path) -> None:
         require_own(tuned, tuned_tiny.fingerprint())
     require_own(tuned_tiny.tuned(), tuned_tiny.fingerprint())
     require_own(tmp_path, tuned_tiny.fingerprint())
-
-
-def test_a_representative_goes_on_in_the_refinement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = tuned_tiny.convolutions()["b"].info.name
-
-    def the_representative(tuned: list[TaskProgress], *_: object) -> list[TaskProgress]:
-        return [each for each in tuned if each.name == name]
-
-    monkeypatch.setattr(session, "in_order", the_representative)
-    options = OPTIONS.model_copy(update={"refine_trials": 4, "least_gain": 0.0})
-    report = share(tmp_path / "share", tmp_path / "journals", options)
-    (line,) = report.representatives
-    assert (line.task, line.trials) == (name, report.rounds[2].trials)
-    assert line.trials > 0
-    before, after = figures(tuned_tiny.tuned()), figures(tmp_path / "share")
-    assert line.best_ms == pytest.approx(min(after.values()) * 1e3)
-    # Nothing that was known is measured as if it were new, and nothing of it is lost, but what a
-    # final at the end says did not win.
-    (path,) = (tmp_path / "journals").glob("*.jsonl")
-    events = [json.loads(each.partition(b" ")[2]) for each in path.read_bytes().splitlines()]
-    batches = [e for e in events if e["kind"] == "batch" and e["task"] == line.task]
-    measured = {Trial.from_json(entry).key for e in batches for entry in e["trials"]}
-    assert not measured & set(before)
-    finals = [e for e in events if e["kind"] == "finals" and e["task"] == line.task]
-    if finals:
-        (final,) = finals
-        # Of those that are close to each other, and the best of before that a search found: a
-        # default schedule, which decides nothing, is no part of a duel.
-        assert measured & set(final["medians_s"])
-        searched = [key for key in before if json.loads(key)[1]]
-        assert min(searched, key=before.__getitem__) in final["medians_s"]
-        assert line.best_ms == pytest.approx(min(final["medians_s"].values()) * 1e3)
-    else:
-        assert before.items() <= after.items()
-        assert line.best_ms == pytest.approx(min(before.values()) * 1e3)
 
 
 def test_a_resumed_sharing_measures_nothing_twice(tmp_path: Path) -> None:
@@ -231,7 +184,7 @@ def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path: 
     with mock.patch("tests.tuned_tiny.tuned", lambda: tuned):
         found = share(tmp_path / "share", tmp_path / "journals")
     line = {line.task: line for line in found.tasks}[name]
-    assert line.status in ("drawn", "refined", "default")
+    assert line.status in ("drawn", "default")
     assert line.trials > 0
     assert line.donors == []
     # In full tuning nothing is shared.

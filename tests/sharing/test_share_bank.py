@@ -1,12 +1,10 @@
-"""Schedules that come from a bank, and from donors that are asked second."""
+"""Schedules that come from a bank."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tvm_ffi
 
@@ -17,21 +15,17 @@ from fewtune.bank.report import BankEntry, BankOptions, BankReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.space.design_space import Point, sampling
-from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import Donation, fit
+from fewtune.schedule.space.transfer import fit
 from fewtune.search.evolutionary import EvolutionarySearch
-from fewtune.sharing import donors as siblings
-from fewtune.sharing import session as sharing
-from fewtune.sharing.session import Sharing
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
 from fewtune.tuning.tune import tune
 from tests import tuned_tiny
 
-OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2, refine_trials=0, least_gain=0.0)
+OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2)
 
 
 def share(
@@ -58,13 +52,6 @@ def share(
 
 def names() -> dict[str, str]:
     return {letter: task.info.name for letter, task in tuned_tiny.convolutions().items()}
-
-
-@pytest.fixture(autouse=True)
-def no_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a task of a few microseconds takes from its kind is chance; two tests ask for it."""
-    monkeypatch.setattr(siblings, "NEAR", 0.0)
-    monkeypatch.setattr(sharing, "BETTER", float("inf"))
 
 
 @pytest.fixture
@@ -142,16 +129,13 @@ def own() -> Selection:
 
 def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) -> None:
     entry = held(bank)
-    options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
-    report = share(own(), tmp_path, bank, options=options)
+    report = share(own(), tmp_path, bank)
     task = tuned_tiny.convolutions()["b"]
     lines = {line.task: line for line in report.tasks}
     line = lines[task.info.name]
     assert (line.status, line.donor, line.donor_rank) == ("known", line.donors[0], 1)
     assert (line.trials, line.valid, line.default_ms) == (0, 0, None)
-    assert line.best_ms == line.shared_ms == pytest.approx(entry.best_ms)
-    # The refinement is the other task's alone.
-    assert lines[names()["a"]].refining_trials == 2
+    assert line.best_ms == pytest.approx(entry.best_ms)
     known, first, *_ = report.rounds
     assert (known.name, known.tasks, known.trials) == ("known", 1, 0)
     assert first.tasks == 1
@@ -162,7 +146,7 @@ def test_what_the_bank_holds_itself_is_not_measured(bank: Path, tmp_path: Path) 
     assert float(ours.run_secs[0]) * 1e3 == pytest.approx(entry.best_ms)
     assert tvm_ffi.structural_equal(applied(ours, task.mod), applied(theirs, task.mod))
     # A run that is begun again takes it from the journal.
-    assert share(own(), tmp_path, bank, options=options).tasks == report.tasks
+    assert share(own(), tmp_path, bank).tasks == report.tasks
 
 
 @pytest.mark.parametrize(("measured", "default_times"), [(True, 1.0), (False, 0.9)])
@@ -224,107 +208,32 @@ def test_with_everything_in_the_bank_nothing_is_tuned(bank: Path, tmp_path: Path
 
 
 def lonely() -> Selection:
-    """The convolution ``a`` alone, with ``b`` to ask second."""
+    """The convolution ``a`` alone."""
     found, made = names(), tuned_tiny.selection()
     cluster = made.clusters[0].model_copy(update={"members": [found["b"], found["c"]]})
     return made.model_copy(
         update={
             "clusters": [cluster],
             "alone": [found["a"]],
-            "second_donors": {found["a"]: [found["b"]]},
         }
     )
 
 
-def test_further_donors_are_asked_where_the_first_serve_badly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing is a hundred times as fast as the best similar task: everything is far behind.
-    monkeypatch.setattr(siblings, "FAR", 100.0)
+def test_a_task_alone_has_more_of_what_is_drawn_measured(tmp_path: Path) -> None:
     found = names()
-    report = share(lonely(), tmp_path)
-    lines = {line.task: line for line in report.tasks}
-    assert lines[found["a"]].donors == []
-    assert lines[found["a"]].second_donors == [found["b"]]
-    assert lines[found["a"]].offered == 2
-    # Nobody else is left to ask for this one.
-    assert lines[found["c"]].second_donors == []
-    first, second, refinement, *_ = report.rounds
-    assert (first.tasks, second.tasks, refinement.trials) == (2, 1, 0)
-    assert second.trials == lines[found["a"]].trials
-
-
-def test_a_task_that_is_behind_takes_from_one_of_its_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = names()
-    other = {found["a"]: found["c"], found["c"]: found["a"]}
-    monkeypatch.setattr(siblings, "FAR", 0.0)
-    monkeypatch.setattr(siblings, "NEAR", 100.0)
-    monkeypatch.setattr(
-        siblings, "siblings", lambda state, states, reached: [other[state.task.info.name]]
-    )
     report = share(lonely(), tmp_path, options=OPTIONS.model_copy(update={"draws": 4}))
-    assert {line.task: line.second_donors for line in report.tasks} == {
-        task: [sibling] for task, sibling in other.items()
-    }
-    # Each gives its best two, or the one that it has; ``c`` had two schedules from ``b`` before.
-    offered = {line.task: line.offered for line in report.tasks}
-    assert offered[found["a"]] in (1, 2)
-    assert offered[found["c"]] in (3, 4)
-    first, second, *_ = report.rounds
-    assert second.tasks == 2
-    # Whom nobody gives anything has more of the schedules measured that are drawn by rule.
-    assert 2 * OPTIONS.trials_per_task < first.trials <= 4 * OPTIONS.trials_per_task
+    lines = {line.task: line for line in report.tasks}
+    assert (lines[found["a"]].donors, lines[found["a"]].offered) == ([], 0)
+    assert lines[found["c"]].offered == 2
+    # A task that nobody gives anything has more of the schedules measured that are drawn by rule.
+    assert OPTIONS.trials_per_task < lines[found["a"]].trials <= 3 * OPTIONS.trials_per_task
+    assert lines[found["a"]].status in ("drawn", "default")
 
 
-def test_a_search_tries_what_one_of_its_kind_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tuned_tiny.convolutions()["b"]
-    space = SearchSpace(task.mod, tuned_tiny.target())
-    best, second = (space.make(Prior(space).draw(np.random.default_rng(n))) for n in (1, 2))
-    found = {
-        "best": [Donation.of(best.schedule.trace)],
-        "second": [Donation.of(second.schedule.trace)],
-    }
-    session = SimpleNamespace(state=SimpleNamespace(tasks={}), _given=found.__getitem__)
-    asked: list[float] = []
-    monkeypatch.setattr(sharing, "BETTER", 1.05)
-    monkeypatch.setattr(
-        sharing, "siblings", lambda state, states, reached: asked.append(reached) or [*found]
-    )
-    begun: list[list[Point]] = []
-    search = SimpleNamespace(space=space, times_s={}, begin_from=begun.append)
-    behind = SimpleNamespace(progress=SimpleNamespace(throughput=100.0))
-    Sharing.prompt(session, behind, search)
-    search.times_s[begun[0][0]] = 1.0
-    Sharing.prompt(session, behind, search)
-    search.times_s[begun[1][0]] = 1.0
-    Sharing.prompt(session, behind, search)
-    # One at a time, of those that do visibly better, until all were measured.
-    assert begun == [[best.point], [second.point], []]
-    assert asked == [pytest.approx(105.0)] * 3
-
-
-def test_whom_to_ask_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = OPTIONS.model_copy(update={"refine_trials": 2, "least_gain": 0.0})
-    monkeypatch.setattr(siblings, "FAR", 0.0)
-    first = share(lonely(), tmp_path, options=options)
-    assert (first.rounds[1].trials, first.rounds[2].trials) == (0, 4)
-    # After the refinement the task would count as behind: the run had its say before.
-    monkeypatch.setattr(siblings, "FAR", 100.0)
-    again = share(lonely(), tmp_path, options=options)
-    assert again.tasks == first.tasks
-
-
-def test_a_task_without_donors_or_rule_is_refined(tmp_path: Path) -> None:
-    # No schedule is drawn, none is given: the search has to find one.
-    options = OPTIONS.model_copy(update={"refine_trials": 3, "least_gain": 0.0})
-    nobody = lonely().model_copy(update={"second_donors": {}})
-    report = share(nobody, tmp_path, options=options)
+def test_a_task_that_gets_nothing_keeps_its_default(tmp_path: Path) -> None:
+    report = share(lonely(), tmp_path)
     line = {each.task: each for each in report.tasks}[names()["a"]]
-    assert (line.offered, line.donor) == (0, None)
-    assert line.refining_trials > 0
-    assert line.status in ("refined", "default")
+    assert (line.offered, line.trials, line.donor, line.status) == (0, 0, None, "default")
 
 
 def test_a_crash_while_learning_costs_its_task_alone(

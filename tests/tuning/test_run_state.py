@@ -176,10 +176,10 @@ def test_a_run_goes_on_from_an_earlier_one() -> None:
     run = RunState([made_task("a", weight=3), made_task("b")], ["a"], {"a": earlier})
     state = run.tasks["a"]
     slow_s, default_s = SLOW.outcome.median_s, DEFAULT.outcome.median_s
-    assert (run.trials, state.best_s, state.best_earlier) == (0, slow_s, SLOW)
+    assert (run.trials, state.best_s, state.earlier) == (0, slow_s, [SLOW])
     assert (state.progress.best_s, state.progress.default_s) == ([slow_s], default_s)
     assert state.progress.current_s == min(slow_s, default_s)
-    assert (state.progress.earlier_batches, state.progress.finished) == (0, None)
+    assert state.progress.finished is None
     assert set(state.known) == {SLOW.key}
     assert run.estimated_latency_s is None
     run.replay(
@@ -192,15 +192,6 @@ def test_a_run_goes_on_from_an_earlier_one() -> None:
     assert state.progress.best_s == [slow_s, FAST.outcome.median_s]
     assert set(names(state.published())) == {"fast", "slow", "default"}
     assert names(state.published())[0] == "fast"
-
-
-@pytest.mark.parametrize(("trials", "batches"), [(1, 0), (16, 0), (17, 1), (64, 3)])
-def test_batches_of_an_earlier_run_are_counted_not_judged(trials: int, batches: int) -> None:
-    trials_before = [trial(str(place), 1.0 + place) for place in range(trials)]
-    earlier = PriorResult(trials_before, None, "crashed")
-    progress = RunState([made_task("a")], ["a"], {"a": earlier}).tasks["a"].progress
-    assert (progress.earlier_batches, progress.best_s) == (batches, [1.0])
-    assert progress.finished == "crashed"
 
 
 def test_a_final_does_not_outlive_later_trials() -> None:

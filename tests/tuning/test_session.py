@@ -142,28 +142,6 @@ def test_repeated_measurements_are_journalled(tmp_path: Path) -> None:
     assert tuned.state.repeats == sum(journalled) == 1 + len(batches(tmp_path / "journal.jsonl"))
 
 
-def test_several_tasks_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "tasks_a_batch", 2)
-    made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=3, batch_size=2)
-    assert made.run() == "trials"
-    made.journal.close()
-    events = events_of(tmp_path / "journal.jsonl")
-    noted = [event for event in events if event["kind"] == "batch"]
-    # Defaults, then two batches of two tasks, and what is left of nine trials: one.
-    assert [len(event["trials"]) for event in noted] == [2, 2, 2, 2, 1]
-    assert made.measurer.now_s == 4 * BATCH_S
-    first, second, third, fourth, last = [event["task"] for event in noted]
-    assert first != second
-    assert third != fourth
-    assert {first, second, third, fourth, last} == set(made.state.tasks)
-    # What a batch took is parted by trials, and a repeated measurement counted once.
-    assert [event["repeats"] for event in noted] == [1, 0, 1, 0, 1]
-    assert noted[0]["phases"] == noted[1]["phases"]
-    counted = [event for event in events if event["kind"] in ("batch", "finals")]
-    spent_s = sum(known.spent_s for known in made.state.tasks.values())
-    assert spent_s == pytest.approx(sum(sum(event["phases"].values()) for event in counted))
-
-
 def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
     made = session(tmp_path / "journal.jsonl", "bcd", trials_per_task=2, batch_size=16)
     assert made.run() == "trials"
@@ -171,19 +149,6 @@ def test_a_first_batch_leaves_the_other_tasks_theirs(tmp_path: Path) -> None:
     noted = [e for e in events_of(tmp_path / "journal.jsonl") if e["kind"] == "batch"]
     assert [len(event["trials"]) for event in noted] == [2, 2, 2]
     assert {event["task"] for event in noted} == set(made.state.tasks)
-
-
-def test_what_promises_too_little_gets_no_part_of_a_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Session, "tasks_a_batch", 2)
-    made = session(tmp_path / "journal.jsonl", "bc", trials_per_task=4, batch_size=2)
-    worthwhile = iter([True, False, True, False, True, False, True, False])
-    monkeypatch.setattr(Patience, "is_worth_it", lambda _self, _gain_s: next(worthwhile))
-    assert made.run() == "trials"
-    made.journal.close()
-    assert len(batches(tmp_path / "journal.jsonl")) == 4
-    assert made.measurer.now_s == (1 + 4) * BATCH_S
 
 
 def test_a_turn_leaves_out_what_is_known_or_stands_twice() -> None:

@@ -178,21 +178,3 @@ def test_the_current_time_counts_the_default_schedule() -> None:
     assert progress.current_s == 3.0
     progress.best_s.append(2.0)
     assert progress.current_s == 2.0
-
-
-def test_what_takes_longer_in_the_model_promises_more() -> None:
-    task = TaskProgress("conv", weight=2, work=1.0, default_s=2.0, best_s=[1.0])
-    alone = gradient(task)
-    task.weigh(5.0)
-    assert (task.in_model, task.share_s) == (2.5, 5.0)
-    assert gradient(task) == pytest.approx(2.5 * alone)
-    # A faster schedule is taken to gain there as it does alone.
-    task.best_s.append(0.5)
-    assert task.share_s == 2.5
-
-
-@pytest.mark.parametrize(("time_s", "times"), [(0.5, 1.0), (100.0, 4.0)])
-def test_no_task_is_weighed_without_bounds(time_s: float, times: float) -> None:
-    task = TaskProgress("conv", weight=2, work=1.0, default_s=2.0, best_s=[1.0])
-    task.weigh(time_s)
-    assert task.in_model == times

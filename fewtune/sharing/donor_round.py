@@ -1,4 +1,4 @@
-"""The rounds of sharing: what is on offer for tasks, measured a few tasks together at a time."""
+"""The round in which tasks measure what donors give, a few tasks together at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.build_queue import Building
 
-FIRST, SECOND, BEFORE_FINALS = "first donors", "second donors", "before finals"
-# What a person who watches sees.
-_PHASES = {FIRST: "share", SECOND: "share again", BEFORE_FINALS: "before finals"}
+FIRST = "first donors"
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 
@@ -31,55 +29,49 @@ class _Opening(NamedTuple):
         return TaskBatch(self.state, [offer.proposal for offer in self.offers.likeliest])
 
 
-class Rounds:
-    """Holds the rounds of a session; each task has each of them once.
+class DonorRound:
+    """Measures what is on offer for each task, once.
 
     Parameters
     ----------
     session : Session
-        Its journal says which tasks had which round, and gets what is measured.
+        Its journal says which tasks had the round, and gets what is measured.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._had: dict[str, set[str]] = {name: set() for name in _PHASES}
+        self._had: set[str] = set()
         self._trials = 0
         for event in session.journal.events:
-            if event["kind"] == "batch" and event.get("round"):
-                self._had[event["round"]].add(event["task"])
+            if event["kind"] == "batch" and event.get("round") == FIRST:
+                self._had.add(event["task"])
                 self._trials += len(event["trials"])
 
     @property
     def trials(self) -> int:
-        """Candidates that were measured in all of them."""
+        """Candidates that were measured in it."""
         return self._trials
 
-    def has_had(self, name: str, task: str) -> bool:
-        """Whether a round was held for a task."""
-        return task in self._had[name]
+    def has_had(self, task: str) -> bool:
+        """Whether a task had the round."""
+        return task in self._had
 
-    def open(
-        self, name: str, tasks: Sequence[str], offers_of: Callable[[TaskState], Offers]
-    ) -> None:
-        """Hold a round for those of some tasks that had none of it yet.
+    def hold(self, tasks: Sequence[str], offers_of: Callable[[TaskState], Offers]) -> None:
+        """Hold the round for those tasks that did not have it yet.
 
         Parameters
         ----------
-        name : str
         tasks : sequence of str
         offers_of : callable
             What of a task is to be measured.
         """
-        states = [self._session.state.tasks[t] for t in tasks if not self.has_had(name, t)]
+        states = [self._session.state.tasks[t] for t in tasks if not self.has_had(t)]
         waiting = iter([state for state in states if not state.crashed])
-        while self._batch_of(name, waiting, offers_of):
+        while self._batch_of(waiting, offers_of):
             pass
 
     def _batch_of(
-        self,
-        name: str,
-        waiting: Iterator[TaskState],
-        offers_of: Callable[[TaskState], Offers],
+        self, waiting: Iterator[TaskState], offers_of: Callable[[TaskState], Offers]
     ) -> bool:
         """Measure what is on offer for the next few tasks, if there are any."""
         session = self._session
@@ -93,39 +85,35 @@ class Rounds:
                 if len(modules) >= _MODULES_A_BATCH:
                     break
             if batch:
-                self._measure(name, batch, modules)
+                self._measure(batch, modules)
         return bool(batch)
 
-    def _measure(
-        self, name: str, batch: list[_Opening], modules: Building[Built | Failure]
-    ) -> None:
+    def _measure(self, batch: list[_Opening], modules: Building[Built | Failure]) -> None:
         """Measure a batch and note it; then learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
         measured = measure_together(session.measurer, turns, modules)
         parts = split_cost(session.spent(), [len(turn.proposals) for turn in turns])
         for opening, turn, outcomes, spent in zip(batch, turns, measured, parts, strict=True):
-            self._note_round(name, opening, turn.trials(outcomes), spent)
+            self._note_round(opening, turn.trials(outcomes), spent)
         for turn, outcomes in zip(turns, measured, strict=True):
             # A crash while features are extracted is to be laid to the right task.
             session.announce(turn.state)
             with session.measurer.phases.timed("model_update_s"):
                 times_s = [outcome.median_s for outcome in outcomes]
                 session.searches.of(turn.state).learn(turn.proposals, times_s)
-            session.show(turn.state, phase=_PHASES[name])
+            session.show(turn.state, phase="share")
 
-    def _note_round(
-        self, name: str, opening: _Opening, trials: list[Trial], spent: dict[str, Any]
-    ) -> None:
+    def _note_round(self, opening: _Opening, trials: list[Trial], spent: dict[str, Any]) -> None:
         likeliest = opening.offers.likeliest
         task = opening.state.task.info.name
-        self._had[name].add(task)
+        self._had.add(task)
         self._trials += len(trials)
         self._session.note(
             {
                 "kind": "batch",
                 "task": task,
-                "round": name,
+                "round": FIRST,
                 "donors": [offer.donor for offer in likeliest],
                 "ranks": [offer.rank for offer in likeliest],
                 "offered": opening.offers.offered,
