@@ -176,9 +176,7 @@ def _from_bank(task: Task, bank: Bank | None, target: tvm.target.Target) -> _Cho
         return None
     trial = Trial(trace_key(made.schedule.trace), [entry.best_ms / 1e3], None)
     known = {"donor": f"{entry.origin}:{entry.workload[:8]}", "donor_rank": 1}
-    line = _line(task, "known").model_copy(
-        update={**known, "best_ms": entry.best_ms, "shared_ms": entry.best_ms}
-    )
+    line = _line(task, "known").model_copy(update={**known, "best_ms": entry.best_ms})
     return _Chosen(line, trial, 0)
 
 
@@ -216,16 +214,13 @@ def _line(task: Task, status: str, note: str = "") -> SharedTask:
         {
             "task": task.info.name,
             "donors": [],
-            "second_donors": [],
             "donor": None,
             "donor_rank": None,
             "status": status,
             "offered": 0,
             "valid": 0,
             "trials": 0,
-            "refining_trials": 0,
             "default_ms": None,
-            "shared_ms": None,
             "best_ms": None,
             "failures": {},
             "note": note,
