@@ -52,12 +52,15 @@ class Stage:
     needs : tuple of str
         Stages whose outputs it reads.
     outputs : tuple of Path
+    always : bool
+        Whether it runs even if nothing changed: its readers see whether its outputs did.
     """
 
     name: str
     result: Result | None
     needs: tuple[str, ...]
     outputs: tuple[Path, ...]
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,7 @@ def read_dag(root: Path) -> Dag:
                 result=_result(axes.get(_address(stage), {})),
                 needs=tuple(sorted(_address(need) for need in graph.successors(stage))),
                 outputs=tuple(Path(os.fspath(out.fspath)) for out in stage.outs),
+                always=bool(getattr(stage, "always_changed", False)),
             )
             for stage in repo.index.stages
         )

@@ -99,6 +99,12 @@ def _progress(root: Path, stage: str, result: Result) -> StageProgress:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
+def keep() -> State[None]:
+    """Stand for a stage that is up to date."""
+    return Completed(name="Cached")
+
+
+@task(cache_policy=NO_CACHE, persist_result=False)
 def pass_over(reason: str) -> State[None]:
     """Stand for a stage that cannot run."""
     return Cancelled(name="Skipped", message=reason)
@@ -148,6 +154,9 @@ class FlowSteps:
         code = found.exit_code if isinstance(found, FewtuneError) else 1
         told = str(found) if isinstance(found, FewtuneError) else state.message or state.name
         return Ending(code, str(told))
+
+    def keep(self, stage: Stage) -> None:
+        self._states[stage.name] = keep.with_options(**_named(stage))(return_state=True)
 
     def skip(self, stage: Stage, reason: str) -> None:
         pass_over.with_options(**_named(stage))(reason, return_state=True)

@@ -45,6 +45,9 @@ class Steps(Protocol):
     def stage(self, root: Path, stage: Stage, force: bool) -> Ending:
         """Run one stage, or see that nothing is to be done."""
 
+    def keep(self, stage: Stage) -> None:
+        """Stand for a stage that is up to date."""
+
     def skip(self, stage: Stage, reason: str) -> None:
         """Stand for a stage that cannot run."""
 
@@ -74,6 +77,11 @@ class CommandSteps:
             if not self._live:
                 self.say(f"{stage.name}: {line}")
 
+        if stage.result is not None and self._loading is None:
+            # There will be something to record. MLflow takes three seconds to load, and as long to
+            # make a database: before anything is measured.
+            self._loading = threading.Thread(target=_open_store, args=[root], daemon=True)
+            self._loading.start()
         log = log_path(root, stage.name)
         for tried in range(BUSY_RETRIES + 1):
             ending = run_stage(root, stage.name, log, say, live=self._live, force=force)
@@ -82,11 +90,10 @@ class CommandSteps:
             if not tried:
                 self.warn(f"{stage.name} waits: another DVC process is at work here")
             time.sleep(BUSY_DELAY_S)
-        if stage.result is not None and not ending.unchanged and self._loading is None:
-            # There will be something to record, and MLflow takes three seconds to load.
-            self._loading = threading.Thread(target=_load_mlflow, daemon=True)
-            self._loading.start()
         return ending
+
+    def keep(self, stage: Stage) -> None:
+        self.say(f"{stage.name} is up to date")
 
     def skip(self, stage: Stage, reason: str) -> None:
         self.say(f"{stage.name} is skipped: {reason}")
@@ -95,6 +102,8 @@ class CommandSteps:
         # A server that did not answer is not asked again for every result.
         if self._away is not None:
             return self._away
+        if self._loading is not None:
+            self._loading.join()
         from pipelines.record import record_finished
 
         try:
@@ -109,10 +118,11 @@ class CommandSteps:
         """The command ends with the table."""
 
 
-def _load_mlflow() -> None:
+def _open_store(root: Path) -> None:
     # What is wrong with it is said when a result is recorded.
     with contextlib.suppress(Exception):
         importlib.import_module("pipelines.record")
+        importlib.import_module("pipelines.tracking").Store(root)
 
 
 def run_all(
@@ -172,7 +182,12 @@ def _run_plan(
     steps: Steps,
 ) -> None:
     ends = plan.ends()
+    kept: set[str] | None = None
+    ran: set[str] = set()
     for stage in plan.stages:
+        if kept is None and not stage.always:
+            # Asked once, after what always runs: asking for each stage loads DVC each time.
+            kept = set() if force else _up_to_date(root, plan, steps.warn)
         blocked = outcome.blocked_by(stage)
         stale = [] if blocked else _outdated(root, plan.presumed.get(stage.name, ()), steps.warn)
         if blocked or stale:
@@ -180,11 +195,23 @@ def _run_plan(
             if blocked:
                 outcome.skipped[stage.name] = blocked
             continue
-        ending = steps.stage(root, stage, force)
+        if kept and stage.name in kept and not ran & dag.upstream([stage.name]):
+            steps.keep(stage)
+            ending = Ending(0, unchanged=True)
+        else:
+            ending = steps.stage(root, stage, force)
+            if kept is not None and not ending.unchanged:
+                ran.add(stage.name)
         if ending.exit_code:
             outcome.fail(stage, ending.error, ending.exit_code)
         elif stage.name in ends:
             _finish(root, dag, ends[stage.name], stage, outcome, recording, steps)
+
+
+def _up_to_date(root: Path, plan: Plan, warn: Callable[[str], None]) -> set[str]:
+    """The stages of a plan that DVC would not run as the checkout stands now."""
+    names = [stage.name for stage in plan.stages if not stage.always]
+    return set(names).difference(_outdated(root, names, warn))
 
 
 def _outdated(root: Path, names: Sequence[str], warn: Callable[[str], None]) -> list[str]:

@@ -311,7 +311,7 @@ def _main(listening: int, control: int, folder: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = _Server(socket.socket(fileno=listening), socket.socket(fileno=control))
     text = Places().pipeline.read_text()
-    modules = list(dict.fromkeys(["dvc", TVM, *_MODULE.findall(text), *CHILD_MODULES]))
+    modules = list(dict.fromkeys(["dvc", TVM, *CHILD_MODULES, *_MODULE.findall(text)]))
     gc.disable()
     try:
         server.serve(modules)

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fewtune.runtime.target import device_of, has_own_device
-from fewtune.runtime.tvm import build, te, tvm
-from fewtune.task.analysis import FLOAT32_BYTES
+
+if TYPE_CHECKING:
+    from fewtune.runtime.tvm import tvm
 
 # What each core hands over: its nearest caches hold it, and starting the threads is little of it.
 _BYTES = 2**16
@@ -44,6 +46,10 @@ class HandOver:
     """
 
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
+        # A report asks for states alone, and TVM takes most of a second to load.
+        from fewtune.runtime.tvm import build, te, tvm
+        from fewtune.task.analysis import FLOAT32_BYTES
+
         shape = (threads, _BYTES // FLOAT32_BYTES)
         before = te.placeholder(shape, name="before")
         after = te.compute(shape, lambda i, j: before[(i + 1) % threads, j] + 1.0, name="after")

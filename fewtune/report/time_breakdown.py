@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fewtune.artifacts import ShareReport, TuneReport, TuningStep
-from fewtune.task.extract import Task
 from fewtune.util.table import MISSING, Table, number
+
+if TYPE_CHECKING:
+    from fewtune.task.extract import Task
 
 _PHASES = {"search_s": "searching s", "build_s": "building s", "run_s": "measuring s"}
 _SEARCHED, _SELECTING = "search of the selected", "selecting"

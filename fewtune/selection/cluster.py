@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-import networkx
 import numpy as np
 
 # A graph of n nodes can have 3^(n/3) maximal cliques (Moon and Moser, 1965).
@@ -175,6 +174,8 @@ def _maximal_cliques(
 ) -> list[frozenset[int]] | None:
     """All maximal cliques, or None if there are more than ``most``."""
     joined = (matrix >= threshold - 10.0**-_DIGITS) & (matrix > 0)
+    import networkx
+
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(matrix)))
     graph.add_edges_from((int(i), int(j)) for i, j in np.argwhere(np.triu(joined, k=1)))

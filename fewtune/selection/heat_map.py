@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from fewtune.artifacts import Selection
 from fewtune.errors import InputError
+from fewtune.selection.similarity_matrix import SimilarityMatrix
 from fewtune.util.files import write_bytes, write_text
 
 CSV = "similarity.csv"
@@ -21,27 +21,6 @@ PNG = "similarity.png"
 # Names and figures in the cells are legible up to about these many tasks.
 _MOST_NAMED = 80
 _MOST_FIGURES = 24
-
-
-@dataclass(frozen=True)
-class SimilarityMatrix:
-    """Similarities of the tasks that were compared.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The tasks' names.
-    values : numpy.ndarray
-        Shape (tasks, tasks), symmetric, 0 to 1.
-    """
-
-    names: tuple[str, ...]
-    values: np.ndarray
-
-    def ordered(self, names: list[str]) -> SimilarityMatrix:
-        """The same similarities with the tasks in another order."""
-        places = [self.names.index(name) for name in names]
-        return SimilarityMatrix(tuple(names), self.values[np.ix_(places, places)])
 
 
 def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: Path) -> None:

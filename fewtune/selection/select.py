@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fewtune.artifacts import BankDonor, Selection
 from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
-from fewtune.selection.heat_map import SimilarityMatrix
+from fewtune.selection.similarity_matrix import SimilarityMatrix
 from fewtune.selection.worth_tuning import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
 from fewtune.similarity.similarity import similarity_matrix
 from fewtune.similarity.space_signature import DesignSpace, design_space

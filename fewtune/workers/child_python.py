@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 
 # A program that takes Python's ``-m MODULE ...`` and behaves as Python does.
 CHILD_PYTHON = "FEWTUNE_PYTHON"
 # What such a program does well to have loaded: TVM, and what child processes import.
 TVM = "fewtune.runtime.tvm"
+_INTRINSICS = "tvm.s_tir.tensor_intrin."
 CHILD_MODULES = (
+    # What a target of this machine's CPU has every process parse, for a quarter of a second.
+    _INTRINSICS + ("x86" if platform.machine() == "x86_64" else "arm_cpu"),
     "fewtune.tuning.child_process",
     "fewtune.workers.worker",
     "fewtune.workers.model_runner",

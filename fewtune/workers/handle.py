@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
+from fewtune.workers.child_python import child_python
 from fewtune.workers.fork_server import ForkedWorker, Nursery
 
 
@@ -62,10 +63,10 @@ class WorkerHandle:
             self._process = self.nursery.spawn(there.fileno(), environment)
         else:
             path = os.pathsep.join(p for p in sys.path if p)
+            # The socket is its standard input: the one thing that every kind of Python passes on.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fewtune.workers.worker", str(there.fileno())],
-                pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL,
+                [child_python(), "-m", "fewtune.workers.worker"],
+                stdin=there.fileno(),
                 env={**os.environ, **environment, "PYTHONPATH": path},
             )
         there.close()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -153,4 +152,4 @@ def silence() -> None:
 
 if __name__ == "__main__":
     silence()
-    serve(Connection(int(sys.argv[1])))
+    serve(Connection(os.dup(0)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-from onnx import ModelProto
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fewtune.errors import InputError
-from fewtune.zoo.onnx_light import light_model
-from fewtune.zoo.registry import zoo_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 LIGHT_PREFIX = "light:"
 ZOO_PREFIX = "zoo:"
@@ -55,6 +54,10 @@ def seeded_model(origin: SeededOrigin, seed: int, values: bool = True) -> ModelP
     """
     if seed < 0:
         raise InputError(f"seed {seed} is negative: give 0 or more")
+    # Most who ask where a model comes from do not make it, and ONNX takes a while to load.
+    from fewtune.zoo.onnx_light import light_model
+    from fewtune.zoo.registry import zoo_model
+
     if origin.kind == "light":
         return light_model(origin.name, seed)
     return zoo_model(origin.name, seed, values)
