@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fewtune.runtime.target import is_aarch64
 from fewtune.runtime.tvm import has_feature, tvm
 
 _HALVES_VECTORS = "znver4"
@@ -38,8 +39,12 @@ class CpuTraits:
     @staticmethod
     def of(target: tvm.target.Target) -> CpuTraits:
         """Read the traits off a target's ``mcpu`` and ``num-cores``."""
-        wide = has_feature(target, "avx512f")
         threads = max(1, int(target.attrs.get("num-cores", 1) or 1))
+        if is_aarch64(target):
+            # NEON: 32 registers of four lanes. With 28 of them as accumulators LLVM stores and
+            # loads four in every step of a product's inner loop, with 24 none.
+            return CpuTraits(16, 24, 7, threads, in_flight=8)
+        wide = has_feature(target, "avx512f")
         # Zen 4 takes two cycles for the two halves of a wide vector.
         in_flight = 4 if wide and str(target.attrs.get("mcpu", "")) == _HALVES_VECTORS else 8
         # One of AVX2's sixteen, and of AVX-512's 32, is for what passes: 13 rows of a vector fit,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 
 from fewtune.errors import InputError, MachineError
 
 
-def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported late)
+def resolve_target(text: str, threads: int, *, elsewhere: bool = False):  # noqa: ANN201 (tvm late)
     """Turn the user's words into a complete TVM target.
 
     Parameters
@@ -16,6 +17,8 @@ def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported la
         ``auto`` for this CPU, a target kind such as ``cuda`` or ``llvm``, or a target as JSON.
     threads : int
         Cores that a CPU kernel may use; MetaSchedule sizes its parallel loops by it.
+    elsewhere : bool
+        The code runs on another machine: nothing about it is taken from this one.
 
     Returns
     -------
@@ -26,13 +29,15 @@ def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported la
     InputError
         If TVM does not know the target.
     MachineError
-        If the target's device is not on this machine.
+        If the target's device is not on this machine, or its architecture is another one.
     """
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
     host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
     host = {"kind": "llvm", "mcpu": host_cpu, "num-cores": threads}
     text = text.strip()
+    if elsewhere:
+        host = {"kind": "llvm", "num-cores": threads}
     if text in ("auto", "llvm", "cpu"):
         config: dict | str = host
     elif text.startswith("{"):
@@ -54,6 +59,14 @@ def resolve_target(text: str, threads: int):  # noqa: ANN201 (tvm is imported la
         raise InputError(
             f"target {text!r} is not one that TVM knows ({reason}); give auto, llvm, cuda or JSON"
         ) from None
+    if elsewhere:
+        register_intrinsics(target)
+        return target
+    if is_foreign(target):
+        raise MachineError(
+            f"target {text!r} is of {architecture(target)} and this machine is "
+            f"{platform.machine()}: name the board to measure on with --device rpc://HOST:9190/KEY"
+        )
     device = device_of(target)
     if not device.exist:
         raise MachineError(
@@ -75,6 +88,27 @@ def device_of(target):  # noqa: ANN001, ANN201
 def has_own_device(target) -> bool:  # noqa: ANN001
     """Whether kernels run elsewhere than on the cores that build them."""
     return str(target.kind.name) != "llvm"
+
+
+def architecture(target) -> str:  # noqa: ANN001
+    """A CPU target's architecture as ``uname -m`` names it; without a triple, this machine's."""
+    first = str(target.attrs.get("mtriple", "") or "").split("-")[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(first, first) or platform.machine()
+
+
+def is_aarch64(target) -> bool:  # noqa: ANN001
+    """Whether a target is a 64-bit ARM processor."""
+    return architecture(target) == "aarch64"
+
+
+def is_foreign(target) -> bool:  # noqa: ANN001
+    """Whether a CPU target's code cannot run on this machine, being of another architecture."""
+    return not has_own_device(target) and architecture(target) != platform.machine()
+
+
+def host_target(threads: int):  # noqa: ANN201
+    """The CPU of this machine as a complete target."""
+    return resolve_target("auto", threads)
 
 
 def target_from_json(text: str):  # noqa: ANN201

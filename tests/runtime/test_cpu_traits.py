@@ -1,0 +1,92 @@
+"""What is known of a CPU's vectors and registers, held to the code that LLVM emits."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.target import architecture, is_aarch64, resolve_target
+from fewtune.runtime.tvm import te, tvm
+from fewtune.schedule.defaults.default import default_schedule
+
+NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 4}
+# A vector's multiply-add, and one that is stored on the stack or loaded from there.
+_ADD = re.compile(r"\bfmla\s+v\d+\.4s")
+_SPILL = re.compile(r"\b(?:str|ldr|stp|ldp|stur|ldur)\s+q\d.*\[sp")
+
+
+def product(rows: int, columns: int, depth: int) -> tvm.IRModule:
+    left = te.placeholder((rows, depth), name="left")
+    right = te.placeholder((depth, columns), name="right")
+    axis = te.reduce_axis((0, depth), name="k")
+    out = te.compute(
+        (rows, columns), lambda i, j: te.sum(left[i, axis] * right[axis, j], axis=axis), name="out"
+    )
+    return tvm.IRModule({"main": te.create_prim_func([left, right, out])})
+
+
+def convolution(size: int, channels: int, filters: int) -> tvm.IRModule:
+    data = te.placeholder((1, size + 2, size + 2, channels), name="data")
+    weights = te.placeholder((3, 3, channels, filters), name="weights")
+    y, x = te.reduce_axis((0, 3), name="y"), te.reduce_axis((0, 3), name="x")
+    c = te.reduce_axis((0, channels), name="c")
+    out = te.compute(
+        (1, size, size, filters),
+        lambda n, h, w, f: te.sum(data[n, h + y, w + x, c] * weights[y, x, c, f], axis=[y, x, c]),
+        name="out",
+    )
+    return tvm.IRModule({"main": te.create_prim_func([data, weights, out])})
+
+
+def innermost_loops(assembly: str) -> list[list[str]]:
+    """The lines from each label to the first branch back to it, where no other label is between."""
+    lines, loops = assembly.splitlines(), []
+    begins: tuple[str, int] | None = None
+    for place, line in enumerate(lines):
+        label = re.match(r"(\.L\w+):", line)
+        branch = re.search(r"\b(?:b|b\.\w+|cbn?z\s+\w+,|tbn?z\s+\w+,.*,)\s*(\.L\w+)\s*$", line)
+        if label:
+            begins = label[1], place
+        elif branch and begins is not None and branch[1] == begins[0]:
+            loops.append(lines[begins[1] : place])
+    return loops
+
+
+def test_neon_has_four_lanes_and_room_for_operands_beside_the_accumulators() -> None:
+    traits = CpuTraits.of(resolve_target(tvm_json(NEON), 4, elsewhere=True))
+    assert (traits.lanes("float32"), traits.threads) == (4, 4)
+    assert traits.registers < 32
+    assert traits.registers + traits.operands < 32
+
+
+def tvm_json(config: dict) -> str:
+    return str(tvm.target.Target(config))
+
+
+@pytest.mark.parametrize("mcpu", ["neoverse-n1", "cortex-a72", "generic"])
+@pytest.mark.parametrize(
+    "module",
+    [product(196, 256, 256), product(64, 1000, 512), convolution(14, 64, 96)],
+    ids=["product", "classifier", "convolution"],
+)
+def test_default_schedules_fill_neon_and_keep_sums_in_registers(
+    module: tvm.IRModule, mcpu: str
+) -> None:
+    target = resolve_target(tvm_json({**NEON, "mcpu": mcpu}), 4, elsewhere=True)
+    schedule = default_schedule(module, target)
+    assert schedule is not None
+    assembly = tvm.driver.build(schedule.mod, target=target).inspect_source("s")
+    loops = [loop for loop in innermost_loops(assembly) if any(map(_ADD.search, loop))]
+    assert loops, "nothing is summed up in vectors"
+    for loop in loops:
+        assert sum(bool(_ADD.search(line)) for line in loop) >= 8
+        assert not [line for line in loop if _SPILL.search(line)]
+
+
+def test_a_triple_tells_the_architecture() -> None:
+    arm = tvm.target.Target(NEON)
+    assert architecture(arm) == "aarch64"
+    assert is_aarch64(arm)
+    assert not is_aarch64(tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}))
