@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format repro ui lock clean
+.PHONY: help install run test test-aarch64 lint format repro ui lock clean
 
 MODEL ?= squeezenet
 ARGS ?=
@@ -31,6 +31,11 @@ run: install
 
 test: lint
 	pytest
+
+# On an emulated board, of arm64 packages and wheels: apt, dpkg-deb, qemu-user-static and
+# gcc-aarch64-linux-gnu are needed, and the package mirrors.
+test-aarch64: install
+	python -m tests.devices.aarch64 "$$(tests/devices/aarch64.sh build/aarch64)"
 
 lint: install
 	ruff check .

@@ -73,7 +73,7 @@ class TunedModel:
     library : Path
         The exported library, to be loaded with `load` or with TVM's runtime alone.
     latency_ms, untuned_latency_ms, onnxruntime_latency_ms : float
-        Medians of interleaved rounds on the same threads.
+        Medians of interleaved rounds on the same threads; onnxruntime's is None on a board.
     tuning_s : float
         Seconds of selecting, tuning and sharing.
     report : str
@@ -85,7 +85,7 @@ class TunedModel:
     library: Path
     latency_ms: float
     untuned_latency_ms: float
-    onnxruntime_latency_ms: float
+    onnxruntime_latency_ms: float | None
     tuning_s: float
     report: str
     directory: Path

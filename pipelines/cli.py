@@ -200,6 +200,12 @@ def _run(commands: argparse._SubParsersAction) -> None:
         "--target", metavar="T", help="fingerprint.target: auto, a kind such as cuda, or JSON"
     )
     command.add_argument(
+        "--device",
+        metavar="D",
+        help="fingerprint.device: here, or a board behind a TVM tracker as rpc://HOST:9190/KEY, "
+        "with --target as JSON",
+    )
+    command.add_argument(
         "--set",
         action="append",
         default=[],

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from fewtune.errors import InputError, MachineError
 from fewtune.report import kernel_tables, tables
 from pipelines.arguments import check_port, parse_constants, parse_dimensions, parse_shapes
@@ -19,6 +21,7 @@ from pipelines.show import close_output, show_results, shown
 from stages.paths import Places
 
 if TYPE_CHECKING:
+    from fewtune.machine.fingerprint import FingerprintOptions
     from pipelines.outcome import Outcome
 
 
@@ -139,17 +142,17 @@ def run(options: argparse.Namespace) -> int:
         ("tune.trials_per_task", options.trials),
         ("tune.budget_s", options.budget),
         ("fingerprint.target", options.target),
+        ("fingerprint.device", options.device),
     ):
         if value is not None:
             whole = isinstance(value, float) and value.is_integer()
             values[key_path] = int(value) if whole else value
     with turn(root, f"run {' '.join(options.models) or 'all models'}", say), warm_process(root):
-        load_all(places.params)
-        if "fingerprint.target" in values:
-            from fewtune.runtime.target import resolve_target
-
+        known = load_all(places.params)
+        own = {key: value for key, value in values.items() if key.startswith("fingerprint.")}
+        if own:
             # Before it is written: no later run should stumble over it.
-            resolve_target(str(values["fingerprint.target"]), 1)
+            _check_device(known["fingerprint"], own)
         _check_strategies(options.strategy or [], listed(root)[1])
         models = _models(options, places)
         for line in change_parameters(places.params, values, models):
@@ -168,6 +171,23 @@ def run(options: argparse.Namespace) -> int:
     if outcome.skipped:
         say(f"fewtune: skipped for it: {', '.join(outcome.skipped)}")
     return outcome.exit_code
+
+
+def _check_device(known: FingerprintOptions, changes: Mapping[str, Any]) -> None:
+    """Refuse a target, or a device, that is not there."""
+    from fewtune.machine.fingerprint import detect_fingerprint
+    from fewtune.runtime.target import resolve_target
+
+    changed = {key.partition(".")[2]: value for key, value in changes.items()}
+    try:
+        options = type(known).model_validate({**known.model_dump(), **changed})
+    except ValidationError:
+        # Whoever writes it says which key is wrong.
+        return
+    if options.device == "here":
+        resolve_target(str(options.target), 1)
+    else:
+        detect_fingerprint(options)
 
 
 def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:

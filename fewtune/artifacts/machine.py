@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fewtune.artifacts.base import Artifact, Part
 
@@ -22,11 +23,35 @@ class Fingerprint(Artifact):
     target: str = Field(description="the resolved TVM target, as JSON")
     threads: int = Field(description="threads that TVM and onnxruntime both get")
     versions: dict[str, str] = Field(description="python, tvm, tvm_ffi, llvm, onnxruntime, ...")
+    at: str = Field(
+        default="", description="where the device is reached; empty: on this machine, by itself"
+    )
+    cross_compiler: str = Field(default="", description="what links for it, if named")
 
     def identity(self) -> str:
-        """Twelve hex digits that differ when any field differs."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Twelve hex digits that differ when any field differs, but for how it is reached."""
+        device = self.model_dump(mode="json", exclude={"at", "cross_compiler"})
+        text = json.dumps(device, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def prepares_caches(self) -> bool:
+        """Whether caches are prepared before a call: not on a GPU, and not on a board."""
+        return json.loads(self.target)["kind"] == "llvm" and not self.is_board
+
+    @property
+    def is_board(self) -> bool:
+        """Whether it is a board behind TVM's RPC."""
+        return self.at.startswith("rpc://")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As files of this machine have always been: without what says nothing."""
+        values = dump(self)
+        for name in ("at", "cross_compiler"):
+            if not values.get(name):
+                values.pop(name, None)
+        return values
 
 
 class LogInfo(Artifact):

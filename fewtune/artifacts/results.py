@@ -131,7 +131,9 @@ class BenchmarkReport(Artifact):
         description="untuned, tuned, onnxruntime; openvino where it is installed and can run it"
     )
     speedup_over_untuned: Spread
-    speedup_over_onnxruntime: Spread
+    speedup_over_onnxruntime: Spread | None = Field(
+        default=None, description="null on a board, where onnxruntime does not run"
+    )
     speedup_over_openvino: Spread | None = None
     allowances: float | None = Field(
         default=None,
@@ -189,9 +191,11 @@ class Metrics(Artifact):
 
     latency_ms: float
     untuned_latency_ms: float
-    onnxruntime_latency_ms: float
+    onnxruntime_latency_ms: float | None = Field(
+        default=None, description="null on a board, where onnxruntime does not run"
+    )
     speedup_over_untuned: float
-    speedup_over_onnxruntime: float
+    speedup_over_onnxruntime: float | None = None
     openvino_latency_ms: float | None = Field(
         default=None, description="null where OpenVINO is not installed or cannot run the model"
     )

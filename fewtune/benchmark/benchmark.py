@@ -17,6 +17,7 @@ from fewtune.artifacts import (
     TuneReport,
     failures_by_cause,
 )
+from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.variants import BenchmarkOptions, Variants
@@ -67,11 +68,13 @@ def benchmark_model(
         Of the code that measures.
     """
     compiled = CompileReport.read(compile_directory)
-    variants = Variants(
+    on_board = fingerprint.is_board
+    variants = (BoardVariants if on_board else Variants)(
         import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
     )
     found, options = variants.difference("tuned"), variants.options
-    meter = peak_meter(target_from_json(fingerprint.target), fingerprint.threads)
+    target = target_from_json(fingerprint.target)
+    meter = None if on_board else peak_meter(target, fingerprint.threads)
     samples, peak = _measured(variants, options.rounds, meter)
     options = options.model_copy(update={"rounds": len(samples["tuned"])})
     hand_over_s = variants.hand_over_s
@@ -83,6 +86,7 @@ def benchmark_model(
     flops = sum(task.info.flops * task.info.weight for task in tasks)
     imported = ImportReport.read(import_directory)
     saved = imported.saved_flops
+    over_onnxruntime = interleave.ratio_if_measured(samples, "onnxruntime", "tuned")
     over_openvino = interleave.ratio_if_measured(samples, OPENVINO, "tuned")
     tuned_ms = stats["tuned"].median_ms
     result = BenchmarkReport(
@@ -90,7 +94,7 @@ def benchmark_model(
         strategy=selection.strategy,
         variants=stats,
         speedup_over_untuned=interleave.ratio_stats(samples["untuned"], samples["tuned"]),
-        speedup_over_onnxruntime=interleave.ratio_stats(samples["onnxruntime"], samples["tuned"]),
+        speedup_over_onnxruntime=over_onnxruntime,
         speedup_over_openvino=over_openvino,
         allowances=max(found.allowances, compiled.allowances),
         max_error=max(found.max_error, compiled.max_error),
@@ -122,9 +126,9 @@ def benchmark_model(
     metrics = Metrics(
         latency_ms=tuned_ms,
         untuned_latency_ms=stats["untuned"].median_ms,
-        onnxruntime_latency_ms=stats["onnxruntime"].median_ms,
+        onnxruntime_latency_ms=stats["onnxruntime"].median_ms if over_onnxruntime else None,
         speedup_over_untuned=result.speedup_over_untuned.median,
-        speedup_over_onnxruntime=result.speedup_over_onnxruntime.median,
+        speedup_over_onnxruntime=over_onnxruntime.median if over_onnxruntime else None,
         openvino_latency_ms=stats[OPENVINO].median_ms if OPENVINO in stats else None,
         speedup_over_openvino=over_openvino.median if over_openvino else None,
         tuning_s=tuning_s,
@@ -153,7 +157,7 @@ def benchmark_model(
 
 
 def _measured(
-    variants: Variants, rounds: int, meter: PeakMeter | None
+    variants: Variants | BoardVariants, rounds: int, meter: PeakMeter | None
 ) -> tuple[dict[str, list[float]], Peak | None]:
     """The interleaved rounds, and the machine's peak before or after them, the larger."""
     if meter is None:

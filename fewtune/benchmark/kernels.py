@@ -8,11 +8,11 @@ from typing import Any
 
 from fewtune.artifacts import Fingerprint, KernelRow, Selection, ShareReport, TaskInfo, TuneReport
 from fewtune.machine.peak import Peak
-from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.measure.device import device_of
+from fewtune.measure.measurer import module_specs
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.task.extract import Task
-from fewtune.workers.pool import WorkerPool
 
 
 def kernel_rows(
@@ -99,8 +99,9 @@ def _measure_defaults(
     pairs = [(task, default_schedule(task.mod, target)) for task in tasks]
     ready = [(task, schedule) for task, schedule in pairs if schedule is not None]
     if ready:
-        with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-            outcomes = Measurer(pool, cold_weights=cold_weights).measure(
+        device = device_of(fingerprint)
+        with device.open() as pool:
+            outcomes = device.measurer(pool, cold_weights=cold_weights).measure(
                 [schedule.mod for _, schedule in ready],
                 [module_specs(task.mod) for task, _ in ready],
                 [None] * len(ready),

@@ -17,6 +17,8 @@ from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.settle import Settling
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
+from fewtune.measure.board_model import BoardModel
+from fewtune.measure.device import device_of
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import tvm
@@ -88,21 +90,21 @@ def compile_model(
     """
     require_compiler()
     started = time.perf_counter()
-    target = target_from_json(fingerprint.target)
+    target, device = target_from_json(fingerprint.target), device_of(fingerprint)
     schedules = KernelSchedules(lowered, tasks, read_database(share_directory), target)
     difference = _difference_of(import_directory, options.allowance)
     settled = Settling(
         build=lambda plan: build(lowered, schedules, plan, target),
-        error_of=lambda built: difference(CompiledModel(built.executable, target)).allowances,
+        error_of=lambda built: difference(device.load(built.executable)).allowances,
         fault_of=lambda name, level: kernel_fault(schedules, name, level, target),
         plain=schedules.plain,
         bound=1.0,
         say=lambda line: say(f"{model} ({strategy}): {line}"),
     ).settle(Plan(schedules.levels, _rewrites(options, target)))
     library = directory / LIBRARY
-    settled.built.executable.export_library(str(library))
+    settled.built.executable.export_library(str(library), fcompile=device.link)
     compile_s = time.perf_counter() - started
-    found = difference(CompiledModel(library, target))
+    found = difference(device.load(library))
     if not found.allowances <= 1:
         imported = ImportReport.read(import_directory)
         raise VerificationError(
@@ -173,11 +175,11 @@ def verify(
 
 def _difference_of(
     import_directory: Path, allowance: float
-) -> Callable[[CompiledModel], Difference]:
+) -> Callable[[CompiledModel | BoardModel], Difference]:
     """What compares outputs with onnxruntime's, which are read once."""
     reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs
 
-    def difference(compiled: CompiledModel) -> Difference:
+    def difference(compiled: CompiledModel | BoardModel) -> Difference:
         return reference.check(
             lambda feeds: compiled.outputs([feeds[spec.name] for spec in specs]), allowance
         )

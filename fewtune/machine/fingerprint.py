@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -16,6 +17,8 @@ from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 
 THREADS = "TVM_NUM_THREADS"
+# By how an address begins, what looks at the device there.
+_ELSEWHERE = {"rpc://": "fewtune.machine.board_fingerprint:board_fingerprint"}
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
 
 
@@ -29,6 +32,14 @@ class FingerprintOptions(BaseModel):
     )
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto", description="auto (all usable cores) or a number"
+    )
+    device: str = Field(
+        default="here",
+        description="where candidates are measured: here, or a board behind a TVM tracker as "
+        "rpc://HOST:9190/KEY",
+    )
+    cross_compiler: str = Field(
+        default="", description="what links for a board of another architecture; found unless named"
     )
 
     def thread_count(self) -> int:
@@ -89,18 +100,16 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
     Raises
     ------
     InputError, MachineError
-        As `resolve_target`, `FingerprintOptions.thread_count` and `require_compiler`.
+        As `resolve_target`, `FingerprintOptions.thread_count` and `require_compiler`; for a device
+        elsewhere, as what looks at it.
     """
     require_compiler()
-    from fewtune.runtime.tvm import tvm
-
+    if options.device != "here":
+        return _elsewhere(options)
     threads = options.thread_count()
     target = resolve_target(options.target, threads)
     device = device_of(target)
     name = cpu_name() if target.kind.name == "llvm" else f"{device.device_name} ({cpu_name()})"
-    versions = {package: importlib.metadata.version(package) for package in _VERSIONED}
-    versions["python"] = platform.python_version()
-    versions["llvm"] = str(tvm.get_global_func("target.llvm_version_major")())
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Fingerprint(
         device=name,
@@ -109,5 +118,26 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
         system=f"{platform.system()} {platform.machine()}",
         target=target_json(target),
         threads=threads,
-        versions=versions,
+        versions=versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of everything here that figures depend on."""
+    from fewtune.runtime.tvm import tvm
+
+    found = {package: importlib.metadata.version(package) for package in _VERSIONED}
+    found["python"] = platform.python_version()
+    found["llvm"] = str(tvm.get_global_func("target.llvm_version_major")())
+    return found
+
+
+def _elsewhere(options: FingerprintOptions) -> Fingerprint:
+    """Look at a device that is not this machine's."""
+    for prefix, place in _ELSEWHERE.items():
+        if options.device.startswith(prefix):
+            module, name = place.split(":")
+            return getattr(importlib.import_module(module), name)(options)
+    raise InputError(
+        f"fingerprint.device is {options.device!r}: give here, or {' or '.join(_ELSEWHERE)}..."
     )

@@ -19,7 +19,7 @@ from fewtune.workers.build_queue import Building, building
 from fewtune.workers.pool import WorkerPool
 
 # Of a duel; and how many of them one worker has before the next one's turn.
-_ROUNDS, _ROUND_S = 6, 0.001
+ROUNDS, ROUND_S = 6, 0.001
 _ROUNDS_A_VISIT = 2
 
 
@@ -108,9 +108,9 @@ class Measurer:
         outcomes: list[Outcome] = []
         for place, result in enumerate(built):
             key = races[place]
-            bar = _lower(bars.get(key), best_s[place])
+            bar = lower(bars.get(key), best_s[place])
             outcome, result = self._race(result, payload[place], specs[place], bar)
-            bars[key] = _lower(bar, outcome.median_s if outcome.run_s else None)
+            bars[key] = lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
             elif keys is not None and isinstance(result, Built):
@@ -138,7 +138,7 @@ class Measurer:
         outcomes: dict[int, Outcome] = {}
 
         def request(place: int) -> tuple:
-            bar = _lower(bars.get(races[place]), best_s[place])
+            bar = lower(bars.get(races[place]), best_s[place])
             return specs[place], Race(bar, cold_weights=self.cold_weights)
 
         def done(place: int, told: Failure | list[float]) -> None:
@@ -148,7 +148,7 @@ class Measurer:
             else:
                 outcomes[place] = Outcome(told)
                 key = races[place]
-                bars[key] = _lower(bars.get(key), outcomes[place].median_s)
+                bars[key] = lower(bars.get(key), outcomes[place].median_s)
 
         batch = Overlap(self.pool, payload, request, done)
         batch.run()
@@ -175,8 +175,8 @@ class Measurer:
         self,
         contestants: Sequence[Built | Failure],
         specs: Specs,
-        rounds: int = _ROUNDS,
-        round_s: float = _ROUND_S,
+        rounds: int = ROUNDS,
+        round_s: float = ROUND_S,
     ) -> list[Outcome]:
         """Measure candidates of one task in turns, to tell which is really the fastest.
 
@@ -267,6 +267,7 @@ class Measurer:
         return measured.run_s
 
 
-def _lower(first: float | None, second: float | None) -> float | None:
+def lower(first: float | None, second: float | None) -> float | None:
+    """The lower of two figures, of which either may be unknown."""
     known = [value for value in (first, second) if value is not None]
     return min(known) if known else None

@@ -24,7 +24,8 @@ from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nod
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import relax, set_threads, tvm
+from fewtune.runtime.target import host_target, is_foreign
+from fewtune.runtime.tvm import relax, set_threads, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
@@ -133,6 +134,7 @@ def lower_checked(
     """
     is_cpu = str(target.kind.name) == "llvm"
     lanes = CpuTraits.of(target).lanes("float32") if is_cpu else 0
+    here = checking_target(target)
     schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
 
     def attempt(steps: OptionalSteps) -> Lowered[Found]:
@@ -150,8 +152,8 @@ def lower_checked(
                 names = list(call_counts(lowered))
                 scheduled = apply_default_schedules(lowered, names, target, schedules)
                 scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
-        executable = build_executable(scheduled, target)
-        found = check(CompiledModel(executable, target))
+        executable = build_executable(scheduled, here)
+        found = check(CompiledModel(executable, here))
         chosen = chooser.chosen if chooser is not None else []
         padded = padding.chosen if padding is not None else []
         saved = chooser.saved_flops if chooser is not None else 0
@@ -172,6 +174,11 @@ def lower_checked(
             raise UnsupportedError(explain(nodes), nodes) from fault
         raise InputError(_unsupported(bound, first_line(fault))) from fault
     return replace(made, left_out=left_out)
+
+
+def checking_target(target: tvm.target.Target) -> tvm.target.Target:
+    """What a model is compiled for to be checked here: its target, where that can run here."""
+    return host_target(usable_cores()) if is_foreign(target) else target
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:
@@ -218,6 +225,8 @@ def import_model(
         If outputs of the untuned module leave their allowance (`fewtune.verify`); the operator
         that is the first to do so is named.
     """
+    # Of a board's threads, no more than there are cores here.
+    threads = min(threads, usable_cores())
     set_threads(threads)
     loaded = load_registered(models_directory, name)
     bound = loaded.bound()
@@ -257,12 +266,13 @@ def import_model(
     def culprit() -> str:
         """The operator that is the first to be wrong, as far as it can be told."""
         plain = OptionalSteps(dict.fromkeys(_STEPS, ""))
+        here = checking_target(target)
 
         def opened_outputs(
             opened: onnx.ModelProto, feeds: dict[str, np.ndarray]
         ) -> list[np.ndarray]:
             lowered = lower(opened, target, "NCHW", steps=plain)
-            return CompiledModel(build_executable(lowered, target), target).outputs(
+            return CompiledModel(build_executable(lowered, here), here).outputs(
                 [feeds[each] for each in order]
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import BenchmarkReport, Comparison
+from fewtune.artifacts import BenchmarkReport, Comparison, Spread
 from fewtune.report.machine_state import core_states_text
 from fewtune.report.tables import comparisons_markdown, conditions_text
 from fewtune.report.time_breakdown import steps_markdown
@@ -107,13 +107,13 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
             for name, stats in report.variants.items()
         ],
     )
-    over_untuned, over_reference = report.speedup_over_untuned, report.speedup_over_onnxruntime
+    over_untuned = report.speedup_over_untuned
     return (
         f"## {report.model}, {report.strategy}\n\n{latencies.markdown()}\n"
         f"{over_untuned.median:.2f} times as fast as untuned "
-        f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}], "
-        f"{over_reference.median:.2f} times as fast as onnxruntime "
-        f"[{over_reference.p10:.2f} - {over_reference.p90:.2f}]{_over_openvino(report)}; "
+        f"[{over_untuned.p10:.2f} - {over_untuned.p90:.2f}]"
+        f"{_over('onnxruntime', report.speedup_over_onnxruntime)}"
+        f"{_over('OpenVINO', report.speedup_over_openvino)}; "
         f"largest relative error {report.max_relative_error:.1e}.\n\n"
         f"{_peak_text(report)}{steps_markdown(report.steps)}"
         f"### Kernels\n\n{kernel_table(report).markdown()}\n"
@@ -122,11 +122,10 @@ def benchmark_markdown(report: BenchmarkReport) -> str:
     )
 
 
-def _over_openvino(report: BenchmarkReport) -> str:
-    over = report.speedup_over_openvino
+def _over(peer: str, over: Spread | None) -> str:
     if over is None:
         return ""
-    return f", {over.median:.2f} times as fast as OpenVINO [{over.p10:.2f} - {over.p90:.2f}]"
+    return f", {over.median:.2f} times as fast as {peer} [{over.p10:.2f} - {over.p90:.2f}]"
 
 
 def _peak_text(report: BenchmarkReport) -> str:

@@ -93,7 +93,7 @@ def _result_row(result: Result) -> list[str]:
         _latency(variants.get(_TUNED), metrics.latency_ms),
         number(metrics.untuned_latency_ms),
         number(metrics.onnxruntime_latency_ms),
-        f"{metrics.speedup_over_onnxruntime:.2f}",
+        _ratio(metrics.speedup_over_onnxruntime),
         number(metrics.openvino_latency_ms),
         _ratio(metrics.speedup_over_openvino),
         percent(metrics.peak_pct),

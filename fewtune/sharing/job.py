@@ -10,6 +10,7 @@ from typing import Any
 from fewtune.artifacts import Skeleton
 from fewtune.bank.bank import Bank
 from fewtune.finals.finals import Finals
+from fewtune.measure.device import Device
 from fewtune.options import ShareOptions
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
@@ -35,6 +36,7 @@ def share_session(
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,
+    device: Device | None = None,
 ) -> None:
     """Child process: share what the job's donors have to give; see `fewtune.sharing.share`."""
     by_name = {task.info.name: task for task in tasks}
@@ -43,7 +45,8 @@ def share_session(
     options = ShareOptions.model_validate(job["options"])
     finals = None
     # A device of its own is called from afar: what runs there before is not this processor's.
-    if options.finals > 1 and job["model"] is not None and not has_own_device(target):
+    able = not has_own_device(target) if device is None else device.can.finals_in_model
+    if options.finals > 1 and job["model"] is not None and able:
         directory = Path(job["model"])
         if (directory / Skeleton.file_name).is_file():
             tasks_of_model, skeleton = read_tasks(directory), Skeleton.read(directory)
@@ -64,6 +67,7 @@ def share_session(
         pool,
         cold_weights=job["cold_weights"],
         finals=finals,
+        device=device,
     )
     sharing.run()
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
+from fewtune.measure.device import Device
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
@@ -86,6 +87,7 @@ class Sharing(Session):
         pool: WorkerPool,
         cold_weights: bool = False,
         finals: Finals | None = None,
+        device: Device | None = None,
     ) -> None:
         options = TuneOptions(
             trials_per_task=sharing.trials_per_task, predictor=sharing.predictor, seed=sharing.seed
@@ -100,6 +102,7 @@ class Sharing(Session):
             pool,
             cold_weights=cold_weights,
             earlier=tuned,
+            device=device,
         )
         self.takers = takers
         self.donations = donations

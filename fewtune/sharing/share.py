@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fewtune.artifacts import Curve, Fingerprint, Selection, ShareReport, TuneReport
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
+from fewtune.measure.device import device_of
 from fewtune.options import ShareOptions
 from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
@@ -129,6 +130,9 @@ def share_schedules(
     _write_log(directory, by_name, database, trials, fingerprint)
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     finals, finals_note = finals_of(state, events)
+    lacking = device_of(fingerprint).can.lacking
+    if lacking:
+        finals_note = f"skipped, since {fingerprint.device} cannot: {', '.join(lacking)}"
     report = ShareReport(
         model=selection.model,
         strategy=selection.strategy,

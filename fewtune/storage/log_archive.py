@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fewtune.artifacts import Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
-from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.database import RECORDS, read_database, write_database
 from fewtune.task.extract import workload_hash
@@ -33,7 +33,7 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
         threads=fingerprint.threads,
         tvm=fingerprint.versions.get("apache-tvm", ""),
         # Nothing is done before a call on a device of its own.
-        measuring=1 if has_own_device(target_from_json(fingerprint.target)) else MEASURING,
+        measuring=MEASURING if fingerprint.prepares_caches else 1,
     )
 
 

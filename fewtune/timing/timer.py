@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fewtune.machine.affinity import apart_from_the_pool
@@ -79,19 +80,29 @@ class Timer:
     target : Target
     threads : int
         Of a measured kernel.
+    device : Device, optional
+        A board's, of which nothing is prepared before a call; else this machine's.
+    fill : callable, optional
+        Fills a tensor of the board with random numbers.
     """
 
-    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+    def __init__(
+        self,
+        target: tvm.target.Target,
+        threads: int,
+        device: Any = None,
+        fill: Callable[[Any], None] | None = None,
+    ) -> None:
         self._target = target
-        self._device = device_of(target)
+        self._device = device_of(target) if device is None else device
         self._threads = threads
-        self._on_host = not has_own_device(target)
+        self._on_host = device is None and not has_own_device(target)
         self._calibration: Calibration | None = None
         self._fixed_kernel: Any = None
         self._caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
-        self._buffers = Buffers(self._device, filler(on_host=self._on_host))
+        self._buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
 
     def get_ready(self) -> None:
         """Compile what all measurements need, a third of a second, and run none of it."""

@@ -22,13 +22,13 @@ from typing import Any
 from fewtune import errors
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError, JournalError
+from fewtune.measure.device import device_of
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.progress import Progress
 from fewtune.workers.child_python import child_python, is_child_of
 from fewtune.workers.fork_server import Nursery
-from fewtune.workers.pool import WorkerPool
 
 _ERROR = "error.json"
 _PR_SET_PDEATHSIG = 1
@@ -55,7 +55,7 @@ def supervise(
     ----------
     work : str
         ``module:function``, called as
-        ``function(job, tasks, target_json, journal, progress, pool)``.
+        ``function(job, tasks, target_json, journal, progress, pool, device)``.
     job : dict
         JSON values for it.
     tasks : list of Task
@@ -80,8 +80,7 @@ def supervise(
             "tasks": [
                 [task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)] for task in tasks
             ],
-            "target": fingerprint.target,
-            "threads": fingerprint.threads,
+            "fingerprint": fingerprint.model_dump(mode="json"),
             "journal": str(path),
             "header": header,
             "progress": str(progress_path) if progress_path else None,
@@ -155,12 +154,18 @@ def _main(file: Path, parent: int) -> int:
     ]
     module, function = described["work"].split(":")
     progress = Progress(Path(described["progress"]) if described["progress"] else None)
-    target, threads = described["target"], described["threads"]
     try:
+        device = device_of(Fingerprint.model_validate(described["fingerprint"]))
         journal = Journal(Path(described["journal"]), described["header"])
-        with WorkerPool(target, threads, threads, nursery=nursery) as pool:
+        with device.open(nursery) as pool:
             getattr(importlib.import_module(module), function)(
-                described["job"], tasks, target, journal, progress, pool
+                described["job"],
+                tasks,
+                device.fingerprint.target,
+                journal,
+                progress,
+                pool,
+                device,
             )
     except FewtuneError as error:
         file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))

@@ -14,12 +14,11 @@ from typing import Any
 
 from fewtune.errors import JournalError
 from fewtune.machine.steal_time import stolen_s
-from fewtune.measure.measurer import Measurer
+from fewtune.measure.device import Device, measurer_on
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
-from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import tvm
-from fewtune.search import Knowledge
+from fewtune.search import Knowledge, Proposal
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
@@ -68,6 +67,8 @@ class Session:
         candidates is taught of it by whoever gives it.
     clock : callable
         Monotonic seconds; tests give a fake one.
+    device : Device, optional
+        That the pool is of; this machine's unless given.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Session:
         covered: float = 1.0,
         earlier: dict[str, PriorResult] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        device: Device | None = None,
     ) -> None:
         self.state = RunState(tasks, tuned, earlier)
         try:
@@ -99,7 +101,8 @@ class Session:
         self.patience = Patience(options, self.state, covered)
         self.journal = journal
         self.progress = progress
-        self.measurer = Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
+        self.measurer = measurer_on(device, pool, target, cold_weights=cold_weights)
+        self._tasks_a_batch = 1 if device is None else device.parallel_tasks
         knowledge = Knowledge(
             predictor=predictor_for(options.predictor, target), is_cold=cold_weights
         )
@@ -184,8 +187,10 @@ class Session:
             gains_s = gradients(waiting, rates)
             if not self.patience.is_worth_it(max(gains_s.values())):
                 return "converged"
+            first, *others = (self.state.tasks[t.name] for t in waiting[: self._tasks_a_batch])
+            worth_it = [s for s in others if self.patience.is_worth_it(gains_s[s.task.info.name])]
             began_s = self._clock()
-            self._batch(self.state.tasks[waiting[0].name], room)
+            self._batch([first, *worth_it], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
@@ -194,33 +199,44 @@ class Session:
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
 
-    def _batch(self, state: TaskState, room: int) -> None:
-        """Measure up to ``room`` candidates of a task, and no more than the options say."""
-        self.announce(state)
+    def _batch(self, states: list[TaskState], room: int) -> None:
+        """Measure up to ``room`` candidates, of each task no more than the options say.
+
+        Several tasks where there are several boards to measure them on.
+        """
+        turns: list[TaskBatch] = []
+        proposed: list[list[Proposal]] = []
         with self.measurer.building() as modules:
-            with self.measurer.phases.timed("search_s"):
-                search = self.searches.of(state)
-                proposals = search.next_batch(min(room, self._most_of(state)))
-                turn = TaskBatch.of(state, proposals)
-                modules.add(turn.modules)
-            (outcomes,) = measure_together(self.measurer, [turn], modules)
-        self.note(
-            {
-                "kind": "batch",
-                "task": state.task.info.name,
-                **self.spent(),
-                "trials": [trial.as_json() for trial in turn.trials(outcomes)],
-            }
-        )
-        with self.measurer.phases.timed("model_update_s"):
-            known = [state.known[p.key] for p in proposals]
-            search.learn(proposals, [each.outcome.median_s for each in known])
-        if not turn.proposals:
-            self._end(state, "design space exhausted")
-        why = self.patience.ends(state)
-        if why is not None:
-            self._end(state, why)
-        self.show(state)
+            for state in states:
+                if room <= 0:
+                    break
+                self.announce(state)
+                with self.measurer.phases.timed("search_s"):
+                    search = self.searches.of(state)
+                    proposed.append(search.next_batch(min(room, self._most_of(state))))
+                    turns.append(TaskBatch.of(state, proposed[-1]))
+                    modules.add(turns[-1].modules)
+                room -= len(turns[-1].proposals)
+            measured = measure_together(self.measurer, turns, modules)
+        parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
+        for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
+            task, trials = turn.state.task.info.name, turn.trials(outcomes)
+            told = {"task": task, **spent, "trials": [trial.as_json() for trial in trials]}
+            self.note({"kind": "batch", **told})
+        for turn, proposals in zip(turns, proposed, strict=True):
+            state = turn.state
+            if len(turns) > 1:
+                # A crash while features are extracted is to be laid to the right task.
+                self.announce(state)
+            with self.measurer.phases.timed("model_update_s"):
+                known = [state.known[p.key] for p in proposals]
+                self.searches.of(state).learn(proposals, [k.outcome.median_s for k in known])
+            if not turn.proposals:
+                self._end(state, "design space exhausted")
+            why = self.patience.ends(state)
+            if why is not None:
+                self._end(state, why)
+            self.show(state)
 
     def _most_of(self, state: TaskState) -> int:
         """Candidates of a task's next batch: a first one leaves others theirs."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
+from fewtune.measure.device import Device, device_of
 from fewtune.options import TuneOptions
 from fewtune.predictor import chosen_digest
 from fewtune.runtime.target import target_from_json
@@ -140,6 +141,7 @@ def _session(
     journal: Journal,
     progress: Progress,
     pool: WorkerPool,
+    device: Device | None = None,
 ) -> None:
     # Only the child needs the search and all that it imports.
     from fewtune.tuning.session import Session
@@ -162,6 +164,7 @@ def _session(
         cold_weights=job["cold_weights"],
         stands_for=job["stands_for"],
         covered=job["covered"],
+        device=device,
     ).run()
 
 
@@ -202,7 +205,8 @@ def tune(
         # The baseline that selective tuning is held to: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
     shares = {task.info.name: task.info.share for task in tasks}
-    cold_weights = weights_outgrow_cache(tasks)
+    can = device_of(fingerprint).can
+    cold_weights = can.cold_caches and weights_outgrow_cache(tasks)
     state = run_session(
         kept,
         tuned,

@@ -49,6 +49,9 @@ class WorkerHandle:
     threads: int
     options: WorkerOptions
     nursery: Nursery | None = None
+    # What answers, and what that is made of; nothing: of target, threads and memory limit.
+    kind: str = "fewtune.workers.worker:Worker"
+    settings: tuple[Any, ...] = ()
     builds: int = 0
     _process: subprocess.Popen | ForkedWorker | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
@@ -73,9 +76,8 @@ class WorkerHandle:
         self._connection = Connection(here.detach())
         # One that dies at once is found out when its readiness is awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.send(
-                ("start", self.target_json, self.threads, self.options.memory_limit_bytes)
-            )
+            own = (self.target_json, self.threads, self.options.memory_limit_bytes)
+            self._connection.send(("start", self.kind, *(self.settings or own)))
         self._ready = False
         self.builds = 0
         self.lives += 1

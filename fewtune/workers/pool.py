@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import deque
 from multiprocessing.connection import wait
+from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
@@ -39,6 +40,8 @@ class WorkerPool:
     options : WorkerOptions
     nursery : Nursery, optional
         Forks the workers; without one, each starts as a new process.
+    kind, settings
+        As of `WorkerHandle`.
 
     Attributes
     ----------
@@ -53,10 +56,12 @@ class WorkerPool:
         workers: int,
         options: WorkerOptions | None = None,
         nursery: Nursery | None = None,
+        kind: str = WorkerHandle.kind,
+        settings: tuple[Any, ...] = (),
     ) -> None:
         self.options = options or WorkerOptions()
         self.handles = [
-            WorkerHandle(target_json, threads, self.options, nursery)
+            WorkerHandle(target_json, threads, self.options, nursery, kind, settings)
             for _ in range(max(1, workers))
         ]
         self.kept = Kept()

@@ -16,6 +16,7 @@ import contextlib
 import os
 import resource
 import time
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,15 +115,24 @@ class Worker:
 
     def resident_bytes(self) -> int:
         """Memory this process holds, but for the buffers that serve task after task."""
-        with open("/proc/self/statm") as stream:
-            pages = int(stream.read().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") - self._timer.held_bytes
+        return resident_bytes() - self._timer.held_bytes
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds."""
+    with open("/proc/self/statm") as stream:
+        pages = int(stream.read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the parent closes the socket."""
-    _, *settings = connection.recv()
-    worker = Worker(*settings)
+    """Answer requests until the parent closes the socket.
+
+    The first one names what answers, ``module:class``, and gives what that is made of.
+    """
+    _, kind, *settings = connection.recv()
+    module, name = kind.split(":")
+    worker = getattr(import_module(module), name)(*settings)
     worker.get_ready()
     connection.send(("ready", os.getpid()))
     while True:

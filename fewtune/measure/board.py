@@ -1,0 +1,272 @@
+"""Boards behind TVM's RPC tracker: candidates are built here, on all cores, and measured there.
+
+A task stays on the board that measured it first, so that its races and duels compare like with
+like; boards of one key measure at the same time.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import Fingerprint
+from fewtune.errors import MachineError
+from fewtune.machine.rpc_board import (
+    BoardAddress,
+    free_boards,
+    linker,
+    reserve,
+    set_board_threads,
+)
+from fewtune.measure.board_model import BoardModel
+from fewtune.measure.device import Capabilities, Device
+from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer, lower
+from fewtune.runtime.tvm import relax, tvm, usable_cores
+from fewtune.timing.buffers import Specs
+from fewtune.timing.timer import Race
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.workers.board import library_path
+from fewtune.workers.build_queue import Building
+from fewtune.workers.fork_server import Nursery
+from fewtune.workers.handle import WorkerHandle, WorkerOptions
+from fewtune.workers.pool import WorkerPool
+
+_BUILDER, _RUNNER = "fewtune.workers.board:BoardBuilder", "fewtune.workers.board:BoardRunner"
+# Boards are slower than what builds for them, and the network between may be, too.
+_OPTIONS = WorkerOptions(build_timeout_s=20.0, run_timeout_s=60.0)
+# Seconds in which a board that was lost has to be there again.
+_BACK_S = 20.0
+_MOST_BOARDS = 16
+
+
+class BoardPool(WorkerPool):
+    """Processes that build, and one for each board that measures.
+
+    Parameters
+    ----------
+    fingerprint : Fingerprint
+        Of the boards.
+    boards : int
+    nursery : Nursery, optional
+    """
+
+    def __init__(self, fingerprint: Fingerprint, boards: int, nursery: Nursery | None) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-board-")
+        self.folder = Path(self._scratch.name)
+        target, threads = fingerprint.target, fingerprint.threads
+        folder = str(self.folder)
+        settings = (target, folder, fingerprint.cross_compiler)
+        super().__init__(target, threads, usable_cores(), _OPTIONS, nursery, _BUILDER, settings)
+        settings = (target, threads, folder, fingerprint.at)
+        self.runners = [
+            WorkerHandle(target, threads, _OPTIONS, nursery, _RUNNER, settings)
+            for _ in range(boards)
+        ]
+        for runner in self.runners:
+            runner.start()
+
+    def close(self) -> None:
+        """End every process, let go of the boards, remove what was built."""
+        for runner in self.runners:
+            runner.kill()
+        super().close()
+        self._scratch.cleanup()
+
+    def kept_build(self, workload: str, key: str) -> Built | None:
+        """The build of a task's trace, if it still lies there."""
+        built = self.kept.find(workload, key)
+        return built if built is not None and self.has(built) else None
+
+    def has(self, built: Built) -> bool:
+        """Whether a build still lies there."""
+        return library_path(self.folder, built.number).is_file()
+
+    def tidy(self) -> None:
+        """Drop what was built and is not kept, here and on the boards."""
+        kept = [n for index in range(len(self.handles)) for n in self.kept.numbers(index)]
+        super().tidy()
+        for runner in self.runners:
+            try:
+                runner.call("forget", kept, timeout_s=_BACK_S)
+            except (WorkerLostError, RequestFailedError):
+                runner.kill()
+
+
+class BoardMeasurer(Measurer):
+    """Builds a batch here and races its candidates on boards, each task on its own.
+
+    Parameters
+    ----------
+    pool : BoardPool
+    at : str
+        Where the boards are, for messages.
+    """
+
+    pool: BoardPool
+
+    def __init__(self, pool: BoardPool, at: str) -> None:
+        super().__init__(pool)
+        self._at = at
+        self._board_of: dict[str, int] = {}
+
+    def measure(
+        self,
+        modules: list[tvm.IRModule] | Building[Built | Failure],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable] | None = None,
+        keys: Sequence[tuple[str, str]] | None = None,
+    ) -> list[Outcome]:
+        """Build and race candidates; see `Measurer.measure`."""
+        if not isinstance(modules, Building):
+            with self.building() as whole:
+                whole.add(modules)
+                return self.measure(whole, specs, best_s, races, keys)
+        with self.phases.timed("build_s"):
+            built = modules.finished()
+        races = [object()] * len(built) if races is None else races
+        queues: dict[int, list[int]] = {}
+        for place, each in enumerate(specs):
+            queues.setdefault(self._board(each), []).append(place)
+        outcomes: dict[int, Outcome] = {}
+
+        def run(board: int) -> None:
+            bars: dict[Hashable, float | None] = {}
+            for place in queues[board]:
+                bar = lower(bars.get(races[place]), best_s[place])
+                outcomes[place] = outcome = self._raced(board, built[place], specs[place], bar)
+                bars[races[place]] = lower(bar, outcome.median_s if outcome.run_s else None)
+
+        with self.phases.timed("run_s"):
+            self._on_boards(run, list(queues))
+        for place, each in enumerate(built):
+            cause = outcomes[place].cause
+            if cause:
+                self.failures[cause] += 1
+            elif keys is not None and isinstance(each, Built):
+                self.pool.kept.take(*keys[place], each, outcomes[place].median_s)
+        with self.phases.timed("build_s"):
+            self.pool.tidy()
+        return [outcomes[place] for place in range(len(built))]
+
+    def duel(
+        self,
+        contestants: Sequence[Built | Failure],
+        specs: Specs,
+        rounds: int = ROUNDS,
+        round_s: float = ROUND_S,
+    ) -> list[Outcome]:
+        """Measure candidates of one task in turns on its board; see `Measurer.duel`."""
+        able = [each for each in contestants if isinstance(each, Built)]
+        board = self._board(specs)
+        numbers = [each.number for each in able]
+        limit_s = len(able) * _OPTIONS.run_timeout_s
+        with self.phases.timed("run_s"):
+            try:
+                told = self._call(board, limit_s, "duel", numbers, specs, rounds, round_s)
+            except (WorkerLostError, RequestFailedError) as fault:
+                return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
+        samples = iter(told)
+        return [
+            Outcome(next(samples)) if isinstance(each, Built) else Outcome.failed(each)
+            for each in contestants
+        ]
+
+    def _board(self, specs: Specs) -> int:
+        """The board of the tasks that have such buffers: at first the one that has the fewest."""
+        task = repr(specs)
+        if task not in self._board_of:
+            load = Counter(self._board_of.values())
+            self._board_of[task] = min(range(len(self.pool.runners)), key=lambda b: (load[b], b))
+        return self._board_of[task]
+
+    def _on_boards(self, run: Any, boards: list[int]) -> None:
+        with ThreadPoolExecutor(max(1, len(boards))) as executor:
+            for done in [executor.submit(run, board) for board in boards]:
+                done.result()
+
+    def _raced(
+        self, board: int, built: Built | Failure, specs: Specs, bar: float | None
+    ) -> Outcome:
+        if isinstance(built, Failure):
+            return Outcome.failed(built)
+        try:
+            limit_s = _OPTIONS.run_timeout_s
+            measured = self._call(board, limit_s, "measure", built.number, specs, Race(bar))
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Outcome.failed(Failure.of(fault, running=True))
+        return Outcome(measured.run_s)
+
+    def _call(self, board: int, limit_s: float, *request: Any) -> Any:
+        """Ask the process of a board, which has to have one."""
+        runner = self.pool.runners[board]
+        try:
+            runner.call("connect", timeout_s=_BACK_S)
+        except (WorkerLostError, RequestFailedError) as fault:
+            raise MachineError(
+                f"{' '.join(str(fault).split())}; what was measured is kept: run again when the "
+                f"board of {self._at} is there"
+            ) from None
+        return runner.call(*request, timeout_s=limit_s)
+
+
+class Board(Device):
+    """Boards of one key behind a tracker, all of one class."""
+
+    can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
+
+    def __init__(self, fingerprint: Fingerprint) -> None:
+        super().__init__(fingerprint)
+        self._boards = 1
+        self._session: Any = None
+
+    def open(self, nursery: Nursery | None = None) -> BoardPool:
+        """Reserve every free board of the key.
+
+        Raises
+        ------
+        MachineError
+            If there is none, or nothing links for it here.
+        """
+        address = BoardAddress.of(self.fingerprint.at)
+        linker(self.target, self.fingerprint.cross_compiler)
+        known = free_boards(address)
+        self._boards = min(known.free, _MOST_BOARDS)
+        crowded = [host for host, servers in Counter(known.hosts).items() if servers > 1]
+        if crowded and self._boards > 1:
+            print(
+                f"{', '.join(crowded)} runs several servers of {address.key}: they measure at "
+                "once, and slow each other down unless each has cores of its own",
+                file=sys.stderr,
+                flush=True,
+            )
+        return BoardPool(self.fingerprint, self._boards, nursery)
+
+    def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:
+        """What measures batches on the boards; caches are as calls leave them."""
+        assert isinstance(pool, BoardPool)
+        return BoardMeasurer(pool, self.fingerprint.at)
+
+    @property
+    def link(self) -> Callable[..., None] | None:
+        """A cross compiler, where the boards are of another architecture."""
+        return linker(self.target, self.fingerprint.cross_compiler)
+
+    def load(self, executable: relax.VMExecutable | Path) -> BoardModel:
+        """A compiled model on a board, which is kept for the next one, too."""
+        if self._session is None:
+            session = reserve(BoardAddress.of(self.fingerprint.at))
+            set_board_threads(session, self.fingerprint.threads)
+            self._session = session
+        return BoardModel(self._session, executable, self.target, self.link)
+
+    @property
+    def parallel_tasks(self) -> int:
+        """As many as boards."""
+        return self._boards

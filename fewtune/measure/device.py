@@ -1,0 +1,139 @@
+"""A device: where candidates are built, where they are measured, and what can be asked of it.
+
+A session of tuning or sharing works on any of them. What one cannot do is skipped, and the report
+names it. One more kind is a subclass in a file of its own, named in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from fewtune.artifacts import Fingerprint
+from fewtune.measure.board_model import BoardModel
+from fewtune.measure.measurer import Measurer
+from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.workers.fork_server import Nursery
+from fewtune.workers.pool import WorkerPool
+
+# By how an address begins, what is there.
+_KINDS = {"rpc://": "fewtune.measure.board:Board"}
+
+
+class Capabilities(NamedTuple):
+    """What a device can do.
+
+    Attributes
+    ----------
+    races : bool
+        Slow candidates are dropped after one run.
+    cold_caches : bool
+        Caches are brought, before each call, into the state that a model leaves them in.
+    finals_in_model : bool
+        A task's fastest schedules meet in the model.
+    duels : bool
+        They are measured once more, in turns.
+    shared_cores : bool
+        Kernels run on the cores that build them, so that one waits for the other.
+    """
+
+    races: bool = True
+    cold_caches: bool = True
+    finals_in_model: bool = True
+    duels: bool = True
+    shared_cores: bool = True
+
+    @property
+    def lacking(self) -> list[str]:
+        """In words, what has to be skipped; nothing on this machine's CPU."""
+        said = {
+            "races": "races",
+            "cold_caches": "caches as a model leaves them",
+            "finals_in_model": "finals in the model (duels decide)",
+            "duels": "duels",
+        }
+        return [text for name, text in said.items() if not getattr(self, name)]
+
+
+class Device(ABC):
+    """Where candidates are built and measured.
+
+    Parameters
+    ----------
+    fingerprint : Fingerprint
+        Its own: everything that is measured there carries it.
+    """
+
+    can: ClassVar[Capabilities]
+
+    def __init__(self, fingerprint: Fingerprint) -> None:
+        self.fingerprint = fingerprint
+        self.target = target_from_json(fingerprint.target)
+
+    @abstractmethod
+    def open(self, nursery: Nursery | None = None) -> WorkerPool:
+        """Processes that build and measure; the caller closes them."""
+
+    def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
+        """What measures batches on these processes."""
+        return Measurer(pool, overlap=not self.can.shared_cores, cold_weights=cold_weights)
+
+    @property
+    def link(self) -> Callable[..., None] | None:
+        """What links libraries for it, as TVM's ``fcompile``; None for this machine's compiler."""
+        return None
+
+    def load(self, executable: relax.VMExecutable | Path) -> CompiledModel | BoardModel:
+        """A compiled model, ready to run there.
+
+        Parameters
+        ----------
+        executable : relax.VMExecutable or Path
+            As built, or the path of a library that `link` linked.
+        """
+        return CompiledModel(executable, self.target)
+
+    @property
+    def parallel_tasks(self) -> int:
+        """Tasks that can be measured at once."""
+        return 1
+
+
+class Here(Device):
+    """The CPU of this machine: workers build in parallel and measure one at a time."""
+
+    can = Capabilities()
+
+    def open(self, nursery: Nursery | None = None) -> WorkerPool:
+        threads = self.fingerprint.threads
+        return WorkerPool(self.fingerprint.target, threads, threads, nursery=nursery)
+
+
+class OwnDevice(Here):
+    """A GPU of this machine: candidates are built while others are measured."""
+
+    can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
+
+
+def measurer_on(
+    device: Device | None, pool: WorkerPool, target: tvm.target.Target, *, cold_weights: bool
+) -> Measurer:
+    """What measures batches on a device; without one, on this machine's for a target."""
+    if device is not None:
+        return device.measurer(pool, cold_weights=cold_weights)
+    return Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
+
+
+def device_of(fingerprint: Fingerprint) -> Device:
+    """The device that a fingerprint is of."""
+    for prefix, place in _KINDS.items():
+        if fingerprint.at.startswith(prefix):
+            module, name = place.split(":")
+            return getattr(import_module(module), name)(fingerprint)
+    own = has_own_device(target_from_json(fingerprint.target))
+    return (OwnDevice if own else Here)(fingerprint)

@@ -1,0 +1,163 @@
+"""Work for boards: candidates cross-compiled here, uploaded and timed there.
+
+One kind of worker compiles candidates into libraries; they lie in a folder, so that they outlive
+their builder. Another kind holds the session of one board, and times them there. A board or its
+server may hang or die like a candidate: the parent kills who waits for it, and starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from fewtune.machine.rpc_board import (
+    BoardAddress,
+    linker,
+    remote_device,
+    reserve,
+    set_board_threads,
+)
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import module_of, tvm
+from fewtune.timing.calibration import Measured
+from fewtune.timing.cold_weights import weight_places
+from fewtune.timing.timer import BuiltKernel, Race, Timer
+from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+from fewtune.workers.worker import resident_bytes
+
+Specs = list[tuple[list[int], str]]
+
+
+def library_path(folder: Path, number: int) -> Path:
+    """Where candidate ``number`` lies."""
+    return folder / f"{number}.so"
+
+
+class BoardBuilder:
+    """Compiles candidates for a board into a folder.
+
+    Parameters
+    ----------
+    target_json : str
+    folder : str
+    compiler : str
+        What links; found by the target unless named.
+    """
+
+    def __init__(self, target_json: str, folder: str, compiler: str) -> None:
+        self._target = target_from_json(target_json)
+        self._folder = Path(folder)
+        self._link = linker(self._target, compiler)
+        self._made: set[int] = set()
+
+    def get_ready(self) -> None:
+        """Nothing has to be made before the first candidate."""
+
+    def build(self, number: int, module_json: str) -> float:
+        """Compile candidate ``number``; return the seconds it took."""
+        started = time.perf_counter()
+        module = as_in_model(module_of(module_json), self._target)
+        with without_checks():
+            built = tvm.driver.build(module, target=self._target)
+        path = library_path(self._folder, number)
+        built.export_library(str(path), fcompile=self._link)
+        layout = [argument_shapes(module["main"]), weight_places(module)]
+        path.with_suffix(".json").write_text(json.dumps(layout))
+        self._made.add(number)
+        return time.perf_counter() - started
+
+    def forget(self, kept: list[int]) -> None:
+        """Remove what it made and is not kept."""
+        for number in self._made - {*kept}:
+            path = library_path(self._folder, number)
+            path.with_suffix(".json").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        self._made &= {*kept}
+
+    def resident_bytes(self) -> int:
+        """Memory this process holds."""
+        return resident_bytes()
+
+
+class BoardRunner:
+    """Times candidates on one board; keeps its session.
+
+    Parameters
+    ----------
+    target_json : str
+    threads : int
+        That a kernel runs there.
+    folder : str
+        Where builders put candidates.
+    at : str
+        ``rpc://HOST:PORT/KEY``.
+    """
+
+    def __init__(self, target_json: str, threads: int, folder: str, at: str) -> None:
+        self._target = target_from_json(target_json)
+        self._threads = threads
+        self._folder = Path(folder)
+        self._address = BoardAddress.of(at)
+        self._session: Any = None
+        self._timer: Timer | None = None
+        self._loaded: dict[int, BuiltKernel] = {}
+
+    def get_ready(self) -> None:
+        """Reserve a board now, so that it is known at once where none can be had."""
+        with contextlib.suppress(Exception):
+            self.connect()
+
+    def connect(self) -> None:
+        """Have a session of a board, a new one unless there is one that lives."""
+        if self._session is None:
+            session = reserve(self._address)
+            set_board_threads(session, self._threads)
+            fill = session.get_function("tvm.contrib.random.random_fill_for_measure")
+            device = remote_device(session, self._target)
+            self._timer = Timer(self._target, self._threads, device, fill)
+            self._session = session
+
+    def measure(self, number: int, specs: Specs, race: Race) -> Measured:
+        """Race candidate ``number``; see `Timer.race`."""
+        return self._on_board(lambda timer: timer.race(self._kernel(number), specs, race))
+
+    def duel(self, numbers: list[int], specs: Specs, rounds: int, round_s: float) -> Any:
+        """Measure candidates in turn; see `Timer.duel`."""
+        return self._on_board(
+            lambda timer: timer.duel([self._kernel(n) for n in numbers], specs, rounds, round_s)
+        )
+
+    def forget(self, kept: list[int]) -> None:
+        """Drop what was loaded and is not kept; let go of the task."""
+        for number in [each for each in self._loaded if each not in kept]:
+            del self._loaded[number]
+            if self._session is not None:
+                with contextlib.suppress(Exception):
+                    self._session.remove(library_path(self._folder, number).name)
+        if self._timer is not None:
+            self._timer.forget()
+
+    def resident_bytes(self) -> int:
+        """Memory this process holds."""
+        return resident_bytes()
+
+    def _on_board(self, measure: Any) -> Any:
+        self.connect()
+        try:
+            return measure(self._timer)
+        except Exception:
+            # A candidate that crashed took the session along: the next one has a new one.
+            self._session, self._timer, self._loaded = None, None, {}
+            raise
+
+    def _kernel(self, number: int) -> BuiltKernel:
+        if number not in self._loaded:
+            path = library_path(self._folder, number)
+            shapes, weights = json.loads(path.with_suffix(".json").read_text())
+            self._session.upload(str(path))
+            code = self._session.load_module(path.name)
+            self._loaded[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights, 0)
+        return self._loaded[number]

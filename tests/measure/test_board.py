@@ -1,0 +1,103 @@
+"""Boards on loopback: a tracker, two servers, candidates built here and measured there."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fewtune.artifacts import Fingerprint, ShareReport, TuneReport
+from fewtune.errors import MachineError
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.machine.rpc_board import BoardAddress, reserve
+from fewtune.measure.board import Board
+from fewtune.measure.measurer import module_specs
+from fewtune.options import ShareOptions
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.sharing.share import share_schedules
+from fewtune.tuning.tune import tune
+from tests import tuned_tiny
+from tests.rpc_boards import boards
+
+
+@pytest.fixture(scope="module")
+def at() -> Iterator[str]:
+    with boards(2) as address:
+        yield address
+
+
+def fingerprint(at: str) -> Fingerprint:
+    mcpu = json.loads(tuned_tiny.fingerprint().target)["mcpu"]
+    target = json.dumps({"kind": "llvm", "mcpu": mcpu, "num-cores": 1})
+    return detect_fingerprint(FingerprintOptions(device=at, target=target))
+
+
+def test_an_unknown_key_is_told_at_once(at: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(MachineError, match=r"no server of key 'nobody'.*its keys: loopback"):
+        fingerprint(f"{at.rpartition('/')[0]}/nobody")
+    assert time.monotonic() - began_s < 5
+
+
+def test_no_tracker_is_told_at_once() -> None:
+    with pytest.raises(MachineError, match="no TVM tracker answers at 127.0.0.1:1 "):
+        fingerprint("rpc://127.0.0.1:1/key")
+
+
+def test_both_boards_measure_at_once_and_are_let_go(at: str) -> None:
+    board = Board(fingerprint(at))
+    found = tuned_tiny.convolutions()
+    modules = [default_schedule(found[key].mod, board.target).mod for key in "abcd"]
+    specs = [module_specs(found[key].mod) for key in "abcd"]
+    with board.open() as pool:
+        assert board.parallel_tasks == 2
+        measurer = board.measurer(pool, cold_weights=False)
+        outcomes = measurer.measure(modules, specs, [None] * 4)
+        assert all(outcome.run_s for outcome in outcomes)
+        with pytest.raises(MachineError, match="are taken"):
+            Board(fingerprint(at)).open()
+        built = measurer.build([modules[0], modules[0]])
+        assert [len(each.run_s or []) for each in measurer.duel(built, specs[0], 3)] == [3, 3]
+        folder = pool.folder
+    assert not folder.exists()
+    # Free again: the servers take the next session.
+    for _ in range(100):
+        try:
+            assert reserve(BoardAddress.of(at)) is not None
+            break
+        except MachineError:
+            time.sleep(0.1)
+
+
+def test_a_model_is_tuned_and_shared_on_boards(at: str, tmp_path: Path) -> None:
+    own = fingerprint(at)
+    before = {each.pid for each in psutil.Process().children(recursive=True)}
+    for name in ("tune", "share"):
+        (tmp_path / name).mkdir()
+    tasks, selection = tuned_tiny.tasks(), tuned_tiny.selection()
+    tuned = tune(
+        tasks, selection, own, tuned_tiny.OPTIONS, tmp_path / "journals", tmp_path / "tune"
+    )
+    assert isinstance(tuned, TuneReport)
+    assert [line.status for line in tuned.tasks] == ["tuned"]
+    shared = share_schedules(
+        tasks,
+        selection,
+        tmp_path / "tune",
+        own,
+        ShareOptions(),
+        tmp_path / "journals",
+        tmp_path / "share",
+        model_directory=tmp_path,
+    )
+    assert isinstance(shared, ShareReport)
+    assert "duels decide" in shared.finals_note
+    assert not shared.finals
+    assert all(line.best_ms or line.default_ms for line in shared.tasks)
+    assert json.loads((tmp_path / "share" / "log.json").read_text())["machine"] == own.device
+    left = {each.pid for each in psutil.Process().children(recursive=True)} - before
+    assert not left

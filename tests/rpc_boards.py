@@ -1,0 +1,75 @@
+"""A tracker and servers of TVM's RPC on loopback, as boards to measure on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from fewtune.errors import MachineError
+from fewtune.machine.rpc_board import BoardAddress, ask_tracker
+
+KEY = "loopback"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _at(port: int) -> list[str]:
+    return ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+
+
+def _started(module: str, *arguments: str, python: str = sys.executable) -> subprocess.Popen:
+    """A server in a process group of its own: TVM's leave children behind at SIGTERM."""
+    return subprocess.Popen(
+        [python, "-m", module, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def boards(count: int, key: str = KEY, python: str = sys.executable) -> Iterator[str]:
+    """A tracker that knows ``count`` servers of a key; gives their address."""
+    port = free_port()
+    tracker = _started("tvm.exec.rpc_tracker", *_at(port))
+    started = [tracker]
+    address = BoardAddress("127.0.0.1", port, key)
+    try:
+        for _ in range(count):
+            known_by = ["--tracker", f"127.0.0.1:{port}", "--key", key]
+            server = _started("tvm.exec.rpc_server", *_at(free_port()), *known_by, python=python)
+            started.append(server)
+        deadline_s = time.monotonic() + 120
+        while time.monotonic() < deadline_s:
+            with suppress(MachineError):
+                if ask_tracker(address).free == count:
+                    break
+            time.sleep(0.2)
+        yield str(address)
+    finally:
+        for each in started:
+            end_group(each)
+
+
+def end_group(process: subprocess.Popen) -> None:
+    """End a process and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def processes_below(pid: int) -> list[psutil.Process]:
+    """All that a process has started and that still run."""
+    return psutil.Process(pid).children(recursive=True)
