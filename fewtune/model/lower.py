@@ -11,7 +11,7 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError
-from fewtune.model.passes import pad_matmul, resize
+from fewtune.model.passes import integer_products, pad_matmul, resize
 from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
@@ -20,6 +20,7 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_idle_permutes
 from fewtune.model.passes.winograd import Convolution
+from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
 from fewtune.runtime.tvm import relax, tvm
@@ -87,7 +88,7 @@ def lower(
     traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
     # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
     # thousands of kernels, minutes.
-    is_convolutional = any(node.op_type == "Conv" for node in model.graph.node)
+    is_convolutional = any(node.op_type in ("Conv", "ConvInteger") for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
     passes = [
         relax.transform.DecomposeOpsForInference(),
@@ -98,7 +99,7 @@ def lower(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.FoldConstant(),
-        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits)),
+        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits, target)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -133,6 +134,7 @@ def _legalizers(
     tile_of: Callable[[Convolution], int] | None,
     padding: Padding | None,
     traits: CpuTraits | None,
+    target: tvm.target.Target,
 ) -> dict[str, Any]:
     """Our own legalisers by operator, each an optional step."""
     convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
@@ -152,6 +154,16 @@ def _legalizers(
     if tile_of is not None:
         otherwise = found.get(_CONVOLUTION, convolution)
         add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})
+    if traits is not None:
+        usual = {
+            name: found.get(name, tvm.ir.Op.get(name).get_attr("FLegalize"))
+            for name in (
+                integer_products.CONVOLUTION,
+                integer_products.PRODUCT,
+                integer_products.SUM,
+            )
+        }
+        add(INTEGER_KERNELS, integer_products.legalizers(target, traits, usual))
     return found
 
 

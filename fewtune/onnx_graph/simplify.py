@@ -25,6 +25,7 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     parameter_count,
 )
+from fewtune.onnx_graph.integers.rewrite import integers
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
@@ -57,6 +58,8 @@ IMPORT_OPSET = 11
 MINIMUM_IR_VERSION = 8
 
 _FOLDING = "onnxslim"
+INTEGER_KERNELS = "integer_kernels"
+_INTEGERS = (("", "ConvInteger"), ("", "MatMulInteger"))
 _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "binary_operators": rewrites.chain_variadic,
     "positive_axes": rewrites.positive_axes,
@@ -68,7 +71,7 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "constants_of_full_rank": rewrites.constants_of_full_rank,
 }
 # Optional steps of `simplify`, in order.
-REWRITES = (_FOLDING, *_REWRITES)
+REWRITES = (INTEGER_KERNELS, _FOLDING, *_REWRITES)
 
 
 def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
@@ -96,7 +99,14 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
     if opset_of(light_model) < IMPORT_OPSET:
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = expand_functions(with_shapes(light_model))
-    result = expand(attach_weights(with_shapes(light_model), weights), EARLY)
+    result = attach_weights(with_shapes(light_model), weights)
+    early = EARLY
+    if steps.uses(INTEGER_KERNELS):
+        with steps.step(INTEGER_KERNELS):
+            result = integers(result)
+        # What is left of these has kernels of bytes.
+        early = {kind: handler for kind, handler in EARLY.items() if kind not in _INTEGERS}
+    result = expand(result, early)
     if steps.uses(_FOLDING):
         with steps.step(_FOLDING):
             result = slimmed(result)

@@ -32,7 +32,12 @@ def added_converters() -> Iterator[None]:
     theirs = onnx_frontend._get_convert_map  # noqa: SLF001 (no other way)
 
     def extended() -> dict[str, Any]:
-        return theirs() | {"BitCast": _BitCast, "CumProd": _CumProd}
+        return theirs() | {
+            "BitCast": _BitCast,
+            "CumProd": _CumProd,
+            "ConvInteger": _ConvInteger,
+            "MatMulInteger": _MatMulInteger,
+        }
 
     onnx_frontend._get_convert_map = extended  # noqa: SLF001
     try:
@@ -83,3 +88,32 @@ class _CumProd(_Converter):
             relax.op.cumprod(data, axis=axis, exclusive=bool(attr.get("exclusive", 0)))
         )
         return relax.op.flip(data, axis=axis) if reverse else data
+
+
+class _ConvInteger(_Converter):
+    """A convolution of bytes without zero points, as `fewtune.onnx_graph.integers` writes it."""
+
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+        if len([each for each in inputs if each is not None]) != 2:
+            raise ValueError("it has zero points")
+        return relax.op.nn.conv2d(
+            *inputs[:2],
+            strides=attr.get("strides", 1),
+            padding=attr.get("pads", 0),
+            dilation=attr.get("dilations", 1),
+            groups=attr.get("group", 1),
+            data_layout="NCHW",
+            kernel_layout="OIHW",
+            out_dtype="int32",
+        )
+
+
+class _MatMulInteger(_Converter):
+    """A product of bytes without zero points."""
+
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+        if len([each for each in inputs if each is not None]) != 2:
+            raise ValueError("it has zero points")
+        return relax.op.matmul(*inputs[:2], out_dtype="int32")

@@ -20,6 +20,8 @@ from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
+# ONNX's element types of bytes, with their least and largest.
+_BYTES = {2: (0, 255), 3: (-128, 127)}
 _MENDING = frozenset({"Resize", "Upsample"})
 
 
@@ -34,6 +36,7 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
     steps = steps or OptionalSteps()
 
     ours = {
+        "Cast": {"_impl_v13": _bounded_cast},
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
         "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
@@ -72,6 +75,27 @@ def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: 
     """Convert by a rule of this module; by TVM's own where that does not apply."""
     converted = ours(bb, [_constant_of(given, params) for given in inputs], attr)
     return converted if converted is not None else theirs(bb, inputs, attr, params)
+
+
+def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    """Round bounded floats to bytes; TVM's own asks of each number whether it is one and fits."""
+    (data,) = inputs
+    limits = _BYTES.get(int(attr["to"]))
+    if limits is None or not isinstance(data, relax.Expr) or not _is_float(data):
+        return None
+    for operator, limit, fits in (
+        ("relax.minimum", limits[1], float.__le__),
+        ("relax.maximum", limits[0], float.__ge__),
+    ):
+        call = bb.lookup_binding(data) if isinstance(data, relax.Var) else data
+        if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != operator:
+            return None
+        data, bound = call.args
+        if not isinstance(bound, tvm.ir.expr.GenericConst):
+            return None
+        if not all(fits(float(each), float(limit)) for each in bound.value.numpy().reshape(-1)):
+            return None
+    return relax.op.astype(inputs[0], "uint8" if limits[0] == 0 else "int8")
 
 
 def _clip_by_attributes(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:

@@ -253,6 +253,10 @@ class GraphBuilder:
             return None
         return self.value(name)
 
+    def declare(self, name: str, element_type: int, shape: Sequence[int]) -> None:
+        """Take down a value's type, where it is known better than ONNX's inference knows it."""
+        self._types[name] = helper.make_tensor_type_proto(element_type, list(shape))
+
     def _infer(self, node: NodeProto) -> None:
         """Take down the types of a node's outputs, where ONNX's inference knows them."""
         try:

@@ -1,0 +1,1 @@
+"""Quantised graphs in integers: products of bytes, and the arithmetic around them."""

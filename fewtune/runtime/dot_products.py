@@ -1,0 +1,251 @@
+"""Dot products of four bytes as one operator of TensorIR, lowered to the processor's instruction.
+
+A word of 32 bits holds four bytes. ``dot4`` multiplies the four unsigned bytes of one word with the
+four signed bytes of another and sums them in int32: what AVX-512 VNNI's ``vpdpbusd`` and AArch64's
+``usdot`` compute for every lane of a vector. A product of matrices of bytes is, in words, a product
+like any other: the same loops, tiles, rules and features serve it, only its multiplication is this
+operator. TVM's own way, tensorisation, would give it a design space of its own, which no trace of
+another kernel fits.
+
+No form saturates: where the processor lacks the instruction, bytes are widened to 16 bits first
+(``vpmaddwd``), since ``vpmaddubsw`` adds two products in 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm  # tvm_runtime registers what is here: it cannot be imported from here
+import tvm_ffi
+from tvm import tirx
+
+VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
+    "vnni",
+    "avx_vnni",
+    "madd",
+    "avx2_madd",
+    "usdot",
+    "sdot",
+    "plain",
+)
+_NAME = "tirx.dot4_{}"
+_LEVEL = 120
+_BYTES = 4
+_HIGH_BITS = -2139062144  # 0x80808080 as int32
+_LOW_BYTES = 0x00FF00FF
+# Processor features, the best first, with the form that uses them.
+_FORMS = (
+    (VNNI, ("avx512vnni", "avx512bw")),
+    (AVX_VNNI, ("avxvnni",)),
+    (MADD, ("avx512bw",)),
+    (AVX2_MADD, ("avx2",)),
+    (USDOT, ("i8mm",)),
+    (SDOT, ("dotprod",)),
+)
+# Lanes of int32 that one instruction has.
+_LANES = {VNNI: 16, AVX_VNNI: 8, MADD: 16, AVX2_MADD: 8, USDOT: 4, SDOT: 4}
+
+
+def form_of(has: Callable[[str], bool]) -> str:
+    """The fastest form that a processor has.
+
+    Parameters
+    ----------
+    has : callable
+        Whether LLVM knows the target to have a feature.
+    """
+    for form, features in _FORMS:
+        if all(has(feature) for feature in features):
+            return form
+    return PLAIN
+
+
+def dot4(form: str, unsigned: Any, signed: Any) -> Any:
+    """The dot product of four unsigned bytes with four signed ones, each four in an int32.
+
+    Parameters
+    ----------
+    form : str
+        From `form_of`.
+    unsigned, signed : PrimExpr
+        int32; the first byte is in the lowest bits.
+    """
+    return tirx.call_intrin("int32", _NAME.format(form), unsigned, signed)
+
+
+def register() -> None:
+    """Make the operators known to TVM, once in each process."""
+    for form in (VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN):
+        name = _NAME.format(form)
+        tvm.ir._ffi_api.RegisterOp(name, "Dot product of four bytes.")  # noqa: SLF001 (no other way)
+        tvm.ir.register_op_attr(name, "TVectorizable", True)
+        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
+        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
+
+        def lowered(call: Any, form: str = form) -> Any:
+            unsigned, signed, *sums = call.args
+            lanes = _lanes_of(unsigned)
+            start = sums[0] if sums else _constant(0, lanes)
+            return _dot(form, start, unsigned, signed, lanes)
+
+        tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
+    _sum_in_place()
+
+
+def _sum_in_place() -> None:
+    """Let TVM's pipelines give the instruction the sum that it adds to.
+
+    A block's body is a sum and a dot product. LLVM does not join the two: it would clear a register
+    for each instruction and add afterwards.
+    """
+    from tvm.tirx import compilation_pipeline
+
+    for name in ("s_tir", "default"):
+        theirs = compilation_pipeline.PIPELINE_MAP[name]
+
+        def ours(theirs: Callable[[], Any] = theirs) -> Any:
+            pipeline, host, device = theirs()
+
+            def finalize() -> tvm.transform.Pass:
+                return tvm.transform.Sequential([_joined_sums, host()])
+
+            return pipeline, finalize, device
+
+        compilation_pipeline.PIPELINE_MAP[name] = ours
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
+    if not any_dot(function.body):
+        return function
+
+    def joined(node: Any) -> Any:
+        for total, product in ((node.a, node.b), (node.b, node.a)):
+            if _is_dot(product) and len(product.args) == 2:  # noqa: PLR2004
+                return tirx.call_intrin(_type(_lanes_of(total)), product.op, *product.args, total)
+        return node
+
+    body = tvm_ffi.structural_map(function.body, (tirx.Add, joined), order="post")
+    return function.with_body(body)
+
+
+def any_dot(statement: Any) -> bool:
+    """Whether a statement has one of these operators in it."""
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        found = found or _is_dot(node)
+
+    tvm_ffi.structural_walk(statement, [(tvm.ir.Call, visit)], order="post")
+    return found
+
+
+def _is_dot(node: Any) -> bool:
+    name = getattr(getattr(node, "op", None), "name", "")
+    return name.startswith(_NAME.format(""))
+
+
+def _lanes_of(vector: Any) -> int:
+    return int(tvm.DataType(str(vector.ty.dtype)).lanes)
+
+
+def _constant(value: int, lanes: int) -> Any:
+    number = tirx.const(value, "int32")
+    return number if lanes == 1 else tirx.Broadcast(number, lanes)
+
+
+def _type(lanes: int) -> str:
+    return "int32" if lanes == 1 else f"int32x{lanes}"
+
+
+def _dot(form: str, start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    """A dot product of any number of lanes: by halves, down to what an instruction has."""
+    most = _LANES.get(form, lanes)
+    even = lanes & (lanes - 1) == 0
+    if lanes > most and even:
+        parts = [_halves(each, lanes) for each in (start, unsigned, signed)]
+        low, high = (_dot(form, *(part[half] for part in parts), lanes // 2) for half in (0, 1))
+        return tirx.call_intrin(_type(lanes), "tirx.vectorcombine", low, high)
+    least = 4
+    if form == PLAIN or not even or lanes < least:
+        return _plain(start, unsigned, signed, lanes)
+    return _BY_FORM[form](start, unsigned, signed, lanes)
+
+
+def _halves(vector: Any, lanes: int) -> list[Any]:
+    half = _type(lanes // 2)
+    return [tirx.call_intrin(half, f"tirx.vector{part}", vector) for part in ("low", "high")]
+
+
+def _bytes(vector: Any, lanes: int) -> Any:
+    return tirx.reinterpret(f"int8x{_BYTES * lanes}", vector)
+
+
+def _vnni(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    return tirx.call_llvm_pure_intrin(
+        _type(lanes),
+        f"llvm.x86.avx512.vpdpbusd.{32 * lanes}",
+        start,
+        _bytes(unsigned, lanes),
+        _bytes(signed, lanes),
+    )
+
+
+def _madd(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    """Even bytes and odd bytes, each widened to 16 bits within the word, then two products."""
+    intrinsic = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[lanes]
+    halves = f"int16x{2 * lanes}"
+    mask, byte = _constant(_LOW_BYTES, lanes), tirx.Broadcast(tirx.const(8, "int16"), 2 * lanes)
+    wide = tirx.reinterpret(halves, signed)
+    pairs = (
+        (unsigned & mask, (wide << byte) >> byte),
+        ((unsigned >> _constant(8, lanes)) & mask, wide >> byte),
+    )
+    for left, right in pairs:
+        start = start + tirx.call_llvm_pure_intrin(
+            _type(lanes), f"llvm.x86.{intrinsic}", tirx.reinterpret(halves, left), right
+        )
+    return start
+
+
+def _usdot(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    return tirx.call_llvm_pure_intrin(
+        _type(lanes),
+        "llvm.aarch64.neon.usdot.v4i32.v16i8",
+        start,
+        _bytes(unsigned, lanes),
+        _bytes(signed, lanes),
+    )
+
+
+def _sdot(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    """Both operands signed: the first less 128, and 128 times the second's sum added again."""
+    high = _constant(_HIGH_BITS, lanes)
+    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+
+    def summed(total: Any, first: Any) -> Any:
+        return tirx.call_llvm_pure_intrin(
+            _type(lanes), name, total, _bytes(first, lanes), _bytes(signed, lanes)
+        )
+
+    return summed(start, unsigned ^ high) - summed(_constant(0, lanes), high)
+
+
+def _plain(start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
+    for place in range(_BYTES):
+        up, down = _constant(24 - 8 * place, lanes), _constant(24, lanes)
+        first = (unsigned >> _constant(8 * place, lanes)) & _constant(255, lanes)
+        start = start + first * ((signed << up) >> down)
+    return start
+
+
+_BY_FORM: dict[str, Callable[[Any, Any, Any, int], Any]] = {
+    VNNI: _vnni,
+    AVX_VNNI: _vnni,
+    MADD: _madd,
+    AVX2_MADD: _madd,
+    USDOT: _usdot,
+    SDOT: _sdot,
+}
