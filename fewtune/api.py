@@ -31,7 +31,8 @@ from fewtune.errors import InputError
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.call_graph import make_skeleton
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_apart import import_apart
+from fewtune.model.import_model import ImportOptions, read_lowered
 from fewtune.model.source import add_model
 from fewtune.model_check.check import CheckReport, check
 from fewtune.oneshot.predict import empty_report, predict_schedules
@@ -367,10 +368,10 @@ def _made(
         "import",
         given["import_model"],
         folder / "import",
-        lambda scratch: import_model(
+        lambda scratch: import_apart(
             _NAME,
             folder / "models",
-            target,
+            fingerprint.target,
             fingerprint.threads,
             given["import_model"],
             scratch,

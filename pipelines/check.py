@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewtune.artifacts import ShareReport, TuneReport
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
-from fewtune.model.import_model import ImportOptions
-from fewtune.model_check.check import CheckReport, check
 from fewtune.model_check.estimate import TuningPace
+from fewtune.model_check.report import CheckReport
+from fewtune.util.apart import LEFT_OUT, run_apart
 from stages.params import load_all
 from stages.paths import Places
 
@@ -36,29 +35,43 @@ def check_source(
     root : Path or None
         The checkout; without one, parameters have their defaults.
     """
+    job = {
+        "source": source,
+        "shapes": shapes,
+        "dimensions": dimensions,
+        "constants": constants,
+        "inputs": None if inputs is None else str(inputs),
+        "seed": seed,
+        "root": None if root is None else str(root),
+    }
+    try:
+        # TVM takes seconds to load: in the child, once.
+        return CheckReport.from_json(run_apart(f"{__name__}:check_here", job))
+    except FewtuneError as error:
+        reason = " ".join(str(error).split())
+        return CheckReport(ok=False, reason=reason, exit_code=error.exit_code, model=source)
+
+
+def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Do the job of `check_source` in this process, which native code may crash."""
+    from fewtune.model_check import check
+
     given: dict[str, Any] = {}
-    if root is not None:
-        places = Places(root)
+    if job["root"] is not None:
+        places = Places(Path(job["root"]))
         params = load_all(places.params)
         trials = params["tune"].trials_per_task
         given = {
             "models_directory": places.models,
             "machine": params["fingerprint"],
-            "options": next(
-                section for section in params.values() if isinstance(section, ImportOptions)
-            ),
+            "options": params["import_model"],
             "trials": trials,
             "pace": _pace(places, trials),
         }
-    return check(
-        source,
-        shapes,
-        dimensions=dimensions,
-        constants=constants,
-        inputs=inputs,
-        seed=seed,
-        **given,
-    )
+    inputs = None if job["inputs"] is None else Path(job["inputs"])
+    bound = [job[name] for name in ("source", "shapes", "dimensions", "constants")]
+    whole = check.job_of(*bound, inputs, job["seed"], **given)
+    return check.check_here({**whole, LEFT_OUT: job[LEFT_OUT]})
 
 
 def refuse_unless_ok(
@@ -83,6 +96,8 @@ def refuse_unless_ok(
 
 def _pace(places: Places, trials: int) -> TuningPace | None:
     """What selective tuning took in the results on disk."""
+    from fewtune.artifacts import ShareReport, TuneReport
+
     seconds, task_trials, runs = 0.0, 0, 0
     for file in places.out.glob(f"*/{_STRATEGY}/share/share.json"):
         model = file.parent.parent.parent.name

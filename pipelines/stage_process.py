@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from fewtune.workers.child_python import child_python
+from fewtune.util.child_python import child_python
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0

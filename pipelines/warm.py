@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fewtune.workers.child_python import CHILD_MODULES, CHILD_PYTHON, TVM
+from fewtune.util.child_python import CHILD_MODULES, CHILD_PYTHON, TVM
 from pipelines import warm_python
 from stages.paths import Places
 

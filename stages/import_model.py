@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import Fingerprint
-from fewtune.model.import_model import import_model
-from fewtune.runtime.target import target_from_json
+from fewtune.model.import_apart import import_apart
 from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
@@ -17,10 +16,10 @@ def run(model: str) -> None:
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
     with whole_directory(places.imported(model)) as directory:
-        report = import_model(
+        report = import_apart(
             model,
             places.models,
-            target_from_json(fingerprint.target),
+            fingerprint.target,
             fingerprint.threads,
             options,
             directory,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
+from fewtune.binding.branches import settle_branches
 from fewtune.binding.constants import bind_constants, constant_arrays
 from fewtune.binding.fold import fold_shapes
 from fewtune.errors import InputError
@@ -87,7 +88,8 @@ def bind_shapes(
     kept = [value for value in result.graph.input if value.name not in names]
     del result.graph.input[:]
     result.graph.input.extend(kept)
-    return _with_all_shapes(result, samples)
+    # Before shapes are completed and after: an inner condition may follow from a shape.
+    return settle_branches(_with_all_shapes(settle_branches(result), samples))
 
 
 def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -29,6 +29,7 @@ from fewtune.runtime.tvm import relax, set_threads, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
+from fewtune.util.apart import at
 from fewtune.util.files import write_text
 from fewtune.util.optional_steps import OptionalSteps, first_line, with_most_steps
 from fewtune.verify.comparison import Difference
@@ -44,7 +45,7 @@ REFERENCE = "model.onnx"
 _LOG = logging.getLogger(__name__)
 _DEFAULT_SCHEDULES = "default_schedules"
 # What an import can do without, in the order in which steps build upon each other.
-_STEPS = (*prepare.REWRITES, *LOWERINGS, _DEFAULT_SCHEDULES)
+STEPS = (*prepare.REWRITES, *LOWERINGS, _DEFAULT_SCHEDULES)
 
 
 class ImportOptions(BaseModel):
@@ -109,6 +110,7 @@ def lower_checked(
     target: tvm.target.Target,
     options: ImportOptions,
     check: Callable[[CompiledModel], Found],
+    left_out: Mapping[str, str] | None = None,
 ) -> Lowered[Found]:
     """Lower a model with every optional step that works on it.
 
@@ -124,6 +126,8 @@ def lower_checked(
     check : callable
         Runs the compiled model and says how far off it is; raises `VerificationError` where that is
         too much.
+    left_out : mapping, optional
+        Steps known to fail on this model, with the reason.
 
     Raises
     ------
@@ -138,6 +142,7 @@ def lower_checked(
     schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
 
     def attempt(steps: OptionalSteps) -> Lowered[Found]:
+        at("the graph was being simplified")
         simplified = prepare.simplify(bound, steps)
         layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
         # Transforms have schedules only on CPUs, and only there filters fill vectors.
@@ -149,10 +154,13 @@ def lower_checked(
         scheduled = lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):
+                at("TVM was giving kernels their default schedules")
                 names = list(call_counts(lowered))
                 scheduled = apply_default_schedules(lowered, names, target, schedules)
                 scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
+        at("TVM was compiling the kernels")
         executable = build_executable(scheduled, here)
+        at("the compiled kernels were running")
         found = check(CompiledModel(executable, here))
         chosen = chooser.chosen if chooser is not None else []
         padded = padding.chosen if padding is not None else []
@@ -163,7 +171,8 @@ def lower_checked(
         )
 
     try:
-        made, left_out = with_most_steps(attempt, _STEPS, _unasked(options))
+        known = dict(left_out or {})
+        made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)
     except FewtuneError:
         raise
     except Exception as fault:
@@ -173,7 +182,7 @@ def lower_checked(
         if nodes:
             raise UnsupportedError(explain(nodes), nodes) from fault
         raise InputError(_unsupported(bound, first_line(fault))) from fault
-    return replace(made, left_out=left_out)
+    return replace(made, left_out=known | failed)
 
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:
@@ -210,12 +219,28 @@ def import_model(
     options: ImportOptions,
     directory: Path,
     say: Callable[[str], None] = _LOG.info,
+    left_out: Mapping[str, str] | None = None,
 ) -> ImportReport:
     """Import a registered model, verify it untuned, and write it into ``directory``.
 
     Writes ``model.onnx`` (as given, dynamic dimensions bound: onnxruntime's side), what
     onnxruntime computes with it (`fewtune.verify.reference`), the lowered Relax module and the
     report.
+
+    A crash of native code ends this process; `fewtune.model.import_apart` survives it.
+
+    Parameters
+    ----------
+    name : str
+    models_directory : Path
+    target : Target
+    threads : int
+    options : ImportOptions
+    directory : Path
+    say : callable
+        Told how far the import is.
+    left_out : mapping, optional
+        Optional steps known to fail on this model, with the reason.
 
     Raises
     ------
@@ -228,6 +253,7 @@ def import_model(
     # Of a board's threads, no more than there are cores here.
     threads = min(threads, usable_cores())
     set_threads(threads)
+    at("the model's file was being read")
     loaded = load_registered(models_directory, name)
     bound = loaded.bound()
     prepare.check_finite(bound)
@@ -245,6 +271,7 @@ def import_model(
     given = models_directory / name / INPUTS_FILE
     if given.is_file():
         draws.insert(0, given_inputs(given, inputs))
+    at("onnxruntime was loading or running the model")
     reference = make_reference(reference_path, simplified, outputs, draws, threads, options.seed)
     reference.write(directory)
     notes += reference.notes
@@ -265,7 +292,7 @@ def import_model(
 
     def culprit() -> str:
         """The operator that is the first to be wrong, as far as it can be told."""
-        plain = OptionalSteps(dict.fromkeys(_STEPS, ""))
+        plain = OptionalSteps(dict.fromkeys(STEPS, ""))
         here = checking_target(target)
 
         def opened_outputs(
@@ -277,13 +304,14 @@ def import_model(
             )
 
         try:
+            at("the operator that differs was being searched")
             feeds = reference.worst_draw(run).feeds
             return locate(simplified, feeds, opened_outputs, threads, options.seed)
         except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
             return f"no operator could be told apart ({first_line(fault)})"
 
     try:
-        made = lower_checked(bound, target, options, check)
+        made = lower_checked(bound, target, options, check, left_out)
     except VerificationError as fault:
         raise VerificationError(
             f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"

@@ -25,6 +25,7 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task import weight_layout
+from fewtune.util.apart import at
 from fewtune.util.optional_steps import OptionalSteps, first_line
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
@@ -84,6 +85,7 @@ def lower(
         If TVM cannot import an operator.
     """
     steps = steps or OptionalSteps()
+    at("TVM was importing the graph")
     module = _relax_of(model, steps)
     traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
     # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
@@ -106,6 +108,7 @@ def lower(
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
+    at("TVM was lowering the graph to kernels")
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(module)
     if traits is None or not steps.uses(_FREE_LAYOUT):
@@ -205,12 +208,13 @@ def _operators_named() -> Iterator[None]:
 
     @functools.wraps(theirs)
     def converted(importer: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
+        name = attributes.get("tvm_custom", {}).get("name", "")
+        at(f"TVM was importing operator {operator} (node {name!r})")
         try:
             return theirs(importer, operator, inputs, attributes, opset)
         except InputError:
             raise
         except Exception as fault:
-            name = attributes.get("tvm_custom", {}).get("name", "")
             raise InputError(
                 f"TVM cannot import operator {operator} (node {name!r}) as it is used here: "
                 f"{first_line(fault)}"

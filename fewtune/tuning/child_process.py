@@ -27,7 +27,7 @@ from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.progress import Progress
-from fewtune.workers.child_python import child_python, is_child_of
+from fewtune.util.child_python import child_python, is_child_of
 from fewtune.workers.fork_server import Nursery
 
 _ERROR = "error.json"

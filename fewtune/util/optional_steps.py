@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from fewtune.errors import VerificationError
+from fewtune.util.apart import at, in_step
 
 Made = TypeVar("Made")
 
@@ -41,7 +42,8 @@ class OptionalSteps:
     def step(self, name: str) -> Iterator[None]:
         """Note which step raises within the block; the exception goes on."""
         try:
-            yield
+            with in_step(name):
+                yield
         except Exception as fault:
             # TVM hands exceptions through C++, which loses their class: the note stays here.
             if self.fault is None:
@@ -98,6 +100,7 @@ def with_most_steps(
 
     def without(further: Sequence[str]) -> Made:
         steps = OptionalSteps(unasked | found | dict.fromkeys(further, ""))
+        at("it was beginning", optional=list(filter(steps.uses, names)), left_out=dict(found))
         try:
             return attempt(steps)
         except Exception:

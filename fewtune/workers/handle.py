@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
-from fewtune.workers.child_python import child_python
+from fewtune.util.child_python import child_python
 from fewtune.workers.fork_server import ForkedWorker, Nursery
 
 

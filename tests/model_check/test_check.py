@@ -11,6 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fewtune
+from fewtune.model_check.check import check_here, job_of
+from fewtune.model_check.report import CheckReport
 from pipelines.cli import main
 from tests import tiny_models
 
@@ -24,6 +26,11 @@ def graph_of(
     constants = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(nodes, "small", values(inputs), values(outputs), constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def check(path: Path, *shapes: dict, **given: object) -> CheckReport:
+    """As `fewtune.check`, but in this process, which has TVM loaded."""
+    return CheckReport.from_json(check_here(job_of(path, *shapes, **given)))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
@@ -53,7 +60,7 @@ def test_all_unsupported_operators_are_named(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT, [1, 4])
     model = graph_of(nodes, {"x": kind}, {"z": kind})
     model.opset_import.append(helper.make_opsetid("org.example", 1))
-    report = fewtune.check(saved(model, tmp_path))
+    report = check(saved(model, tmp_path))
     assert not report.ok
     assert report.exit_code == 2
     assert report.reason is not None
@@ -72,11 +79,11 @@ def test_a_constant_binds_an_input(tmp_path: Path) -> None:
         {"bias": np.arange(4, dtype=np.float32)},
     )
     path = saved(model, tmp_path)
-    report = fewtune.check(path, constants={"to": [3, 4]})
+    report = check(path, constants={"to": [3, 4]})
     assert report.ok, report.reason
     assert [spec.name for spec in report.inputs] == ["x"]
     assert report.outputs[0].shape == [3, 4]
-    unbound = fewtune.check(path)
+    unbound = check(path)
     assert not unbound.ok
 
 
@@ -87,10 +94,10 @@ def test_axes_of_a_filler_name_are_not_one_dimension(tmp_path: Path) -> None:
         {"y": (TensorProto.FLOAT, ["?", "?"])},
     )
     path = saved(model, tmp_path)
-    report = fewtune.check(path, {"x": [2, 3]})
+    report = check(path, {"x": [2, 3]})
     assert report.ok, report.reason
     assert report.inputs[0].shape == [2, 3]
-    assert not fewtune.check(path, dimensions={"?": 2}).ok
+    assert not check(path, dimensions={"?": 2}).ok
 
 
 def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
@@ -99,7 +106,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path: Path) -> None:
         helper.make_node("Relu", ["x"], ["y"], name="first"),
     ]
     kind = (TensorProto.FLOAT, [1, 4])
-    report = fewtune.check(saved(graph_of(nodes, {"x": kind}, {"z": kind}), tmp_path))
+    report = check(saved(graph_of(nodes, {"x": kind}, {"z": kind}), tmp_path))
     assert report.ok, report.reason
 
 
@@ -111,7 +118,7 @@ def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
         {"y": kind},
         {"shift": np.array([0, np.nan, 1, 2], np.float32)},
     )
-    report = fewtune.check(saved(model, tmp_path))
+    report = check(saved(model, tmp_path))
     assert not report.ok
     assert report.reason is not None
     assert "shift" in report.reason
@@ -139,9 +146,9 @@ def test_sample_inputs_are_used_and_misfits_are_told(tmp_path: Path) -> None:
     shape = [each.dim_value for each in given.type.tensor_type.shape.dim]
     sample = tmp_path / "sample.npz"
     np.savez(sample, **{given.name: np.ones(shape, np.float32)})
-    assert fewtune.check(path, inputs=sample).ok
+    assert check(path, inputs=sample).ok
     np.savez(sample, **{given.name: np.ones([1, 2], np.float32)})
-    refused = fewtune.check(path, inputs=sample)
+    refused = check(path, inputs=sample)
     assert refused.exit_code == 2
     assert refused.reason is not None
     assert given.name in refused.reason

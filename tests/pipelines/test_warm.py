@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fewtune.workers.child_python import child_python
+from fewtune.util.child_python import child_python
 from pipelines.warm import warm_process
 
 PROBE = """

@@ -20,12 +20,9 @@ _SCAN_WITHOUT_BATCH = 9
 
 def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Inline the branch of a constant condition; of any other both, where their shapes agree."""
-    branches = {attribute.name: attribute.g for attribute in node.attribute}
-    condition = graph.value(node.input[0])
-    if condition is not None:
-        chosen = branches["then_branch" if condition.reshape(()) else "else_branch"]
-        _give(graph, _inlined(graph, chosen, {}, scope), node.output)
+    if inline_constant_if(graph, node, scope):
         return True
+    branches = {attribute.name: attribute.g for attribute in node.attribute}
     chosen_at_run = graph.reshape(node.input[0], [])
     both = [_inlined(graph, branches[name], {}, scope) for name in ("then_branch", "else_branch")]
     for first, second in zip(*both, strict=True):
@@ -37,6 +34,17 @@ def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             )
     for first, second, output in zip(*both, node.output, strict=True):
         graph.op("Where", [chosen_at_run, first, second], output)
+    return True
+
+
+def inline_constant_if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Inline the branch of an If's constant condition; False where it is none."""
+    condition = graph.value(node.input[0])
+    if condition is None:
+        return False
+    wanted = "then_branch" if condition.reshape(()) else "else_branch"
+    (chosen,) = (attribute.g for attribute in node.attribute if attribute.name == wanted)
+    _give(graph, _inlined(graph, chosen, {}, scope), node.output)
     return True
 
 

@@ -1,0 +1,248 @@
+"""Work in a process of its own, so that a crash of native code is told, and not died of.
+
+onnxruntime, onnx, TVM and LLVM can end a process by a signal: 0.27's TVM on graphs that it does not
+expect, onnxruntime 1.31 in folding constants of nested branches. The work runs in a child that
+notes what it is at. Where the child dies, its parent reads the note, leaves out the optional step
+that died, or all of them, and starts another child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fewtune import errors
+from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.util.child_python import child_python, is_child_of
+
+# Show what a child writes to standard error, such as TVM's own trace of a crash.
+SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
+LEFT_OUT = "left_out"
+_PR_SET_PDEATHSIG = 1
+_NOTE, _RESULT = "note.json", "result.json"
+# What ends a child from outside: the user, or the system when memory runs out.
+_INTERRUPTED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+
+
+@dataclass
+class Note:
+    """What a process is at.
+
+    Attributes
+    ----------
+    doing : str
+        As in "it died while ...".
+    step : str or None
+        The optional step that it is in.
+    optional : list of str
+        The optional steps in use.
+    left_out : dict of str
+        Steps that are left out so far, with the reason.
+    """
+
+    doing: str = "it was starting"
+    step: str | None = None
+    optional: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+class _Noted:
+    """The note of this process, in a file where a parent asked for one."""
+
+    def __init__(self) -> None:
+        self.note = Note()
+        self._file: int | None = None
+
+    def keep_in(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self.write()
+
+    def write(self) -> None:
+        if self._file is not None:
+            # The first line counts: what a longer note left behind stands after it.
+            text = json.dumps(asdict(self.note)).encode()
+            os.pwrite(self._file, text + b"\n", 0)
+
+
+_noted = _Noted()
+
+
+def at(doing: str, **more: Any) -> None:
+    """Note what this process is at, for whoever has to tell why it died.
+
+    Parameters
+    ----------
+    doing : str
+        As in "it died while ...": "TVM was importing Conv (node 'c1')".
+    more
+        Other fields of `Note`.
+    """
+    _noted.note.doing = doing
+    for name, value in more.items():
+        setattr(_noted.note, name, value)
+    _noted.write()
+
+
+@contextmanager
+def in_step(name: str) -> Iterator[None]:
+    """Note that this process is in an optional step."""
+    before = _noted.note.step
+    _noted.note.step = name
+    _noted.write()
+    try:
+        yield
+    finally:
+        _noted.note.step = before
+        _noted.write()
+
+
+def run_apart(work: str, job: dict[str, Any]) -> Any:
+    """Run ``work`` in a child, and again without what died, until it ends by itself.
+
+    Parameters
+    ----------
+    work : str
+        ``module:function``, called with ``job``; what it returns is JSON.
+    job : dict
+        JSON values. Its entry ``left_out`` holds the steps to do without.
+
+    Returns
+    -------
+    result
+        What ``work`` returned.
+
+    Raises
+    ------
+    FewtuneError
+        What the work raised; `InputError` where it died without any optional step, too.
+    MachineError
+        If the system killed it, as it does when memory runs out.
+    RuntimeError
+        With the child's traceback, where anything else was raised there.
+    """
+    left_out: dict[str, str] = dict(job.get(LEFT_OUT, {}))
+    while True:
+        with tempfile.TemporaryDirectory(prefix="fewtune-apart-") as scratch:
+            folder = Path(scratch)
+            told = {"work": work, "job": {**job, LEFT_OUT: left_out}}
+            (folder / "job.json").write_text(json.dumps(told, default=_plain))
+            code, stderr = _run(folder)
+            if (folder / _RESULT).is_file():
+                return _result(json.loads((folder / _RESULT).read_text()))
+            note = _note_of(folder)
+        if code >= 0:
+            raise RuntimeError(f"the process ended with exit code {code} while {note.doing}")
+        ended_by = signal.Signals(-code)
+        if ended_by in _INTERRUPTED:
+            raise KeyboardInterrupt
+        if ended_by == signal.SIGKILL:
+            raise MachineError(
+                f"the system killed the process while {note.doing}, most likely for want of "
+                "memory: give smaller shapes, or run it on a machine with more"
+            )
+        reason = f"the process died of {ended_by.name} while {note.doing}"
+        further = _further(note, reason, left_out)
+        if not further:
+            hint = "" if stderr else f"; set {SHOW_STDERR}=1 to see what it wrote"
+            raise InputError(
+                f"{reason}, with no optional step left to do without: export the model in another "
+                f"way, or end it before that place{hint}"
+            )
+        left_out |= note.left_out | further
+
+
+def _further(note: Note, reason: str, left_out: dict[str, str]) -> dict[str, str]:
+    """What else to leave out after a crash: the step that died, else all of them."""
+    if note.step is not None and note.step not in left_out:
+        return {note.step: reason}
+    return {name: reason for name in note.optional if name not in left_out}
+
+
+def _plain(value: Any) -> Any:
+    """A value of NumPy as JSON has it."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _run(folder: Path) -> tuple[int, bool]:
+    """The child's exit code, negative for a signal, and whether its errors were shown."""
+    shown = bool(os.environ.get(SHOW_STDERR))
+    command = [child_python(), "-m", "fewtune.util.apart", str(folder), str(os.getpid())]
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if shown else subprocess.DEVNULL,
+    )
+    try:
+        return child.wait(), shown
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+
+
+def _note_of(folder: Path) -> Note:
+    try:
+        return Note(**json.loads((folder / _NOTE).read_text().splitlines()[0]))
+    except (OSError, ValueError, TypeError, IndexError):
+        return Note()
+
+
+def _result(told: dict[str, Any]) -> Any:
+    if "result" in told:
+        return told["result"]
+    if "error" in told:
+        raise getattr(errors, told["error"])(told["message"])
+    raise RuntimeError(f"in the process for it:\n{told['traceback']}")
+
+
+def _error(fault: BaseException) -> dict[str, str]:
+    """An exception as its parent raises it: of the class of `fewtune.errors` that it is."""
+    if isinstance(fault, FewtuneError):
+        kind = next(c for c in type(fault).__mro__ if getattr(errors, c.__name__, None) is c)
+        return {"error": kind.__name__, "message": str(fault)}
+    if isinstance(fault, MemoryError):
+        return {"error": "MachineError", "message": "this needs more memory than there is"}
+    return {"traceback": traceback.format_exc()}
+
+
+def _main(folder: Path, parent: int) -> int:
+    # The child never outlives whoever waits for it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not is_child_of(parent):
+        return 1
+    # What is written for a while goes where the parent removes it, however this process ends.
+    tempfile.tempdir = str(folder)
+    described = json.loads((folder / "job.json").read_text())
+    _noted.keep_in(folder / _NOTE)
+    module, function = described["work"].split(":")
+    told: dict[str, Any]
+    try:
+        told = {"result": getattr(importlib.import_module(module), function)(described["job"])}
+    except Exception as fault:  # noqa: BLE001 (the parent raises it)
+        told = _error(fault)
+    whole = folder / f"{_RESULT}.part"
+    whole.write_text(json.dumps(told))
+    whole.rename(folder / _RESULT)
+    sys.stdout.flush()
+    # What was loaded may die again when it is unloaded.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # The module that the work imports, not this copy of it, holds the note.
+    from fewtune.util import apart
+
+    sys.exit(apart._main(Path(sys.argv[1]), int(sys.argv[2])))  # noqa: SLF001

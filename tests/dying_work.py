@@ -1,0 +1,49 @@
+"""Work that dies as native code does, for tests of what survives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from fewtune.errors import VerificationError
+from fewtune.util.apart import LEFT_OUT, at
+from fewtune.util.optional_steps import OptionalSteps, with_most_steps
+
+NAMES = ("fold", "transpose", "schedule")
+
+
+def import_of(job: dict[str, Any]) -> dict[str, Any]:
+    """Attempts with three optional steps, of which one dies; says what was left out."""
+
+    def attempt(steps: OptionalSteps) -> str:
+        for name in NAMES:
+            if steps.uses(name):
+                with steps.step(name):
+                    at(f"TVM was at {name}")
+                    if name == job.get("raises"):
+                        raise ValueError("no such axis")
+                    if name == job.get("dies"):
+                        _die()
+        at("the kernels were running")
+        if job.get("dies") == "later" and steps.uses("schedule"):
+            _die()
+        return "made"
+
+    known = dict(job[LEFT_OUT])
+    made, failed = with_most_steps(attempt, NAMES, known)
+    return {"made": made, "left_out": known | failed}
+
+
+def always(job: dict[str, Any]) -> None:
+    """Dies, or is killed, or raises."""
+    at("the graph was being read")
+    if job["how"] == "error":
+        raise VerificationError("outputs differ")
+    if job["how"] == "fault":
+        raise LookupError("no such thing")
+    _die(getattr(signal, job["how"]))
+
+
+def _die(number: int = signal.SIGSEGV) -> None:
+    os.kill(os.getpid(), number)

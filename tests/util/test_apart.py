@@ -1,0 +1,43 @@
+"""Work in a process of its own: a crash is told, and an optional step that crashes left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.errors import InputError, MachineError, VerificationError
+from fewtune.util.apart import run_apart
+from tests.dying_work import NAMES
+
+
+def test_what_work_returns_comes_back() -> None:
+    assert run_apart("tests.dying_work:import_of", {}) == {"made": "made", "left_out": {}}
+
+
+def test_a_step_that_crashes_is_left_out_by_name() -> None:
+    found = run_apart("tests.dying_work:import_of", {"dies": "transpose", "raises": "fold"})
+    assert found["made"] == "made"
+    assert found["left_out"] == {
+        "fold": "no such axis",
+        "transpose": "the process died of SIGSEGV while TVM was at transpose",
+    }
+
+
+def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
+    found = run_apart("tests.dying_work:import_of", {"dies": "later"})
+    assert found["left_out"].keys() == set(NAMES)
+    assert "SIGSEGV while the kernels were running" in found["left_out"]["schedule"]
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "told"),
+    [
+        ("SIGSEGV", InputError, "died of SIGSEGV while the graph was being read"),
+        ("SIGABRT", InputError, "died of SIGABRT while the graph was being read"),
+        ("SIGKILL", MachineError, "memory"),
+        ("error", VerificationError, "outputs differ"),
+        ("fault", RuntimeError, "LookupError: no such thing"),
+    ],
+)
+def test_an_end_is_told_by_its_kind(how: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        run_apart("tests.dying_work:always", {"how": how})
