@@ -54,6 +54,7 @@ def check_source(
 
 def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
+    from fewtune.model.import_model import ImportOptions
     from fewtune.model_check import check
 
     given: dict[str, Any] = {}
@@ -64,7 +65,7 @@ def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
         given = {
             "models_directory": places.models,
             "machine": params["fingerprint"],
-            "options": params["import_model"],
+            "options": next(each for each in params.values() if isinstance(each, ImportOptions)),
             "trials": trials,
             "pace": _pace(places, trials),
         }
