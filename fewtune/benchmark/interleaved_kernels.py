@@ -7,7 +7,6 @@ kernel finds its data elsewhere than alone.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections import Counter
@@ -17,9 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from fewtune.artifacts import KernelPair
-from fewtune.compile.in_place import IN_PLACE
 from fewtune.measure.interleave import copy_of, turned
-from fewtune.task.weight_layout import PREPACKED
+from fewtune.runtime.executable import kernel_name
 
 # By kernel, as the lowered model names it: seconds of all its calls in one run, a sample a round.
 KernelSamples = dict[str, list[float]]
@@ -29,7 +27,6 @@ KernelSamples = dict[str, list[float]]
 _RUNS = 3
 _ROUNDS_S = 3.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 24
-_SUFFIX = re.compile(rf"(?:{PREPACKED})?(?:{IN_PLACE}\d+)?$")
 
 
 class TimedModel(Protocol):
@@ -75,7 +72,7 @@ def _by_kernel(times_s: Mapping[str, float]) -> Counter[str]:
     """Times by the names that kernels had before weights were laid out and parts put in place."""
     found: Counter[str] = Counter()
     for symbol, each_s in times_s.items():
-        found[_SUFFIX.sub("", symbol)] += each_s
+        found[kernel_name(symbol)] += each_s
     return found
 
 

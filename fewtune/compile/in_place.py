@@ -14,10 +14,8 @@ from typing import NamedTuple
 import tvm_ffi
 
 from fewtune.compile.concatenations import Call, Graph, Place, calls_kernel, home_of, plan
+from fewtune.runtime.executable import IN_PLACE
 from fewtune.runtime.tvm import relax, tvm
-
-# What follows the name of a kernel whose tensors lie within others, before a number.
-IN_PLACE = "_in_place"
 
 
 class _Region(NamedTuple):

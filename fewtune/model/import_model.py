@@ -34,9 +34,11 @@ from fewtune.util.files import write_text
 from fewtune.util.optional_steps import OptionalSteps, first_line, with_most_steps
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import INPUTS_FILE, drawn_inputs, given_inputs
+from fewtune.verify.inside import Inside
 from fewtune.verify.locate import locate
 from fewtune.verify.reference import make_reference
 from fewtune.verify.session import tensor_specs
+from fewtune.verify.taps import check_taps
 
 Found = TypeVar("Found")
 
@@ -273,9 +275,9 @@ def import_model(
         draws.insert(0, given_inputs(given, inputs))
     at("onnxruntime was loading or running the model")
     reference = make_reference(reference_path, simplified, outputs, draws, threads, options.seed)
-    reference.write(directory)
     notes += reference.notes
     order = [spec.name for spec in inputs]
+    inside = Inside(bound, simplified, reference.feeds, threads, options.seed)
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -288,7 +290,11 @@ def import_model(
         found = reference.check(run, options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
-        return found
+        reference.taps[:] = inside.taps(compiled, order)
+        within = check_taps(compiled, [reference.feeds[n] for n in order], reference.taps)
+        if not within.allowances <= 1:
+            raise VerificationError(within.text)
+        return found.worse(within)
 
     def culprit() -> str:
         """The operator that is the first to be wrong, as far as it can be told."""
@@ -323,6 +329,7 @@ def import_model(
     for step, reason in made.left_out.items():
         say(f"{name}: {step} is left out: {reason}")
     lowered, found = made.module, made.found
+    reference.write(directory)
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
     report = ImportReport(
         model=name,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,20 @@ import numpy as np
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import relax, tvm
 
+# What follows the name of a kernel that the import made: its weights are laid out at compile time;
+# its tensors lie within others, and a number.
+PREPACKED = "_prepacked"
+IN_PLACE = "_in_place"
+_SUFFIX = re.compile(rf"(?:{PREPACKED})?(?:{IN_PLACE}\d+)?$")
+# Takes a kernel, the number of its call, and the call's arguments.
+Observer = Callable[[str, int, Sequence[Any]], None]
 # The virtual machine's own functions: allocating, reshaping, checking shapes.
 _BUILTIN = "vm.builtin."
+
+
+def kernel_name(symbol: str) -> str:
+    """The name that the import gave to a kernel of a library."""
+    return _SUFFIX.sub("", symbol)
 
 
 def build_executable(
@@ -79,6 +92,7 @@ class CompiledModel:
         self._executable = executable
         self._machine = relax.VirtualMachine(executable, self.device)
         self._timed: tuple[relax.VirtualMachine, _KernelClock] | None = None
+        self._watched: tuple[relax.VirtualMachine, _Watch] | None = None
         self._inputs: list[tvm.runtime.Tensor] = []
 
     def set_inputs(self, inputs: list[np.ndarray]) -> None:
@@ -95,6 +109,35 @@ class CompiledModel:
         """Run once on ``inputs`` and copy the outputs back."""
         self.set_inputs(inputs)
         return [output.numpy() for output in self.run()]
+
+    def observed(
+        self, inputs: list[np.ndarray], observe: Observer, before: Observer | None = None
+    ) -> list[np.ndarray]:
+        """Run once on ``inputs``, and show every kernel's arguments after its call.
+
+        Parameters
+        ----------
+        inputs : list of arrays
+        observe : callable
+            Takes a kernel's name as the import has it, the number of its call from 0, and its
+            arguments, results last. It may change the tensors: later kernels read them so.
+        before : callable, optional
+            The same, before the call.
+
+        Returns
+        -------
+        outputs : list of arrays
+        """
+        if self._watched is None:
+            # A machine of its own, for there is no way to take the watch off; weights are shared.
+            self._watched = relax.VirtualMachine(self._executable, self.device), _Watch(self.device)
+            self._watched[0].set_instrument(self._watched[1])
+        machine, watch = self._watched
+        watch.begin(observe, before)
+        outputs = machine["main"](*[tvm.runtime.tensor(value, self.device) for value in inputs])
+        self.device.sync()
+        outputs = list(outputs) if not hasattr(outputs, "numpy") else [outputs]
+        return [output.numpy() for output in outputs]
 
     def kernel_times_s(self) -> dict[str, float]:
         """Run once on the inputs, and time every kernel where it is called.
@@ -116,6 +159,32 @@ class CompiledModel:
         clock.times_s.clear()
         machine["main"](*self._inputs)
         return dict(clock.times_s)
+
+
+class _Watch:
+    """What a virtual machine calls before and after each call that it makes, to look at tensors."""
+
+    def __init__(self, device: tvm.runtime.Device) -> None:
+        self._device = device
+        self._calls: Counter[str] = Counter()
+        self._observe: Observer | None = None
+        self._before: Observer | None = None
+
+    def begin(self, observe: Observer, before: Observer | None) -> None:
+        self._calls.clear()
+        self._observe, self._before = observe, before
+
+    def __call__(
+        self, _function: Any, symbol: str, is_before: bool, _result: Any, *arguments: Any
+    ) -> None:
+        if symbol.startswith(_BUILTIN):
+            return
+        kernel = kernel_name(symbol)
+        observer = self._before if is_before else self._observe
+        if observer is not None:
+            self._device.sync()
+            observer(kernel, self._calls[kernel], arguments)
+        self._calls[kernel] += not is_before
 
 
 class _KernelClock:

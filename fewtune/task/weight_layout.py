@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import tvm_ffi
 
+from fewtune.runtime.executable import PREPACKED
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.task.calls import call_counts, kernel_calls
 
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
-# What TVM's pass appends to the name of a kernel whose weights it permutes outside of it.
-PREPACKED = "_prepacked"
 
 
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:

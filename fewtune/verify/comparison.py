@@ -92,18 +92,20 @@ def compare_outputs(
     return worst
 
 
-def compare(actual: np.ndarray, expected: Expected, factor: float = 1.0) -> Difference:
-    """Compare one output.
+def compare(
+    actual: np.ndarray, expected: Expected, factor: float = 1.0, kind: str = "output"
+) -> Difference:
+    """Compare one output, or a value of another ``kind``.
 
     Shapes must be the same; NaN and infinities must stand in the same places. Every other element
     must lie within `PEAK` times its own noise, and all of them together within `BULK` times.
     """
     name, values = expected.name, expected.values
     if actual.shape != values.shape:
-        text = f"output {name!r} has shape {list(actual.shape)}, onnxruntime's {list(values.shape)}"
+        text = f"{kind} {name!r} has shape {list(actual.shape)}, onnxruntime's {list(values.shape)}"
         return Difference(np.inf, np.inf, np.inf, text)
     if actual.dtype.kind != values.dtype.kind and "b" not in (actual.dtype.kind, values.dtype.kind):
-        text = f"output {name!r} is {actual.dtype.name}, onnxruntime's {values.dtype.name}"
+        text = f"{kind} {name!r} is {actual.dtype.name}, onnxruntime's {values.dtype.name}"
         return Difference(np.inf, np.inf, np.inf, text)
     if not values.size:
         return Difference()
@@ -116,7 +118,7 @@ def compare(actual: np.ndarray, expected: Expected, factor: float = 1.0) -> Diff
     scale = float(np.abs(theirs[finite]).max()) if finite.any() else 0.0
     relative = max_error / scale if scale > 0 else float(max_error > 0)
     if odd.any():
-        text = f"output {name!r} {_at(np.argmax(odd), actual, values)}; {_share(odd)}"
+        text = f"{kind} {name!r} {_at(np.argmax(odd), actual, values)}; {_share(odd)}"
         return Difference(np.inf, max_error, relative, text)
     units = _units(error, expected.noise)
     peak, bulk = float(units.max()) / factor, _bulk(units) / factor
@@ -124,7 +126,7 @@ def compare(actual: np.ndarray, expected: Expected, factor: float = 1.0) -> Diff
     used = max(peak / limit, bulk / by_bulk)
     if used <= 1:
         return Difference(used, max_error, relative)
-    text = f"output {name!r} {_at(np.argmax(units), actual, values)}"
+    text = f"{kind} {name!r} {_at(np.argmax(units), actual, values)}"
     far = units > limit * factor
     text += f"; {_share(far)}" if far.any() else "; many elements are off by a little"
     times = f"{used:.3g} times" if used < _COUNTABLE else "far more than"

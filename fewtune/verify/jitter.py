@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import (
     attach_weights,
     detach_weights,
+    element_count,
     graph_inputs,
     has_nested_graphs,
     set_nodes,
@@ -38,6 +39,9 @@ _SQUASHING = frozenset(
     {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}
     | {"FastGelu", "BiasGelu", "QuickGelu", "Swish"}
 )
+# How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
+# the widest that factors may be then.
+_FAR, _FARTHEST = 32.0, 2.0**-5
 # Of quantised values one in a hundred takes the other step.
 _STEP = 0.505
 # Hand values on as they are, so that nothing is rounded.
@@ -62,6 +66,19 @@ _SCALES = {
     "QLinearAveragePool": (3, 4),
     "QGemm": (7, 8),
 }
+# Of whole numbers these make whole numbers: nothing is rounded, as in ``1 - mask``.
+_KEEPS_WHOLE = frozenset(
+    {"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "Where", "Clip", "Relu", "Concat", "Expand"}
+    | {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"}
+    | {"Gather", "Tile", "ReduceSum", "ReduceMax", "ReduceMin", "Cast"}
+)
+_LARGEST_WHOLE = 2**20
+# Elements of a constant that is looked at for that.
+_MOST_CONSTANT = 4096
+_INTEGERS = frozenset(
+    {TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
+    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
+)
 # What an input's values do not matter to.
 _SHAPE_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
 
@@ -72,6 +89,8 @@ class _Feed(NamedTuple):
     dtype: np.dtype
     low: float
     high: float
+    # Whether it may be larger than rounding is.
+    grows: bool = True
 
 
 class Jittered(NamedTuple):
@@ -88,26 +107,43 @@ class Jittered(NamedTuple):
     model: ModelProto
     inputs: list[_Feed]
 
-    def feeds(self, seed: int, runs: int) -> Iterator[dict[str, np.ndarray]]:
-        """Values of the further inputs, for each of ``runs`` runs."""
-        generator = np.random.default_rng([seed, 7])
+    @property
+    def most_times(self) -> float:
+        """How many times as far values may move before they are others."""
+        widths = [feed.high - feed.low for feed in self.inputs if feed.grows]
+        return max(1.0, min(_FAR, _FARTHEST / max(widths, default=_FARTHEST)))
+
+    def feeds(self, seed: int, runs: int, times: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
+        """Values of the further inputs, for each of ``runs`` runs.
+
+        With ``times``, values move so many times as far, quantised ones still by a step; and each
+        run is followed by one in which everything moves the other way.
+        """
+        generator = np.random.default_rng([seed, 7, int(times)])
         largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
         # Long enough that two inputs of a run seldom begin at the same place.
         pool = generator.random(2 * largest + 4096, dtype=np.float32)
-        scaled = {
-            kind: (
-                kind[0] + (kind[1] - kind[0]) * pool.astype(np.promote_types(kind[2], "f4"))
-            ).astype(kind[2])
-            for kind in {(feed.low, feed.high, feed.dtype) for feed in self.inputs}
-        }
+        scaled = {}
+        for feed in self.inputs:
+            middle, width = (feed.low + feed.high) / 2, feed.high - feed.low
+            width *= times if feed.grows else 1.0
+            if feed[2:] not in scaled:
+                wide = pool.astype(np.promote_types(feed.dtype, "f4"))
+                scaled[feed[2:]] = (middle + width * (wide - 0.5)).astype(feed.dtype)
         for _ in range(runs):
             drawn = {}
             for feed in self.inputs:
                 size = int(np.prod(feed.shape))
                 start = int(generator.integers(0, pool.size - size + 1))
-                values = scaled[feed.low, feed.high, feed.dtype][start : start + size]
+                values = scaled[feed[2:]][start : start + size]
                 drawn[feed.name] = values.reshape(feed.shape)
             yield drawn
+            if times > 1:
+                middles = {feed.name: (feed.low + feed.high) / 2 for feed in self.inputs}
+                yield {
+                    name: (2 * middles[name] - values.astype(np.float64)).astype(values.dtype)
+                    for name, values in drawn.items()
+                }
 
 
 def jittered(model: ModelProto) -> Jittered:
@@ -120,7 +156,7 @@ def jittered(model: ModelProto) -> Jittered:
         have none are left alone. It is left as it is.
     """
     light_model, weights = detach_weights(model)
-    maker = _Maker(known_values(model))
+    maker = _Maker(known_values(model), _whole_constants(model))
     nodes = maker.nodes(light_model, {value.name for value in graph_inputs(model.graph)})
     set_nodes(light_model, nodes)
     for feed in maker.feeds:
@@ -131,13 +167,30 @@ def jittered(model: ModelProto) -> Jittered:
     return Jittered(attach_weights(light_model, weights), maker.feeds)
 
 
+def _whole_constants(model: ModelProto) -> set[str]:
+    """Constants of floats that are all whole numbers, and not large ones."""
+    found = set()
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        if node.op_type == "Constant" and value is not None:
+            tensors[node.output[0]] = value
+    for name, tensor in tensors.items():
+        if tensor.data_type in AMPLITUDE and element_count(tensor) <= _MOST_CONSTANT:
+            values = numpy_helper.to_array(tensor).astype(np.float64)
+            if (np.abs(values) <= _LARGEST_WHOLE).all() and (values == np.rint(values)).all():
+                found.add(name)
+    return found
+
+
 class _Maker:
     """Writes the nodes anew, with factors between them."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, Value], whole: set[str]) -> None:
         self.feeds: list[_Feed] = []
         self._shapes = {name: value.shape for name, value in values.items()}
         self._types = {name: value.element_type for name, value in values.items()}
+        self._whole = whole
         self._replaced: dict[str, str] = {}
 
     def nodes(self, model: ModelProto, inputs: set[str]) -> list[NodeProto]:
@@ -156,6 +209,9 @@ class _Maker:
                 continue
             moves.update(node.output)
             is_exact = node.op_type in _EXACT and not self._narrows(node)
+            if self._keeps_whole(node):
+                self._whole.update(node.output)
+                is_exact = True
             if not is_exact:
                 written += self._inputs_moved(node, moves, moved)
             for position, name in enumerate(node.input):
@@ -179,13 +235,21 @@ class _Maker:
         """Move inputs that came here as they are: what is summed of them is rounded."""
         written = []
         for name in dict.fromkeys(node.input):
-            if name in moves and name not in moved and self._amplitude(name):
+            is_new = name in moves and name not in moved and name not in self._whole
+            if is_new and self._amplitude(name):
                 written += self._moving(
                     self._replaced.get(name, name), name, f"{name}/moved", False
                 )
                 self._replaced[name] = f"{name}/moved"
                 moved.add(name)
         return written
+
+    def _keeps_whole(self, node: NodeProto) -> bool:
+        """Whether the node makes whole numbers of floats of nothing but whole numbers."""
+        if node.op_type not in _KEEPS_WHOLE or self._narrows(node):
+            return False
+        given = [name for name in node.input if name]
+        return all(name in self._whole or self._types.get(name) in _INTEGERS for name in given)
 
     def _narrows(self, node: NodeProto) -> bool:
         """Whether a cast rounds to fewer digits."""
@@ -195,8 +259,10 @@ class _Maker:
     def _amplitude(self, name: str) -> float:
         return AMPLITUDE.get(self._types.get(name, 0), 0.0) if name in self._shapes else 0.0
 
-    def _feed(self, name: str, low: float, high: float, dtype: np.dtype, of: str) -> str:
-        self.feeds.append(_Feed(name, tuple(self._shapes[of]), dtype, low, high))
+    def _feed(
+        self, name: str, low: float, high: float, dtype: np.dtype, of: str, grows: bool = True
+    ) -> str:
+        self.feeds.append(_Feed(name, tuple(self._shapes[of]), dtype, low, high, grows))
         return name
 
     def _moving(self, source: str, of: str, result: str, squashing: bool) -> list[NodeProto]:
@@ -233,7 +299,7 @@ class _Maker:
         name = original.output[0]
         scale, zero = self._scale(original) or ("", "")
         node.output[0] = f"{name}/exact"
-        term = self._feed(f"{name}/step", -_STEP, _STEP, np.dtype(np.float32), name)
+        term = self._feed(f"{name}/step", -_STEP, _STEP, np.dtype(np.float32), name, False)
         tail = [scale, zero] if zero else [scale]
         wide, shift, total = f"{name}/wide", f"{name}/shift", f"{name}/total"
         return [

@@ -12,6 +12,9 @@ from fewtune.verify.jitter import Jittered, jittered
 from fewtune.verify.session import OnnxruntimeSession
 
 RUNS = 6
+# Pairs of runs in which values move much farther, one way and the other: an element that ReLU
+# makes zero, since it is a little below, moves only in these.
+FAR_RUNS = 1
 # Of a float's own magnitude: what any two right results may differ by, whatever moved.
 _OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
 # Exponentials end here, and not everybody's at the same number.
@@ -64,11 +67,13 @@ class NoiseMeter:
                 squares[index] += np.nan_to_num(distance) ** 2
                 counts[index] += np.isfinite(distance)
                 farthest[index] = np.fmax(farthest[index], np.nan_to_num(distance))
+        behind = self._behind_kinks(feeds, values, seed)
         found = []
         for index, value in enumerate(values):
             value = np.asarray(value)
             if is_graded(value.dtype):
                 noise = np.sqrt(squares[index] / np.maximum(counts[index], 1))
+                noise = np.fmax(noise, behind[index])
             else:
                 noise = farthest[index]
             for other in others:
@@ -76,6 +81,22 @@ class NoiseMeter:
             noise += _floor(value, self._steps.get(self._names[index], 0.0))
             found.append(Expected(self._names[index], value, noise.astype(np.float32)))
         return found
+
+    def _behind_kinks(
+        self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray], seed: int
+    ) -> list[np.ndarray]:
+        """How far floats move where everything moves much farther, over how much farther."""
+        farthest = [np.zeros(np.shape(value)) for value in values]
+        times = self._moving.most_times
+        if times <= 1:
+            return farthest
+        for more in self._moving.feeds(seed, FAR_RUNS, times):
+            outputs = self._session.run({**feeds, **more})
+            for index, (moved, value) in enumerate(zip(outputs, values, strict=True)):
+                if np.asarray(value).dtype.kind == "f":
+                    distance = np.nan_to_num(_distance(moved, value)) / times
+                    farthest[index] = np.fmax(farthest[index], distance)
+        return farthest
 
 
 def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
@@ -17,6 +18,7 @@ from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.draws import GIVEN, Draw
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import OnnxruntimeSession
+from fewtune.verify.taps import Observable, Runs, Site, Tap, check_taps
 
 FILE = "reference.npz"
 _EXACT_TAIL = frozenset(
@@ -42,10 +44,13 @@ class Reference:
         The inputs that the user gave come first, if any.
     notes : list of str
         What onnxruntime itself did with other draws.
+    taps : list of Tap
+        Values inside, of the first draw.
     """
 
     checked: list[Checked]
     notes: list[str]
+    taps: list[Tap] = field(default_factory=list)
 
     @property
     def feeds(self) -> dict[str, np.ndarray]:
@@ -77,6 +82,28 @@ class Reference:
             worst = worst.worse(found)
         return worst
 
+    def check_library(
+        self, compiled: Runs, order: Sequence[str], factor: float = 1.0
+    ) -> Difference:
+        """Compare a library's outputs on every draw, and what its kernels write on the first.
+
+        Parameters
+        ----------
+        compiled : Runs
+            What its kernels write is compared where it is `Observable`.
+        order : sequence of str
+            Of its inputs.
+        factor : float
+            Multiplies every allowance.
+        """
+        found = self.check(lambda feeds: compiled.outputs([feeds[n] for n in order]), factor)
+        if not isinstance(compiled, Observable):
+            return found
+        inside = check_taps(compiled, [self.feeds[name] for name in order], self.taps, factor)
+        if found.text and inside.text:
+            return replace(found, text=f"{found.text}; the first value inside: {inside.text}")
+        return found.worse(inside)
+
     def worst_draw(self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]) -> Draw:
         """The draw on which something is furthest out."""
         away = [compare_outputs(run(c.draw.feeds), c.outputs).allowances for c in self.checked]
@@ -85,7 +112,7 @@ class Reference:
     def write(self, directory: Path) -> None:
         """Write all into ``directory``, the same bytes for the same content."""
         arrays: dict[str, np.ndarray] = {}
-        index = {"notes": self.notes, "draws": []}
+        index: dict[str, list[Any]] = {"notes": self.notes, "draws": []}
         for number, each in enumerate(self.checked):
             inputs, outputs = list(each.draw.feeds), [out.name for out in each.outputs]
             index["draws"].append({"name": each.draw.name, "inputs": inputs, "outputs": outputs})
@@ -94,6 +121,13 @@ class Reference:
             for place, out in enumerate(each.outputs):
                 arrays[f"{number}.output.{place}"] = out.values
                 arrays[f"{number}.noise.{place}"] = out.noise
+        inside = {tap.expected.name: tap.expected for tap in self.taps}
+        numbers = {name: number for number, name in enumerate(inside)}
+        for name, value in inside.items():
+            arrays[f"inside.{numbers[name]}.output"] = value.values
+            arrays[f"inside.{numbers[name]}.noise"] = value.noise
+        index["inside"] = list(inside)
+        index["taps"] = [[*tap.site, numbers[tap.expected.name]] for tap in self.taps]
         arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
         np.savez(directory / FILE, **arrays)
 
@@ -122,7 +156,15 @@ class Reference:
                     for place, name in enumerate(each["outputs"])
                 ]
                 checked.append(Checked(Draw(each["name"], feeds), outputs))
-            return cls(checked, index["notes"])
+            inside = [
+                Expected(name, *(arrays[f"inside.{number}.{kind}"] for kind in _KINDS))
+                for number, name in enumerate(index["inside"])
+            ]
+            taps = [
+                Tap(Site(kernel, call, tuple(shape), tuple(axes)), inside[number])
+                for kernel, call, shape, axes, number in index["taps"]
+            ]
+            return cls(checked, index["notes"], taps)
         except Exception as error:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
             raise InputError(
                 f"{path} cannot be read ({error}): import the model again, with "

@@ -1,0 +1,139 @@
+"""The values inside a model that a library is checked by: their figures, and their noise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto
+
+from fewtune.verify.comparison import Expected
+from fewtune.verify.locate import with_outputs
+from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.session import OnnxruntimeSession
+from fewtune.verify.taps import Observable, Site, Tap, find_sites, written_by
+from fewtune.verify.values import Value, known_values
+
+# Elements of all values that are looked at, and of those that are kept: 512 and 64 MiB of float32.
+# Where there are more, the largest values are left out.
+_MOST_LOOKED_AT, _MOST_KEPT = 2**27, 2**24
+_LOG = logging.getLogger(__name__)
+
+
+class Inside:
+    """The values between a model's operators, on one draw of inputs.
+
+    Parameters
+    ----------
+    bound : ModelProto
+        The model as given, with static shapes.
+    simplified : ModelProto
+        Computes the same in fewer nodes; where a value has the same name in both, the given
+        model's is what is expected.
+    feeds : dict of arrays
+    threads : int
+        Of onnxruntime.
+    seed : int
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        bound: ModelProto,
+        simplified: ModelProto,
+        feeds: dict[str, np.ndarray],
+        threads: int,
+        seed: int,
+    ) -> None:
+        self._bound, self._simplified = bound, simplified
+        self._feeds, self._threads, self._seed = feeds, threads, seed
+        self._known = known_values(simplified)
+        self._values: dict[str, np.ndarray] | None = None
+        self._measured: dict[str, Expected] = {}
+
+    def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
+        """Find where a library writes values of the model, and measure how far these may move.
+
+        Parameters
+        ----------
+        compiled : Observable
+            Untuned, its outputs found right.
+        order : sequence of str
+            Of its inputs.
+
+        Returns
+        -------
+        taps : list of Tap
+            In the order in which the values are written. None where onnxruntime cannot give
+            values from inside of this model.
+        """
+        try:
+            if self._values is None:
+                self._values = self._computed()
+            written = written_by(compiled, [self._feeds[name] for name in order])
+            sites = find_sites(written, self._values)
+            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
+            return self._with_noise([each for each in sites if each[1] in kept])
+        except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
+            _LOG.warning("values inside the model are not compared: %s", fault)
+            return []
+
+    def _computed(self) -> dict[str, np.ndarray]:
+        """Values by name: the given model's where it has one of that name."""
+        produced = [name for node in self._simplified.graph.node for name in node.output]
+        produced = [name for name in produced if name in self._known]
+        names = _smallest({name: self._known[name] for name in produced}, _MOST_LOOKED_AT)
+        values = self._run(self._simplified, names)
+        given = {name for node in self._bound.graph.node for name in node.output}
+        shared = [name for name in names if name in given]
+        try:
+            theirs = self._run(self._bound, shared)
+        except Exception:  # noqa: BLE001 (a name may mean something else there)
+            return values
+        return values | {n: v for n, v in theirs.items() if _same(v, values[n])}
+
+    def _run(self, model: ModelProto, names: Sequence[str]) -> dict[str, np.ndarray]:
+        if not names:
+            return {}
+        session = OnnxruntimeSession(with_outputs(model, names, self._known), self._threads)
+        outputs = map(np.asarray, session.run(self._feeds))
+        return dict(zip(names, outputs, strict=True))
+
+    def _with_noise(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
+        assert self._values is not None
+        names = list(dict.fromkeys(name for _, name in sites if name not in self._measured))
+        if names:
+            opened = with_outputs(self._simplified, names, self._known)
+            meter = NoiseMeter(opened, self._threads, {})
+            values = [self._values[name] for name in names]
+            for each in meter.expected(self._feeds, values, [], self._seed):
+                self._measured[each.name] = each
+        return [Tap(site, self._measured[name]) for site, name in sites]
+
+
+def _smallest(values: Mapping[str, Value], most: int) -> list[str]:
+    """As many values as there is room for, in the order given."""
+    sizes = {name: int(np.prod(value.shape)) for name, value in values.items()}
+    taken, left = set(), most
+    for name in sorted(sizes, key=lambda each: sizes[each]):
+        if sizes[name] > left:
+            break
+        taken.add(name)
+        left -= sizes[name]
+    return [name for name in values if name in taken]
+
+
+def _same(given: np.ndarray, simplified: np.ndarray) -> bool:
+    """Whether a name means the same value in both."""
+    if given.shape != simplified.shape or given.dtype != simplified.dtype:
+        return False
+    if given.dtype.kind != "f":
+        return bool(np.mean(given == simplified) > 0.95) if given.size else True
+    away = 0.01 * _scale(given)
+    return np.allclose(given, simplified, rtol=0.01, atol=away, equal_nan=True)
+
+
+def _scale(values: np.ndarray) -> float:
+    finite = np.abs(values[np.isfinite(values)])
+    return float(finite.mean()) if finite.size else 0.0
