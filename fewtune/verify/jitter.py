@@ -141,7 +141,7 @@ class Jittered(NamedTuple):
             if times > 1:
                 middles = {feed.name: (feed.low + feed.high) / 2 for feed in self.inputs}
                 yield {
-                    name: (2 * middles[name] - values.astype(np.float64)).astype(values.dtype)
+                    name: np.asarray(2 * middles[name] - values.astype("f8"), values.dtype)
                     for name, values in drawn.items()
                 }
 
