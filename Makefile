@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-aarch64 lint format repro ui lock clean
+.PHONY: help install run test test-fast test-aarch64 lint format repro ui lock clean
 
 MODEL ?= squeezenet
 ARGS ?=
@@ -22,6 +22,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 help:
 	@echo 'make run [MODEL=NAME|FILE.onnx]  tune a model (squeezenet) and print its results'
 	@echo 'make test                        lint and run all tests'
+	@echo 'make test-fast                   the tests of a minute'
 	@echo 'make repro                       bring all results of params.yaml up to date (dvc repro)'
 	@echo 'make ui                          open the recorded results in MLflow'
 	@echo 'make install | lint | format | lock | clean'
@@ -29,8 +30,13 @@ help:
 run: install
 	@fewtune run '$(MODEL)' $(ARGS)
 
+# Two processes: the tests of one file stay together. Coverage is printed, and judges nothing.
 test: lint
-	pytest
+	pytest -n 2 --dist loadfile --cov --cov-report term:skip-covered
+
+# The inner loop: nothing that tunes, runs a pipeline or builds a model.
+test-fast: install
+	pytest -n 2 --dist loadfile -m 'not slow'
 
 # On an emulated board, of arm64 packages and wheels: apt, dpkg-deb, qemu-user-static and
 # gcc-aarch64-linux-gnu are needed, and the package mirrors.
@@ -40,6 +46,7 @@ test-aarch64: install
 lint: install
 	ruff check .
 	ruff format --check .
+	mypy
 
 format: install
 	ruff check --fix .
@@ -57,7 +64,7 @@ lock: install
 	    --generate-hashes --no-annotate --quiet $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .coverage*
 
 install: $(INSTALLED)
 

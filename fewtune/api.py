@@ -243,7 +243,9 @@ class _Steps:
         """Add something that all later steps depend on."""
         self._key = hashlib.sha256("\n".join([self._key, *parts]).encode()).hexdigest()
 
-    def run(self, name: str, options: BaseModel | None, output: Path, make: Callable) -> None:
+    def run(
+        self, name: str, options: BaseModel | None, output: Path, make: Callable[[Path], object]
+    ) -> None:
         """Make ``output`` by a call with its scratch folder, unless it stands there already."""
         self.depend(name, "" if options is None else options.model_dump_json())
         note = self._keys / name

@@ -39,6 +39,10 @@ class TunedTask(_Timed):
     note: str = ""
 
 
+StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
+RoundName = Literal["known", "first donors", "duels", "finals in the model", "prediction"]
+
+
 class TuneReport(Artifact):
     """What the tune stage did. The log itself is the JSONDatabase beside this file."""
 
@@ -63,7 +67,7 @@ class TuneReport(Artifact):
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
     )
-    stopped_by: Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
+    stopped_by: StoppedBy
 
     @property
     def is_predicted(self) -> bool:
@@ -119,13 +123,7 @@ class TuningStep(Part):
 class ShareRound(TuningStep):
     """One round of sharing."""
 
-    name: Literal[
-        "known",
-        "first donors",
-        "duels",
-        "finals in the model",
-        "prediction",
-    ]
+    name: RoundName
     gained_ms: float
 
 
@@ -181,7 +179,7 @@ class ShareReport(Artifact):
     repeated_measurements: int = Field(
         default=0, description="made again, since the machine ran slow around the first"
     )
-    stopped_by: Literal["trials", "converged", "nothing_to_tune", "predicted"]
+    stopped_by: StoppedBy
     prediction: Prediction | None = Field(
         default=None, description="of one-shot tuning, which measures nothing"
     )

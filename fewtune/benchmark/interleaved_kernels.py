@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -68,9 +68,9 @@ def kernels_in_turns(models: Mapping[str, Sequence[TimedModel]]) -> dict[str, Ke
     return samples
 
 
-def _by_kernel(times_s: Mapping[str, float]) -> Counter[str]:
+def _by_kernel(times_s: Mapping[str, float]) -> dict[str, float]:
     """Times by the names that kernels had before weights were laid out and parts put in place."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for symbol, each_s in times_s.items():
         found[kernel_name(symbol)] += each_s
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import os
 from functools import partial
 from pathlib import Path
@@ -163,7 +165,7 @@ class Variants:
         # There is a pool to keep off once a kernel has run.
         self._compiled[min(tuned)][0].run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
-        placed = {
+        placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
             name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
             for name, runs in self.runs.items()
         }

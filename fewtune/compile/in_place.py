@@ -9,7 +9,7 @@ live in the buffer of the last.
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tvm_ffi
 
@@ -80,7 +80,7 @@ class _Rewriting:
         self._module = module
         self._graph = graph
         self._places = places
-        self._made: dict[tuple, tvm.ir.GlobalVar] = {}
+        self._made: dict[tuple[Any, ...], tvm.ir.GlobalVar] = {}
 
     def bindings(self, left_out: set[int]) -> list[relax.Binding]:
         """The bindings but for some; a whole is allocated where its first part was."""

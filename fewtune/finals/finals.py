@@ -177,7 +177,7 @@ class Finals:
         for task in self.tasks:
             if task.info.workload in called:
                 module = tvm.ir.save_json(task.mod)
-                keys = [trial.key for trial in contenders.get(task.info.name, [])]
+                keys: list[str | None] = [t.key for t in contenders.get(task.info.name, [])]
                 candidates[task.info.workload] = [Candidate(module, key) for key in keys or [None]]
         try:
             with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:

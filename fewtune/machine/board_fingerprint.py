@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
@@ -48,7 +49,7 @@ def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
     )
 
 
-def _config(text: str) -> dict:
+def _config(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except json.JSONDecodeError:

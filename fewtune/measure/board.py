@@ -63,10 +63,9 @@ class BoardPool(WorkerPool):
         folder = str(self.folder)
         settings = (target, folder, fingerprint.cross_compiler)
         super().__init__(target, threads, usable_cores(), _OPTIONS, nursery, _BUILDER, settings)
-        settings = (target, threads, folder, fingerprint.at)
+        board = (target, threads, folder, fingerprint.at)
         self.runners = [
-            WorkerHandle(target, threads, _OPTIONS, nursery, _RUNNER, settings)
-            for _ in range(boards)
+            WorkerHandle(target, threads, _OPTIONS, nursery, _RUNNER, board) for _ in range(boards)
         ]
         for runner in self.runners:
             runner.start()
@@ -145,12 +144,12 @@ class BoardMeasurer(Measurer):
 
         with self.phases.timed("run_s"):
             self._on_boards(run, list(queues))
-        for place, each in enumerate(built):
+        for place, made in enumerate(built):
             cause = outcomes[place].cause
             if cause:
                 self.failures[cause] += 1
-            elif keys is not None and isinstance(each, Built):
-                self.pool.kept.take(*keys[place], each, outcomes[place].median_s)
+            elif keys is not None and isinstance(made, Built):
+                self.pool.kept.take(*keys[place], made, outcomes[place].median_s)
         with self.phases.timed("build_s"):
             self.pool.tidy()
         return [outcomes[place] for place in range(len(built))]

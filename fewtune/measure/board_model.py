@@ -38,9 +38,10 @@ class BoardModel:
     ) -> None:
         self._device = remote_device(session, target)
         with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-            path = executable
-            if not isinstance(path, Path):
-                path = Path(scratch) / f"model{id(self):x}.so"
+            path = Path(scratch) / f"model{id(self):x}.so"
+            if isinstance(executable, Path):
+                path = executable
+            else:
                 executable.export_library(str(path), fcompile=link)
             session.upload(str(path))
         self._machine = relax.VirtualMachine(session.load_module(path.name), self._device)

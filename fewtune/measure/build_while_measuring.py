@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
+from typing import Any
 
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.pool import WorkerPool
@@ -21,7 +22,7 @@ _MOST_WAITING = 4
 # A candidate whose worker died while it waited is built again so often.
 _MOST_REBUILDS = 2
 
-Measure = Callable[[int], tuple]
+Measure = Callable[[int], tuple[Any, ...]]
 Done = Callable[[int, Failure | list[float]], None]
 
 
@@ -97,7 +98,7 @@ class Overlap:
             job = _Job(place, number, self.pool.build_limit_s, False)
             self._send(index, job, ("build", number, self.payload[place]))
 
-    def _send(self, index: int, job: _Job, request: tuple) -> None:
+    def _send(self, index: int, job: _Job, request: tuple[Any, ...]) -> None:
         try:
             self.pool.handles[index].send(*request)
         except WorkerLostError:

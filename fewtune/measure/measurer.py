@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from fewtune.measure.build_while_measuring import Overlap
 from fewtune.runtime.tvm import ms, tvm
@@ -57,7 +58,7 @@ class Measurer:
     overlap: bool = False
     cold_weights: bool = False
     phases: Phases = field(default_factory=Phases)
-    failures: Counter = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
     repeats: int = 0
     most_flops_s: float = float("inf")
 
@@ -137,7 +138,7 @@ class Measurer:
         bars: dict[Hashable, float | None] = {}
         outcomes: dict[int, Outcome] = {}
 
-        def request(place: int) -> tuple:
+        def request(place: int) -> tuple[Any, ...]:
             bar = lower(bars.get(races[place]), best_s[place])
             return specs[place], Race(bar, cold_weights=self.cold_weights)
 

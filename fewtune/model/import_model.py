@@ -281,6 +281,7 @@ def import_model(
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        assert last is not None
         return last.outputs([feeds[each] for each in order])
 
     def check(compiled: CompiledModel) -> Difference:

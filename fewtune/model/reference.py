@@ -32,14 +32,14 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarra
     whether they are token ids, indices or a mask cannot be known, and those are valid for each.
     """
     generator = np.random.default_rng(seed)
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for spec in specs:
         dtype = np.dtype(spec.dtype)
         if dtype.kind == "f":
-            array = generator.standard_normal(spec.shape)
+            arrays[spec.name] = np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
         else:
-            array = generator.integers(0, 256 if dtype == np.uint8 else 2, spec.shape)
-        arrays[spec.name] = np.asarray(array).astype(dtype)
+            most = 256 if dtype == np.uint8 else 2
+            arrays[spec.name] = np.asarray(generator.integers(0, most, spec.shape)).astype(dtype)
     return arrays
 
 

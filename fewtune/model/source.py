@@ -137,7 +137,7 @@ def read_model(
     InputError
         If the source, a shape, a constant or the sample inputs cannot be used.
     """
-    shapes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
+    sizes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
     dimensions, constants = dict(dimensions or {}), dict(constants or {})
     origin = seeded_origin(source)
     path = Path(source).expanduser()
@@ -148,12 +148,12 @@ def read_model(
     else:
         model, locations = checked_file(path, TAKEN_NAMES)
         taken = {"file": MODEL_FILE}
-    constant_arrays(model, constants, shapes, dimensions)
+    constant_arrays(model, constants, sizes, dimensions)
     if inputs is not None:
-        shapes = sample_shapes(model, read_samples(inputs), shapes, constants)
+        sizes = sample_shapes(model, read_samples(inputs), sizes, constants)
         taken["inputs"] = SAMPLES_FILE
-    input_shapes(model, shapes, dimensions, constants)
-    registration = ModelSource(**taken, shapes=shapes, dimensions=dimensions, constants=constants)
+    input_shapes(model, sizes, dimensions, constants)
+    registration = ModelSource(**taken, shapes=sizes, dimensions=dimensions, constants=constants)
     return GivenModel(model, registration, path, locations, inputs)
 
 
@@ -236,7 +236,8 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
     source = ModelSource.read(models_directory, name)
     folder = models_directory / name
     path = folder / str(source.file)
-    model, locations = None, []
+    model: ModelProto | None = None
+    locations: list[str] = []
     if source.origin is None:
         model, locations = checked_file(path, TAKEN_NAMES)
     samples = read_samples(folder / source.inputs) if source.inputs is not None else None

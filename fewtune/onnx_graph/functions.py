@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import Any
 
 import onnx
 from onnx import ModelProto, NodeProto, helper, inliner
@@ -79,7 +80,7 @@ def _write_defaults(node: NodeProto, opset: int) -> None:
 
 def _is_function(operator: str, opset: int) -> bool:
     try:
-        schema = onnx.defs.get_schema(operator, opset)
+        schema: Any = onnx.defs.get_schema(operator, opset)
     except onnx.defs.SchemaError:
         return False
     return bool(schema.has_function or schema.has_context_dependent_function)

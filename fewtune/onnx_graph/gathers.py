@@ -9,7 +9,7 @@ is fused with what follows; taken ahead of the reordering, the whole of it is ne
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -31,7 +31,7 @@ class _Place(NamedTuple):
     """What a gather takes: one place of an axis, which stays as an axis of one or goes."""
 
     axis: int
-    index: int
+    place: int
     stays: bool
 
 
@@ -106,7 +106,7 @@ def _sliced(
     if transpose is not None:
         order = list(transpose.attribute[0].ints)
         data, axis = transpose.input[0], order[axis]
-    bounds = {"from": place.index, "to": place.index + 1, "axis": axis}
+    bounds = {"from": place.place, "to": place.place + 1, "axis": axis}
     inputs = [data, *(_number(model, f"{result}_{name}", at) for name, at in bounds.items())]
     nodes = [_node("Slice", inputs, f"{result}_slice")]
     if not place.stays:
@@ -125,7 +125,7 @@ def _squeeze(model: ModelProto, value: str, axis: int, result: str) -> NodeProto
     return _node("Squeeze", [value, _number(model, f"{result}_axis", axis)], result)
 
 
-def _node(operator: str, inputs: list[str], result: str, **attributes: list[int]) -> NodeProto:
+def _node(operator: str, inputs: list[str], result: str, **attributes: Any) -> NodeProto:
     return helper.make_node(operator, inputs, [result], name=result, **attributes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -219,7 +220,7 @@ def copy_model(model: ModelProto) -> ModelProto:
     return attach_weights(*detach_weights(model))
 
 
-def _copy_fields(source: object, destination: object, leave: str) -> None:
+def _copy_fields(source: Any, destination: Any, leave: str) -> None:
     for field, value in source.ListFields():
         if field.name == leave:
             continue

@@ -74,12 +74,12 @@ def transposes_after_sums(model: ModelProto) -> None:
     result: list[NodeProto] = []
     for node in nodes:
         result.append(node)
-        both = [transposes.get(name) for name in node.input]
-        if node.op_type not in _BINARY or None in both:
+        both = [transposes[name] for name in node.input if name in transposes]
+        if node.op_type not in _BINARY or len(both) < len(node.input):
             continue
         orders = [list(each.attribute[0].ints) if each.attribute else [] for each in both]
-        given = [values.get(each.input[0]) for each in both]
-        if orders[0] != orders[1] or None in given or given[0].type != given[1].type:
+        given = [values[each.input[0]] for each in both if each.input[0] in values]
+        if orders[0] != orders[1] or len(given) < len(both) or given[0].type != given[1].type:
             continue
         # Where both are needed besides, it would be a third.
         if all(readers[name] > 1 for name in node.input):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 
@@ -74,8 +75,8 @@ class DecisionFeatures:
         across = [walk for walk in reads if walk[vector].stride == 0]
         # Nothing can be said of a read without plain arithmetic, and only float32 is known.
         self._is_plain = None not in block.reads and block.data_type == "float32"
-        self._weights = (along or reads or [None])[-1]
-        self._data = (across or reads or [None])[0]
+        self._weights = [*reads, *along][-1] if reads else None
+        self._data = [*across, *reads][0] if reads else None
         self._results = block.writes[0]
         spatial = [
             axis
@@ -238,7 +239,7 @@ class DecisionFeatures:
         tiles, unroll = {}, np.zeros(len(points))
         location = np.full(len(points), float(_NOWHERE))
         for place, choice in enumerate(program.choices):
-            decisions = [point.decisions[place] for point in points]
+            decisions: list[Any] = [point.decisions[place] for point in points]
             if choice.kind == TILE and choice.block == self._name:
                 tiles[choice.axis] = np.array(decisions, dtype=float)
             elif choice.kind == CATEGORICAL and choice.values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ class _KernelClock:
     """What a virtual machine calls before and after each call that it makes."""
 
     def __init__(self, device: tvm.runtime.Device) -> None:
-        self.times_s: Counter[str] = Counter()
+        self.times_s: dict[str, float] = defaultdict(float)
         self._device = device
         self._began_s = 0.0
 

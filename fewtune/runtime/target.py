@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
+from typing import TYPE_CHECKING, Any
 
 from fewtune.errors import InputError, MachineError
 
+if TYPE_CHECKING:
+    from fewtune.runtime.tvm import tvm
 
-def resolve_target(text: str, threads: int, *, elsewhere: bool = False):  # noqa: ANN201 (tvm late)
+
+def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.target.Target:
     """Turn the user's words into a complete TVM target.
 
     Parameters
@@ -34,12 +38,12 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False):  # noqa
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
     host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    host = {"kind": "llvm", "mcpu": host_cpu, "num-cores": threads}
+    host: dict[str, Any] = {"kind": "llvm", "mcpu": host_cpu, "num-cores": threads}
     text = text.strip()
     if elsewhere:
         host = {"kind": "llvm", "num-cores": threads}
     if text in ("auto", "llvm", "cpu"):
-        config: dict | str = host
+        config: dict[str, Any] | str = host
     elif text.startswith("{"):
         try:
             config = json.loads(text)
@@ -77,7 +81,7 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False):  # noqa
     return target
 
 
-def device_of(target):  # noqa: ANN001, ANN201
+def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
     """The first device that runs code of ``target``."""
     from fewtune.runtime.tvm import tvm
 
@@ -85,33 +89,33 @@ def device_of(target):  # noqa: ANN001, ANN201
     return tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
 
 
-def has_own_device(target) -> bool:  # noqa: ANN001
+def has_own_device(target: tvm.target.Target) -> bool:
     """Whether kernels run elsewhere than on the cores that build them."""
     return str(target.kind.name) != "llvm"
 
 
-def architecture(target) -> str:  # noqa: ANN001
+def architecture(target: tvm.target.Target) -> str:
     """A CPU target's architecture as ``uname -m`` names it; without a triple, this machine's."""
     first = str(target.attrs.get("mtriple", "") or "").split("-")[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(first, first) or platform.machine()
 
 
-def is_aarch64(target) -> bool:  # noqa: ANN001
+def is_aarch64(target: tvm.target.Target) -> bool:
     """Whether a target is a 64-bit ARM processor."""
     return architecture(target) == "aarch64"
 
 
-def is_foreign(target) -> bool:  # noqa: ANN001
+def is_foreign(target: tvm.target.Target) -> bool:
     """Whether a CPU target's code cannot run on this machine, being of another architecture."""
     return not has_own_device(target) and architecture(target) != platform.machine()
 
 
-def host_target(threads: int):  # noqa: ANN201
+def host_target(threads: int) -> tvm.target.Target:
     """The CPU of this machine as a complete target."""
     return resolve_target("auto", threads)
 
 
-def target_from_json(text: str):  # noqa: ANN201
+def target_from_json(text: str) -> tvm.target.Target:
     """Make the TVM target that a fingerprint holds."""
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
@@ -120,6 +124,6 @@ def target_from_json(text: str):  # noqa: ANN201
     return target
 
 
-def target_json(target) -> str:  # noqa: ANN001
+def target_json(target: tvm.target.Target) -> str:
     """The target as JSON with sorted keys."""
     return json.dumps(json.loads(str(target)), sort_keys=True)

@@ -13,6 +13,7 @@ beside float64 are a few units in the last place (tests/runtime/test_vector_math
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm  # tvm_runtime registers what is here: it cannot be imported from here
@@ -84,6 +85,10 @@ _ERF_UNDER = (
 )
 
 
+def _of_argument(function: Callable[[Any], Any], call: Any) -> Any:
+    return function(call.args[0])
+
+
 def register() -> None:
     """Have TVM lower these functions so on CPUs, in this process."""
     for name, function in (
@@ -92,7 +97,7 @@ def register() -> None:
         ("tanh", hyperbolic_tangent),
         ("erf", error_function),
     ):
-        _register(name, lambda call, function=function: function(call.args[0]))
+        _register(name, partial(_of_argument, function))
     # Else TVM makes a scalar loop of whatever contains it.
     tvm.ir.register_op_attr("tirx.erf", "TVectorizable", True)
     _register("pow", lambda call: power(*call.args))

@@ -11,7 +11,7 @@ at the budgets of selective tuning (`benchmarks/tuning_loop.py`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tvm_ffi
@@ -92,9 +92,7 @@ class TreeScores:
         # Fast candidates matter most; a failed one still has to pull its score down.
         weight = np.maximum(target, 0.05)
 
-        def squared_error(
-            prediction: np.ndarray, _: xgboost.DMatrix
-        ) -> tuple[np.ndarray, np.ndarray]:
+        def squared_error(prediction: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
             summed = np.bincount(owners, weights=prediction, minlength=len(labels))
             return (summed[owners] - target) * weight, weight
 
@@ -145,7 +143,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
     def save(self, path: str) -> None:
         raise NotImplementedError("the model is trained from the tuning log, never saved")
 
-    def update(self, context, candidates, results) -> None:  # noqa: ANN001, ARG002
+    def update(self, context: Any, candidates: Any, results: Any) -> None:  # noqa: ARG002
         """Nothing: the loop teaches the model itself, with `learn`."""
 
     def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:
@@ -199,7 +197,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         labels = np.concatenate([known.labels() for known in self.groups.values()])
         self.trees.fit(everything, labels.astype("float64"))
 
-    def predict(self, context, candidates) -> np.ndarray:  # noqa: ANN001
+    def predict(self, context: Any, candidates: Any) -> np.ndarray:
         """Scores, (candidates,), for TVM's own search; random until the model is trained."""
         if not self.trained:
             return self.random.uniform(size=len(candidates))
@@ -211,7 +209,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         empty = np.zeros((1, 164), dtype="float32")
         return self.trees.predict([rows if len(rows) else empty for rows in features])
 
-    def features(self, context, candidates) -> list[np.ndarray]:  # noqa: ANN001
+    def features(self, context: Any, candidates: Any) -> list[np.ndarray]:
         """Features of candidates, each (stores, 164)."""
         extracted = self.extractor.extract_from(context, candidates)
         return [tensor.numpy().astype("float32") for tensor in extracted]

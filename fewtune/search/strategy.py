@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import tvm_ffi
@@ -40,6 +40,10 @@ class Knowledge:
     cost_model: BoostedTrees = field(default_factory=BoostedTrees)
     predictor: Predictor | None = None
     is_cold: bool = False
+
+
+def _same(point: Point) -> Point:
+    return point
 
 
 def remade(
@@ -120,7 +124,7 @@ class Explorer:
         proposals: list[Proposal] = []
         taken: set[Point] = set()
         for point in given:
-            proposals.extend(self.gather(lambda point=point: point, 1, taken))
+            proposals.extend(self.gather(partial(_same, point), 1, taken))
         if len(proposals) < count:
             known = {proposal.point for proposal in proposals}
             proposals += [p for p in self.propose(count - len(proposals)) if p.point not in known]

@@ -108,7 +108,7 @@ def agglomerative_groups(
     # scikit-learn stops at the threshold itself; a pair just as similar as asked for is merged.
     threshold = None if by_count else float(np.nextafter(1 - min_similarity, 2))
     labels = AgglomerativeClustering(
-        n_clusters=min(clusters, count) if by_count else None,
+        n_clusters=None if clusters is None else min(clusters, count),
         metric="precomputed",
         linkage="average",
         distance_threshold=threshold,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -111,7 +112,7 @@ def similarity_png(selection: Selection, matrix: SimilarityMatrix) -> bytes:
     return _png(figure)
 
 
-def _label(axes, selection: Selection, matrix: SimilarityMatrix) -> None:  # noqa: ANN001
+def _label(axes: Any, selection: Selection, matrix: SimilarityMatrix) -> None:
     """Name the rows and columns, as long as the names do not run into each other."""
     if len(matrix.names) > _MOST_NAMED:
         axes.set_xticks([])

@@ -197,8 +197,8 @@ def _is_served(points: Sequence[Point], wanted: int | None) -> bool:
 def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[_Given]:
     """The first donor's best before all, then the others by their scores."""
     # The model may err; what is best for the most similar task is a good guess without it.
-    first = [0] if given and given[0].donor is not None else []
-    others = sorted(range(len(first), len(given)), key=lambda place: -scores[place])
+    first: list[int] = [0] if given and given[0].donor is not None else []
+    others: list[int] = sorted(range(len(first), len(given)), key=lambda place: -scores[place])
     ordered = [given[place] for place in [*first, *others]]
     if not search.is_informed:
         return ordered

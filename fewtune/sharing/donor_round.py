@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fewtune.sharing.candidates import Offers
 from fewtune.trial.trial import Trial
@@ -13,7 +13,7 @@ from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.build_queue import Building
 
-FIRST = "first donors"
+FIRST: Literal["first donors"] = "first donors"
 # Candidates of several tasks are built together, so that no worker waits for the other.
 _MODULES_A_BATCH = 16
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
-from fewtune.artifacts import Curve, CurvePoint, ModelFinal, SharedTask, ShareRound, TuneReport
+from fewtune.artifacts import (
+    Curve,
+    CurvePoint,
+    ModelFinal,
+    RoundName,
+    SharedTask,
+    ShareRound,
+    ShareStatus,
+    TuneReport,
+)
 from fewtune.finals.finals import Final
 from fewtune.sharing.donor_round import FIRST
 from fewtune.sharing.session import DOUBTFUL, KNOWN
@@ -16,8 +25,9 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 
-_DUELS, _FINALS = "duels", "finals in the model"
-_RULES = {
+_DUELS: Literal["duels"] = "duels"
+_FINALS: Literal["finals in the model"] = "finals in the model"
+_RULES: dict[RoundName, str] = {
     KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
     "it had when the bank's log was made, and not measured again",
     FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
@@ -50,6 +60,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
     ranked = known.ranked()
     best = ranked[0] if ranked else None
     donor, rank = None, None
+    status: ShareStatus
     if best is not None and known.taken is not None and best.key == known.taken.key:
         donor, rank, status = donors[0], 1, "known"
     elif best is None or (known.default is not None and best.key == known.default.key):
@@ -96,7 +107,8 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
         and (duels or name != _DUELS)
     ]
     spent, gained_s = {name: Phases() for name in names}, dict.fromkeys(names, 0.0)
-    trials, touched = dict.fromkeys(names, 0), {name: set() for name in names}
+    trials = dict.fromkeys(names, 0)
+    touched: dict[str, set[str]] = {name: set() for name in names}
     for event, saved_s in _steps(state, events):
         if event["kind"] == "finals":
             continue

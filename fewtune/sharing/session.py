@@ -13,7 +13,7 @@ and kept where nothing beats it. Last, the fastest few of each task meet in the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
@@ -35,7 +35,7 @@ from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.workers.pool import WorkerPool
 
-KNOWN = "known"
+KNOWN: Literal["known"] = "known"
 # Below this part of the throughput of the best similar task, the default schedule may be better.
 DOUBTFUL = 0.9
 

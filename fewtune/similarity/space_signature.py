@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from fewtune.runtime.tvm import ms, register_intrinsics, tvm
 from fewtune.schedule import tiling
@@ -123,7 +124,7 @@ def divisors(extent: int) -> frozenset[int]:
     return frozenset(tiling.divisors(extent))
 
 
-def _reduce(trace) -> SpaceTrace:  # noqa: ANN001 (a class of the schedule's own package)
+def _reduce(trace: Any) -> SpaceTrace:
     form: list[str] = []
     samplings: list[Sampling] = []
     for instruction in trace.insts:

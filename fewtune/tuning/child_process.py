@@ -115,7 +115,7 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
             "FEWTUNE_WORKER_STDERR=1 to see what TVM says"
         )
     journal.append({"kind": "crash", "task": begun[-1], "signal": signal_name})
-    return begun[-1]
+    return str(begun[-1])
 
 
 def _run(file: Path) -> int:

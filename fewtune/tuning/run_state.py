@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fewtune.artifacts import CurvePoint
+from fewtune.artifacts import CurvePoint, StoppedBy
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
@@ -38,7 +38,7 @@ class RunState:
         self.repeats = 0
         self.elapsed_s, self.stolen_s = 0.0, 0.0
         self.resumed_trials = 0
-        self.stopped_by: str | None = None
+        self.stopped_by: StoppedBy | None = None
         self.patience: list[float | None] | None = None
 
     def replay(self, events: list[dict[str, Any]]) -> None:

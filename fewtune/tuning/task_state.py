@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fewtune.artifacts import TunedTask
+from fewtune.artifacts import TunedTask, TuneStatus
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
@@ -152,6 +152,7 @@ class TaskState:
         default_s = None
         if self.default is not None and self.default.run_s:
             default_s = self.finals_s.get(self.default.key, self.default.outcome.median_s)
+        status: TuneStatus
         if self.crashed:
             status = "crashed"
         elif self.best_s != float("inf"):

@@ -111,8 +111,8 @@ class Reference:
 
     def write(self, directory: Path) -> None:
         """Write all into ``directory``, the same bytes for the same content."""
-        arrays: dict[str, np.ndarray] = {}
-        index: dict[str, list[Any]] = {"notes": self.notes, "draws": []}
+        arrays: dict[str, Any] = {}
+        index: dict[str, Any] = {"notes": self.notes, "draws": []}
         for number, each in enumerate(self.checked):
             inputs, outputs = list(each.draw.feeds), [out.name for out in each.outputs]
             index["draws"].append({"name": each.draw.name, "inputs": inputs, "outputs": outputs})

@@ -53,7 +53,7 @@ class WorkerHandle:
     kind: str = "fewtune.workers.worker:Worker"
     settings: tuple[Any, ...] = ()
     builds: int = 0
-    _process: subprocess.Popen | ForkedWorker | None = field(default=None, repr=False)
+    _process: subprocess.Popen[bytes] | ForkedWorker | None = field(default=None, repr=False)
     _connection: Connection | None = field(default=None, repr=False)
     _ready: bool = False
     lives: int = 0
@@ -185,7 +185,8 @@ def call_all(
     replies: list[Any] = []
     for handle, request in zip(handles, requests, strict=True):
         try:
-            replies.append(handle.send(*request))
+            handle.send(*request)
+            replies.append(None)
         except WorkerLostError as lost:
             replies.append(lost)
     for place, handle in enumerate(handles):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
@@ -87,11 +88,13 @@ class GraphBuilder:
         **attributes: AttributeProto | int | float | str | Sequence[int],
     ) -> str:
         """Add any operator of one output; it has its first input's channels unless told."""
-        made = helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+        given: dict[str, Any] = dict(attributes)
+        made = helper.make_node(operator, list(inputs), [name], name=name, **given)
         self._graph.node.append(made)
         known = self._channels.get(inputs[0]) if inputs else None
-        if channels is not None or known is not None:
-            self._channels[name] = channels if channels is not None else known
+        made_channels = channels if channels is not None else known
+        if made_channels is not None:
+            self._channels[name] = made_channels
         return name
 
     def constant(self, name: str, values: np.ndarray | Sequence[int] | float) -> str:
@@ -196,7 +199,7 @@ class GraphBuilder:
 
     def activation(self, operator: str, value: str, name: str, **attributes: float) -> str:
         """Add Relu, LeakyRelu or another operator that sets about half of its input to zero."""
-        return self.rectified(self.node(operator, [value], name, **attributes))
+        return self.rectified(self.node(operator, [value], name, None, **attributes))
 
     def rectified(self, value: str) -> str:
         """Say of a value that about half of it is about zero; weights after it are larger."""

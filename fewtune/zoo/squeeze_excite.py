@@ -143,7 +143,7 @@ def _weighted(builder: GraphBuilder, value: str, name: str, excitation: _Excitat
     inner = builder.convolution(inner, f"{name}_expand", builder.channels(value), bias=True)
     # Of a hard sigmoid, PyTorch's slope, which is not ONNX's default.
     slope = {"alpha": 1 / 6} if excitation.gate == "HardSigmoid" else {}
-    gate = builder.node(excitation.gate, [inner], f"{name}_gate", **slope)
+    gate = builder.node(excitation.gate, [inner], f"{name}_gate", None, **slope)
     return builder.node("Mul", [value, gate], name)
 
 

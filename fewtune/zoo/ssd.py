@@ -43,9 +43,9 @@ def ssd512_resnet50(builder: GraphBuilder) -> None:
         scales.append(convolution_unit(builder, value, f"extra{extra}", channels, 3, stride=2))
     classes, offsets = [], []
     for scale, (value, step, ratios) in enumerate(zip(scales, _STEPS, _RATIOS, strict=True)):
-        name, anchors, size = f"scale{scale}", len(ratios) + 1, _SIZE // step
-        classes.append(_rows(builder, value, f"{name}_classes", anchors, _CLASSES, size))
-        offsets.append(_rows(builder, value, f"{name}_boxes", anchors, 4, size))
+        name, count, size = f"scale{scale}", len(ratios) + 1, _SIZE // step
+        classes.append(_rows(builder, value, f"{name}_classes", count, _CLASSES, size))
+        offsets.append(_rows(builder, value, f"{name}_boxes", count, 4, size))
     anchors = _anchors()
     logits = builder.concatenate(classes, "logits")
     scores = builder.node("Softmax", [logits], "scores", axis=2)

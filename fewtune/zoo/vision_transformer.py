@@ -58,7 +58,7 @@ def _attention(builder: GraphBuilder, value: str, name: str) -> str:
     query, key, mixed = (
         builder.node(
             "Gather",
-            [joint, builder.constant(f"{name}_{part}_place", np.int64(place))],
+            [joint, builder.constant(f"{name}_{part}_place", np.array(place, np.int64))],
             f"{name}_{part}",
             axis=0,
         )

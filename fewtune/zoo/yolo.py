@@ -55,7 +55,7 @@ def _unit(builder: GraphBuilder, value: str, name: str, channels: int, kernel: i
 
 def _upsampled(builder: GraphBuilder, value: str, name: str) -> str:
     """Double height and width by repeating each value."""
-    scales = builder.constant(f"{name}_scales", [1.0, 1.0, 2.0, 2.0])
+    scales = builder.constant(f"{name}_scales", np.array([1.0, 1.0, 2.0, 2.0], np.float32))
     return builder.node(
         "Resize",
         [value, "", scales],
@@ -107,4 +107,7 @@ def _grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         strides.append(np.full((rows, 2), stride, np.float32))
         origins.append(np.repeat(corners, len(anchors), axis=0).astype(np.float32))
         sizes.append(np.tile(np.array(anchors, np.float32), (places * places, 1)))
-    return tuple(np.concatenate(parts)[np.newaxis] for parts in (strides, origins, sizes))
+    all_strides, all_origins, all_sizes = (
+        np.concatenate(p)[np.newaxis] for p in (strides, origins, sizes)
+    )
+    return all_strides, all_origins, all_sizes

@@ -115,7 +115,9 @@ def legalize(
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         convolution = eligible(call, traits)
-        m = choose(convolution) if convolution is not None else 0
+        if convolution is None:
+            return otherwise(builder, call)
+        m = choose(convolution)
         if not m:
             return otherwise(builder, call)
         weights = transformed_weights(call.args[1].value.numpy(), m)
@@ -148,5 +150,7 @@ def eligible(call: relax.Call, traits: CpuTraits | None = None) -> Convolution |
     steps = (*call.attrs.strides, *call.attrs.dilation)
     if shape is None or shape[:2] != [KERNEL, KERNEL] or any(int(step) != 1 for step in steps):
         return None
-    given = tuple(int(extent) for extent in call.args[0].ty.shape)
-    return Convolution(given, shape[3], tuple(int(p) for p in call.attrs.padding), traits)
+    count, height, width, channels = (int(extent) for extent in call.args[0].ty.shape)
+    top, left, bottom, right = (int(size) for size in call.attrs.padding)
+    given, padding = (count, height, width, channels), (top, left, bottom, right)
+    return Convolution(given, shape[3], padding, traits)

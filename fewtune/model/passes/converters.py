@@ -35,7 +35,7 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
 
     steps = steps or OptionalSteps()
 
-    ours = {
+    ours: dict[str, dict[str, Any]] = {
         "Cast": {"_impl_v13": _bounded_cast},
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},

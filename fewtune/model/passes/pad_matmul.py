@@ -133,7 +133,7 @@ def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
     is_plain = len(first) == len(second) > 1 and first[:-2] == second[:-2]
     if not is_plain or any(str(each.ty.dtype) != TYPE for each in (*call.args, call)):
         return None
-    return Product(prod(first[:-2]), *first[-2:], second[-1], traits)
+    return Product(prod(first[:-2]), first[-2], first[-1], second[-1], traits)
 
 
 def _padded(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent: int) -> relax.Expr:

@@ -6,6 +6,8 @@ undo the one before it, or nothing at all, and is a copy of the whole tensor.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fewtune.runtime.tvm import relax, tvm
 
 
@@ -17,10 +19,10 @@ def without_idle_permutes(module: tvm.IRModule) -> tvm.IRModule:
     inner = is_op("relax.permute_dims")(given)
     outer = is_op("relax.permute_dims")(inner)
 
-    def alone(call: relax.Call, found: dict) -> relax.Expr:
+    def alone(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
         return found[given] if _is_idle(_order(call)) else call
 
-    def paired(call: relax.Call, found: dict) -> relax.Expr:
+    def paired(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
         first, second = (_order(found[each]) for each in (inner, outer))
         return found[given] if _is_idle([first[axis] for axis in second]) else call
 

@@ -124,7 +124,7 @@ def _plan(
         outs = [int(np.floor(f * np.float32(n))) for f, n in zip(factors, extents, strict=True)]
     elif sizes is not None and sizes.size:
         outs = [int(size) for size in sizes]
-        factors = np.array(outs, np.float32) / np.array(extents, np.float32)
+        factors = (np.array(outs) / np.array(extents)).astype(np.float32)
         policy = _text(attr, "keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = factors.min() if policy == "not_larger" else factors.max()
@@ -138,8 +138,10 @@ def _plan(
         coordinates, rounding = "asymmetric", "simple"
     if coordinates not in KNOWN_COORDINATES:
         raise InputError(f"a Resize has the unknown coordinate mode {coordinates!r}")
-    crops = coordinates == "tf_crop_and_resize" and roi is not None and roi.size
-    region = roi.astype(np.float32) if crops else np.repeat(np.float32([0, 1]), len(axes))
+    region = np.repeat(np.array([0, 1], np.float32), len(axes))
+    crops = coordinates == "tf_crop_and_resize" and roi is not None and roi.size > 0
+    if crops and roi is not None:
+        region = roi.astype(np.float32)
     changed = [
         i
         for i, (n, out) in enumerate(zip(extents, outs, strict=True))

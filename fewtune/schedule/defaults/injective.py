@@ -86,8 +86,9 @@ def _parallel_only(
 def _first_fusible(block: Block, axis: int) -> int:
     """The first of the axes that, up to ``axis``, are one contiguous stretch in every tensor."""
     first = axis
-    walks = [*block.reads, *block.writes]
-    if any(walk is None for walk in walks):
+    accesses = [*block.reads, *block.writes]
+    walks = [walk for walk in accesses if walk is not None]
+    if len(walks) < len(accesses):
         return first
     while first > 0:
         above, below = first - 1, first

@@ -20,14 +20,15 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
         False, and the schedule as it was, where the blocks do not share rows.
     """
     handles = blocks_of(sch)
-    blocks = [describe(sch, handle) for handle in handles]
-    if any(block is None for block in blocks) or sch.get_consumers(handles[-1]):
+    described = [describe(sch, handle) for handle in handles]
+    blocks = [block for block in described if block is not None]
+    if len(blocks) < len(handles) or sch.get_consumers(handles[-1]):
         return False
     last = blocks[-1]
     shared = _shared_axes(blocks)
     if shared == 0:
         return False
-    work_us = sum(estimated_us(sch, block.handle, block) for block in blocks)
+    work_us = sum((estimated_us(sch, block.handle, block) for block in blocks), 0.0)
     rows = [(loop, last.extents[i]) for i, loop in enumerate(sch.get_loops(last.handle)[:shared])]
     if work_us < LEAST_PARALLEL_US:
         outer = sch.fuse(*[loop for loop, _ in rows]) if shared > 1 else rows[0][0]

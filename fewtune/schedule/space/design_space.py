@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.tiling import divisors
 
-Trace = tvm.s_tir.schedule.Trace
+Trace: TypeAlias = tvm.s_tir.schedule.Trace
 Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
@@ -52,7 +52,7 @@ def factorisations(extent: int, parts: int, innermost: int) -> tuple[tuple[int, 
     """
     if parts == 1:
         return ((extent,),) if extent <= innermost else ()
-    ways = []
+    ways: list[tuple[int, ...]] = []
     for factor in divisors(extent):
         rest = factorisations(extent // factor, parts - 1, innermost)
         ways.extend((factor, *tail) for tail in rest)
