@@ -34,7 +34,8 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import ImportOptions, read_lowered
 from fewtune.model.source import add_model
-from fewtune.model_check.check import CheckReport, check
+from fewtune.model_check.check import check
+from fewtune.model_check.report import CheckReport
 from fewtune.oneshot.predict import empty_report, predict_schedules
 from fewtune.options import PREDICT, ShareOptions, TuneOptions
 from fewtune.runtime.executable import CompiledModel

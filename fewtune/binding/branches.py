@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import ModelProto, NodeProto
 
@@ -45,7 +47,7 @@ def _branching(model: ModelProto) -> list[NodeProto]:
     return [node for node in all_nodes(model.graph) if node.op_type == "If"]
 
 
-def _equal(given: object, settled: object) -> bool:
+def _equal(given: Any, settled: Any) -> bool:
     if isinstance(given, Exception) or isinstance(settled, Exception):
         return False
     return all(

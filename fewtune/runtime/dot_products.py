@@ -165,8 +165,10 @@ def _dot(form: str, start: Any, unsigned: Any, signed: Any, lanes: int) -> Any:
     most = _LANES.get(form, lanes)
     even = lanes & (lanes - 1) == 0
     if lanes > most and even:
-        parts = [_halves(each, lanes) for each in (start, unsigned, signed)]
-        low, high = (_dot(form, *(part[half] for part in parts), lanes // 2) for half in (0, 1))
+        sums, bytes_of, signs = (_halves(each, lanes) for each in (start, unsigned, signed))
+        low, high = (
+            _dot(form, sums[half], bytes_of[half], signs[half], lanes // 2) for half in (0, 1)
+        )
         return tirx.call_intrin(_type(lanes), "tirx.vectorcombine", low, high)
     least = 4
     if form == PLAIN or not even or lanes < least:
