@@ -26,7 +26,7 @@ _MOST_BYTES = 2**28
 _LEAST_GAIN = 0.9
 # How much less than weights from memory activations cost, which lie in a core's own cache: kernels
 # that sum up reuse them, transforms only move them. Fitted to fifteen tuned kernels of five shapes
-# on an Emerald Rapids, with weights in memory (results/README.md).
+# on an Emerald Rapids, with weights in memory (results/what-parts-are-worth.md).
 _SUMMED, _MOVED = 0.1, 0.35
 _CALL_BYTES = 85_000
 # Operations that take as long as a byte of weights. With 8 the estimate chooses what was measured
