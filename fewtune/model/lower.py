@@ -11,11 +11,12 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError
-from fewtune.model.passes import integer_products, pad_matmul, resize
+from fewtune.model.passes import pad_matmul, resize
 from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
 from fewtune.model.passes.converters import layout_friendly
+from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_idle_permutes
@@ -92,6 +93,10 @@ def lower(
     # thousands of kernels, minutes.
     is_convolutional = any(node.op_type in ("Conv", "ConvInteger") for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
+
+    def integers(given: tvm.IRModule) -> tvm.IRModule:
+        return integer_kernels(given, target, traits) if traits is not None else given
+
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
@@ -101,7 +106,9 @@ def lower(
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.FoldConstant(),
-        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits, target)),
+        *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
+        relax.transform.DeadCodeElimination(),
+        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits)),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -137,7 +144,6 @@ def _legalizers(
     tile_of: Callable[[Convolution], int] | None,
     padding: Padding | None,
     traits: CpuTraits | None,
-    target: tvm.target.Target,
 ) -> dict[str, Any]:
     """Our own legalisers by operator, each an optional step."""
     convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
@@ -157,16 +163,6 @@ def _legalizers(
     if tile_of is not None:
         otherwise = found.get(_CONVOLUTION, convolution)
         add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})
-    if traits is not None:
-        usual = {
-            name: found.get(name, tvm.ir.Op.get(name).get_attr("FLegalize"))
-            for name in (
-                integer_products.CONVOLUTION,
-                integer_products.PRODUCT,
-                integer_products.SUM,
-            )
-        }
-        add(INTEGER_KERNELS, integer_products.legalizers(target, traits, usual))
     return found
 
 

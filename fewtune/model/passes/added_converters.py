@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types as TVM names them.
@@ -91,14 +93,13 @@ class _CumProd(_Converter):
 
 
 class _ConvInteger(_Converter):
-    """A convolution of bytes without zero points, as `fewtune.onnx_graph.integers` writes it."""
+    """A convolution of bytes as `fewtune.onnx_graph.integers` writes it."""
 
     @staticmethod
-    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
-        if len([each for each in inputs if each is not None]) != 2:
-            raise ValueError("it has zero points")
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
         return relax.op.nn.conv2d(
-            *inputs[:2],
+            _centred(bb, inputs, params),
+            inputs[1],
             strides=attr.get("strides", 1),
             padding=attr.get("pads", 0),
             dilation=attr.get("dilations", 1),
@@ -110,10 +111,23 @@ class _ConvInteger(_Converter):
 
 
 class _MatMulInteger(_Converter):
-    """A product of bytes without zero points."""
+    """A product of bytes as `fewtune.onnx_graph.integers` writes it."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
-        if len([each for each in inputs if each is not None]) != 2:
-            raise ValueError("it has zero points")
-        return relax.op.matmul(*inputs[:2], out_dtype="int32")
+        return relax.op.matmul(_centred(bb, inputs, params), inputs[1], out_dtype="int32")
+
+
+def _centred(bb: Any, inputs: list[Any], params: Any) -> relax.Expr:
+    """The data less a constant zero point; as they are without one."""
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    data, _, zero, weight_zero = [*inputs, None, None][:4]
+    if zero is None and weight_zero is None:
+        return data
+    zero = onnx_frontend.get_constant(zero, params)
+    if weight_zero is not None or not isinstance(zero, tvm.ir.expr.GenericConst):
+        raise ValueError("its zero points are not known")
+    place = np.full((1,) * data.ty.ndim, int(zero.value.numpy().reshape(())), np.int16)
+    wide = bb.normalize(relax.op.astype(data, "int16"))
+    return bb.normalize(relax.op.subtract(wide, relax.const(place, "int16")))

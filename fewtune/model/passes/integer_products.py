@@ -7,91 +7,153 @@ operator of `fewtune.runtime.dot_products` for its multiplication: the same loop
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.pad_filters import Legalizer, without_padding
+from fewtune.model.passes.pad_filters import without_padding
 from fewtune.model.passes.winograd import filled
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm
 
-CONVOLUTION, PRODUCT, SUM = "relax.nn.conv2d", "relax.matmul", "relax.add"
-OPERATORS = (CONVOLUTION, PRODUCT, SUM)
+CONVOLUTION, PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _DATA, _WEIGHTS, _SUMS = "uint8", "int8", "int32"
+# Bytes less their zero point.
+_CENTRED = "int16"
 _BYTES = 4
-# TVM's kinds of operators (OpPatternKind): what is fused with the elementwise operators behind it,
-# and what is one of these (of a table its indices are a constant, as of a bias).
-_OUT_ELEMENTWISE_FUSABLE, _ELEMENTWISE = 4, 0
-_PLANE = 4
+# TVM's kind of operator (OpPatternKind) that is fused with the elementwise operators behind it.
+_OUT_ELEMENTWISE_FUSABLE = 4
 
 
-def legalizers(
-    target: tvm.target.Target, traits: CpuTraits, usual: dict[str, Legalizer]
-) -> dict[str, Legalizer]:
-    """What `relax.transform.LegalizeOps` needs to know of products of bytes.
+def integer_kernels(
+    module: tvm.IRModule, target: tvm.target.Target, traits: CpuTraits
+) -> tvm.IRModule:
+    """Replace products of bytes by kernels.
 
     Parameters
     ----------
+    module : IRModule
+        Before its operators are legalised; convolutions in NHWC.
     target : Target
         Of a CPU; its features say how four bytes are multiplied.
     traits : CpuTraits
-    usual : dict of callable
-        By operator, what legalises everything else.
+
+    Returns
+    -------
+    module : IRModule
+        Convolutions and products that sum unsigned bytes, less a constant zero point, times
+        constant signed ones are calls of kernels; others are left to TVM.
     """
     form = dot_products.form_of(lambda feature: has_feature(target, feature))
-    lanes = traits.lanes(_SUMS)
+    writer = _Kernels(module, form, traits.lanes(_SUMS))
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            writer.builder_.update_func(variable, writer.visit_expr(function))
+    return writer.builder_.finalize()
 
-    def convolution(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+
+@relax.expr_functor.mutator
+class _Kernels(relax.PyExprMutator):
+    def __init__(self, module: tvm.IRModule, form: str, lanes: int) -> None:
+        super().__init__(module)
+        self._form, self._lanes = form, lanes
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        name = getattr(call.op, "name", "")
+        made = None
+        if name == CONVOLUTION:
+            made = self._convolution(call)
+        elif name == PRODUCT:
+            made = self._product(call)
+        return call if made is None else made
+
+    def _convolution(self, call: relax.Call) -> relax.Expr | None:
         weights, attributes = _weights_of(call), call.attrs
+        data, zero = self._bytes_of(call.args[0])
         layouts = (str(attributes.data_layout), str(attributes.kernel_layout))
-        if weights is None or layouts != ("NHWC", "HWIO"):
-            return usual[CONVOLUTION](builder, call)
-        groups, channels = int(attributes.groups), int(call.args[0].ty.shape[-1])
-        window = _Window(attributes)
+        if weights is None or data is None or layouts != ("NHWC", "HWIO"):
+            return None
+        groups, channels = int(attributes.groups), int(data.ty.shape[-1])
+        window = _Window(attributes, zero)
         if groups == 1:
-            return _emit(
-                builder,
-                call,
-                _packed(weights, lanes),
-                lambda data, words: _convolved(form, data, words, window),
-                "integer_conv2d",
-            )
-        if groups == channels == weights.shape[-1]:
-            return _emit(
-                builder,
-                call,
-                weights[:, :, 0].astype(_SUMS),
-                lambda data, taps: _depthwise(data, taps, window),
-                "integer_depthwise_conv2d",
-            )
-        return usual[CONVOLUTION](builder, call)
+            packed, compute, name = _packed(weights, self._lanes), _convolved, "integer_conv2d"
+        elif groups == channels == weights.shape[-1]:
+            packed, compute = weights[:, :, 0].astype(_SUMS), _depthwise
+            name = "integer_depthwise_conv2d"
+        else:
+            return None
+        result = self._emit(
+            call, data, packed, lambda given, words: compute(self._form, given, words, window), name
+        )
+        sums = weights.astype(np.int32).sum((0, 1, 2)) if groups == 1 else packed.sum((0, 1))
+        return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
-    def product(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    def _product(self, call: relax.Call) -> relax.Expr | None:
         weights = _weights_of(call)
-        if weights is None or weights.ndim != 2 or len(call.args[0].ty.shape) < 2:  # noqa: PLR2004
-            return usual[PRODUCT](builder, call)
-        return _emit(
-            builder,
+        data, zero = self._bytes_of(call.args[0])
+        if weights is None or data is None or weights.ndim != 2 or len(data.ty.shape) < 2:  # noqa: PLR2004
+            return None
+        packed = _packed(weights, self._lanes)
+        result = self._emit(
             call,
-            _packed(weights, lanes),
-            lambda data, words: _multiplied(form, data, words),
+            data,
+            packed,
+            lambda given, words: _multiplied(self._form, given, words),
             "integer_matmul",
         )
+        return self._without_zero(result, weights.astype(np.int32).sum(0) * zero)
 
-    def summed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        stored_once = _bordered(builder, call)
-        return stored_once if stored_once is not None else usual[SUM](builder, call)
+    def _bytes_of(self, data: relax.Expr) -> tuple[relax.Expr | None, int]:
+        """The unsigned bytes that a product reads, and their zero point."""
+        if str(data.ty.dtype) == _DATA:
+            return data, 0
+        turned = self._call_of(data, "relax.permute_dims")
+        taken = self._call_of(turned.args[0] if turned is not None else data, "relax.subtract")
+        wide = self._call_of(taken.args[0], "relax.astype") if taken is not None else None
+        if wide is None or str(wide.args[0].ty.dtype) != _DATA:
+            return None, 0
+        zero = taken.args[1]
+        if not isinstance(zero, tvm.ir.expr.GenericConst) or zero.value.numpy().size != 1:
+            return None, 0
+        given = wide.args[0]
+        if turned is not None:
+            given = self.builder_.emit(relax.op.permute_dims(given, turned.attrs.axes))
+        return given, int(zero.value.numpy().reshape(()))
 
-    return {CONVOLUTION: convolution, PRODUCT: product, SUM: summed}
+    def _call_of(self, value: relax.Expr, operator: str) -> relax.Call | None:
+        found = self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        is_call = isinstance(found, relax.Call) and getattr(found.op, "name", "") == operator
+        return found if is_call else None
+
+    def _emit(
+        self, call: relax.Call, data: relax.Expr, weights: np.ndarray, compute: Any, name: str
+    ) -> relax.Expr:
+        builder = self.builder_
+        result = builder.call_te(
+            compute,
+            data,
+            relax.const(weights),
+            primfunc_name_hint=name,
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+        )
+        if weights.shape[-1] == int(call.ty.shape[-1]):
+            return result
+        return without_padding(builder, result, call)
+
+    def _without_zero(self, sums: relax.Expr, added: np.ndarray) -> relax.Expr:
+        if not added.any():
+            return sums
+        constant = relax.const(np.ascontiguousarray(added.astype(np.int32)))
+        return relax.op.subtract(self.builder_.emit(sums), constant)
 
 
 class _Window:
-    """Strides, dilations and padding of a convolution."""
+    """Strides, dilations and padding of a convolution, and what it is padded with."""
 
-    def __init__(self, attributes: Any) -> None:
+    def __init__(self, attributes: Any, zero: int) -> None:
+        self.zero = zero
         self.strides = [int(each) for each in attributes.strides]
         self.dilation = [int(each) for each in attributes.dilation]
         self.padding = [int(each) for each in attributes.padding]
@@ -111,7 +173,7 @@ def _weights_of(call: relax.Call) -> np.ndarray | None:
     data, weights = call.args
     if not isinstance(weights, tvm.ir.expr.GenericConst) or str(call.ty.dtype) != _SUMS:
         return None
-    if (str(data.ty.dtype), str(weights.value.dtype)) != (_DATA, _WEIGHTS):
+    if str(data.ty.dtype) not in (_DATA, _CENTRED) or str(weights.value.dtype) != _WEIGHTS:
         return None
     return weights.value.numpy()
 
@@ -137,23 +199,8 @@ def _packed(weights: np.ndarray, lanes: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
 
 
-def _emit(
-    builder: relax.BlockBuilder, call: relax.Call, weights: np.ndarray, compute: Any, name: str
-) -> relax.Expr:
-    result = builder.call_te(
-        compute,
-        call.args[0],
-        relax.const(weights),
-        primfunc_name_hint=name,
-        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
-    )
-    if weights.shape[-1] == int(call.ty.shape[-1]):
-        return result
-    return without_padding(builder, result, call)
-
-
-def _padded(data: te.Tensor, before: list[int], after: list[int]) -> te.Tensor:
-    """The data with zeros around."""
+def _padded(data: te.Tensor, before: list[int], after: list[int], zero: int = 0) -> te.Tensor:
+    """The data with zero points around."""
     if not any(before) and not any(after):
         return data
     shape = [int(extent) for extent in data.shape]
@@ -167,8 +214,8 @@ def _padded(data: te.Tensor, before: list[int], after: list[int]) -> te.Tensor:
             if first + extent < whole:
                 inside.append(where < first + extent)
         moved = [where - first for where, first in zip(place, before, strict=True)]
-        zero = tvm.tirx.const(0, _DATA)
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), zero)
+        around = tvm.tirx.const(zero, _DATA)
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), around)
 
     return te.compute(wide, at, name="padded_bytes")
 
@@ -188,7 +235,7 @@ def _convolved(form: str, data: te.Tensor, weights: te.Tensor, window: _Window) 
     rows, columns, words, filters = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
     more = words * _BYTES - channels
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, more])
+    padded = _padded(data, [0, top, left, 0], [0, bottom, right, more], window.zero)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
     k = te.reduce_axis((0, words), name="k")
@@ -203,11 +250,11 @@ def _convolved(form: str, data: te.Tensor, weights: te.Tensor, window: _Window) 
     return te.compute(shape, summed, name="integer_conv2d")
 
 
-def _depthwise(data: te.Tensor, weights: te.Tensor, window: _Window) -> te.Tensor:
+def _depthwise(_form: str, data: te.Tensor, weights: te.Tensor, window: _Window) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, _ = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, 0])
+    padded = _padded(data, [0, top, left, 0], [0, bottom, right, 0], window.zero)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
 
@@ -231,57 +278,3 @@ def _multiplied(form: str, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
         return te.sum(dot_products.dot4(form, _word(padded, row, k), weights[k, column]), axis=[k])
 
     return te.compute((*others, filters), summed, name="integer_matmul")
-
-
-def _bordered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr | None:
-    """Add a constant that differs only at the borders of a plane, storing its middle once.
-
-    What a zero point adds to a sum depends on which taps lie in the padding. Written out, that is
-    four bytes for each output of one.
-    """
-    data, constant = call.args
-    if not isinstance(constant, tvm.ir.expr.GenericConst) or str(data.ty.dtype) != _SUMS:
-        return None
-    values = constant.value.numpy()
-    shape = [int(extent) for extent in data.ty.shape]
-    if values.ndim != _PLANE or values.shape[1:] != tuple(shape[1:]):
-        return None
-    borders = [_border(values, axis) for axis in (1, 2)]
-    for axis, (first, last) in zip((1, 2), borders, strict=True):
-        extent = values.shape[axis]
-        kept = [*range(first + 1), *range(extent - last, extent)]
-        values = np.take(values, kept, axis)
-    if values.size * 2 > math.prod(shape[1:]):
-        return None
-
-    def kind(place: Any, axis: int) -> Any:
-        (first, last), extent = borders[axis - 1], shape[axis]
-        found = place if first + 1 == extent else tvm.tirx.min(place, first)
-        return tvm.tirx.max(found, place - (extent - last) + first + 1) if last else found
-
-    def added(given: te.Tensor, table: te.Tensor) -> te.Tensor:
-        return te.compute(
-            shape,
-            lambda n, y, x, c: given[n, y, x, c] + table[0, kind(y, 1), kind(x, 2), c],
-            name="zero_points",
-        )
-
-    return builder.call_te(
-        added,
-        data,
-        relax.const(np.ascontiguousarray(values)),
-        primfunc_name_hint="zero_points",
-        primfunc_attrs={"op_pattern": _ELEMENTWISE},
-    )
-
-
-def _border(values: np.ndarray, axis: int) -> tuple[int, int]:
-    """How many places before and after the middle of an axis differ from it."""
-    moved = np.moveaxis(values, axis, 0)
-    first = last = len(moved) // 2
-    middle = moved[first]
-    while first > 0 and np.array_equal(moved[first - 1], middle):
-        first -= 1
-    while last + 1 < len(moved) and np.array_equal(moved[last + 1], middle):
-        last += 1
-    return first, len(moved) - 1 - last

@@ -2,8 +2,8 @@
 
 The walk keeps, of each float tensor, what it is in whole numbers (`affine`), and writes the floats
 only where an operator asks for them. A convolution or product of dequantised bytes becomes
-``ConvInteger`` or ``MatMulInteger`` without zero points, of unsigned activations and signed
-weights; scales, zero points and biases follow as elementwise operators, which TVM fuses into it.
+``ConvInteger`` or ``MatMulInteger`` of unsigned activations and signed weights, whose zero points
+are subtracted here; scales and biases follow as elementwise operators, which TVM fuses into it.
 Maxima, copies and views move bytes as they are. Whatever else a model has stays in floats.
 """
 
@@ -74,8 +74,8 @@ def integers(model: ModelProto) -> ModelProto:
     -------
     model : ModelProto
         Same inputs and outputs, equal but for the last rounding; the model itself where nothing in
-        it is quantised. Of ``ConvInteger`` and ``MatMulInteger`` those are left that have no zero
-        points, unsigned data and signed constant weights.
+        it is quantised. Of ``ConvInteger`` and ``MatMulInteger`` those are left whose data are
+        unsigned with a constant zero point, or none, and whose weights are signed constants.
     """
     if not any(node.op_type in _QUANTISED for node in model.graph.node):
         return model
@@ -201,7 +201,8 @@ class _Walk:
         values = graph.value(data)
         if values is not None:
             return self._dequantised_weights(node, values, scale, zero, given)
-        kind = graph.element_type(data)
+        # Of what onnxruntime's own operators give, ONNX's inference knows no type.
+        kind = graph.element_type(zero if zero else data)
         found = parameters(graph, scale, zero, kind)
         if found is None:
             return False
@@ -277,11 +278,10 @@ class _Walk:
         window = Window.of(attributes_of(node), shape, list(weights.shape[2:]))
         if not _has_kernel(window, weights, shape):
             return False
-        zeros = window.sums(weights, shape) * given.zero
         added = self._added(bias, scales * np.float64(given.scale), (1, -1, 1, 1))
-        if added is None or not sums_fit(weights, (1, 2, 3), added[0] - zeros):
+        if added is None or not sums_fit(weights, (1, 2, 3), added[0]):
             return False
-        sums = self._summed("ConvInteger", given.name, weights, added[0] - zeros, window.attributes)
+        sums = self._summed("ConvInteger", given, weights, added[0], window.attributes)
         factor = (scales * np.float64(given.scale)).reshape(1, -1, 1, 1)
         return self._keep(node.output[0], Scaled(sums, factor, added[1]))
 
@@ -307,12 +307,11 @@ class _Walk:
         if weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
             return False
         weights = np.ascontiguousarray(weights.T) if turned else weights
-        zeros = weights.astype(np.int64).sum(0) * given.zero
         factor = scales * np.float64(given.scale) * alpha
         added = self._added(bias, factor, (-1,))
-        if added is None or not sums_fit(weights, (0,), added[0] - zeros):
+        if added is None or not sums_fit(weights, (0,), added[0]):
             return False
-        sums = self._summed("MatMulInteger", given.name, weights, added[0] - zeros, {})
+        sums = self._summed("MatMulInteger", given, weights, added[0], {})
         return self._keep(node.output[0], Scaled(sums, factor, added[1]))
 
     def _operands(
@@ -352,13 +351,16 @@ class _Walk:
     def _summed(
         self,
         operator: str,
-        data: str,
+        data: Bytes,
         weights: np.ndarray,
         added: np.ndarray,
         attributes: dict[str, object],
     ) -> str:
         graph = self.graph
-        sums = graph.op(operator, [data, graph.constant(weights)], **attributes)
+        inputs = [data.name, graph.constant(weights)]
+        if data.zero:
+            inputs.append(graph.constant(np.uint8(data.zero)))
+        sums = graph.op(operator, inputs, **attributes)
         if added.any():
             sums = graph.op("Add", [sums, graph.constant(added.astype(np.int32))])
         return sums
@@ -528,14 +530,13 @@ class _Walk:
             return False
         self.write(data)
         output = node.output[0]
-        kept = output if not sums.any() or (place is not None and not place.any()) else None
-        result = graph.op(node.op_type, [data, graph.constant(weights)], kept, **attributes)
-        if kept is not None:
+        inputs = [data, graph.constant(weights)]
+        if place is not None or not sums.any():
+            if place is not None and place.any():
+                inputs.append(graph.constant(place.reshape(())))
+            graph.op(node.op_type, inputs, output, **attributes)
             return True
-        if place is not None:
-            added = graph.constant((-sums * int(place.reshape(-1)[0])).astype(np.int32))
-            graph.op("Add", [result, added], output)
-            return True
+        result = graph.op(node.op_type, inputs, **attributes)
         self.write(zero)
         wide = graph.cast(zero, TensorProto.INT32)
         product = graph.op("Mul", [graph.constant(sums.astype(np.int32)), wide])

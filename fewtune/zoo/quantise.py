@@ -1,0 +1,120 @@
+"""Models in eight bits, by onnxruntime's own quantiser."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from fewtune.artifacts import TensorSpec
+from fewtune.onnx_graph.external_data import load, save
+from fewtune.onnx_graph.graph import graph_inputs, opset_of, static_shape, type_name
+from fewtune.onnx_graph.simplify import converted, slimmed, with_shapes
+from fewtune.verify.draws import drawn_inputs
+
+# The name of a model's quantised form.
+SUFFIX = "-int8"
+# Scales of channels need this operator set.
+_OPSET = 13
+_CALIBRATION_DRAWS = 4
+
+
+def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) -> ModelProto:
+    """Quantise a model as its operators suggest.
+
+    Parameters
+    ----------
+    model : ModelProto
+        In float32, with static shapes; it is left as it is.
+    seed : int
+        Of the inputs that a convolutional network's ranges are measured with.
+    draws : int
+        How many of these: half normal, half uniform in 0 to 1.
+
+    Returns
+    -------
+    model : ModelProto
+        A convolutional network with ``QuantizeLinear`` and ``DequantizeLinear`` around its
+        operators: unsigned activations, signed weights of one scale a filter. Any other with
+        ``DynamicQuantizeLinear`` and ``MatMulInteger`` for its products with constants.
+    """
+    prepared = slimmed(with_shapes(model))
+    if opset_of(prepared) < _OPSET:
+        prepared = converted(prepared, _OPSET)
+    if not any(node.op_type == "Conv" for node in prepared.graph.node):
+        return _dynamic(prepared)
+    return _static(prepared, seed, draws)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the quantiser's advice to prepare the model, which is done."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _static(model: ModelProto, seed: int, draws: int) -> ModelProto:
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
+
+    class _Reader(CalibrationDataReader):
+        def __init__(self, feeds: list[dict[str, np.ndarray]]) -> None:
+            self._left = iter(feeds)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self._left, None)
+
+    feeds = calibration_inputs(model, seed, draws)
+    with tempfile.TemporaryDirectory() as directory, _quiet():
+        given, made = Path(directory) / "float.onnx", Path(directory) / "quantised.onnx"
+        save(model, given)
+        quantize_static(
+            str(given),
+            str(made),
+            _Reader(feeds),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+        return load(made)
+
+
+def _dynamic(model: ModelProto) -> ModelProto:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as directory, _quiet():
+        given, made = Path(directory) / "float.onnx", Path(directory) / "quantised.onnx"
+        save(model, given)
+        quantize_dynamic(str(given), str(made), weight_type=QuantType.QInt8)
+        return load(made)
+
+
+def calibration_inputs(model: ModelProto, seed: int, draws: int) -> list[dict[str, np.ndarray]]:
+    """Inputs that a model's ranges are measured with, by name."""
+    specs = [
+        TensorSpec(
+            name=value.name,
+            shape=static_shape(value) or [],
+            dtype=type_name(value.type.tensor_type.elem_type),
+        )
+        for value in graph_inputs(model.graph)
+    ]
+    found: list[dict[str, np.ndarray]] = []
+    for number in range(-(-draws // 2)):
+        found += [draw.feeds for draw in drawn_inputs(model, specs, seed + number)[:2]]
+    return found[:draws]
