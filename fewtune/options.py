@@ -35,7 +35,17 @@ def _existing(value: str, info: ValidationInfo) -> str:
 STRATEGY_GROUP = "fewtune.strategies"
 # The mode of tuning, and the method of selecting, that measure nothing.
 PREDICT = "predict"
-_STRATEGIES = ("evolutionary", "annealing", "adaptive", "random", "metaschedule")
+_STRATEGIES = (
+    "evolutionary",
+    "annealing",
+    "adaptive",
+    "chameleon",
+    "genetic",
+    "tile_rl",
+    "random",
+    "grid",
+    "metaschedule",
+)
 
 
 def _known_strategy(value: str) -> str:
@@ -79,7 +89,8 @@ class TuneOptions(BaseModel):
     strategy: StrategyChoice = Field(
         default="evolutionary",
         description="how candidates are searched: evolutionary, annealing (AutoTVM), adaptive "
-        "(Chameleon), random, metaschedule (TVM's own search), or one that a package registers",
+        "(Chameleon's sampling), chameleon (with its agent), genetic and tile_rl (no model), "
+        "random, grid, metaschedule (TVM's own search), or one that a package registers",
     )
     informed_start: bool = Field(
         default=True, description="begin from tiles that fill the vector registers (CPU)"

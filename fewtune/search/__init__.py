@@ -13,18 +13,26 @@ from fewtune.options import STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.adaptive import AdaptiveSampling
 from fewtune.search.annealing import SimulatedAnnealing
+from fewtune.search.chameleon import Chameleon
 from fewtune.search.evolutionary import EvolutionarySearch
+from fewtune.search.genetic import GeneticSearch
+from fewtune.search.grid import GridSearch
 from fewtune.search.metaschedule import NativeSearch
 from fewtune.search.predictor_guide import Guide
 from fewtune.search.random_search import RandomSearch
 from fewtune.search.scorer import Proposal, Scorer
 from fewtune.search.strategy import Explorer, Knowledge, remade
+from fewtune.search.tile_rl import TileReinforcement
 
 STRATEGIES: dict[str, type[Explorer]] = {
     "evolutionary": EvolutionarySearch,
     "annealing": SimulatedAnnealing,
     "adaptive": AdaptiveSampling,
     "random": RandomSearch,
+    "grid": GridSearch,
+    "genetic": GeneticSearch,
+    "chameleon": Chameleon,
+    "tile_rl": TileReinforcement,
     "metaschedule": NativeSearch,
 }
 

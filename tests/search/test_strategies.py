@@ -17,7 +17,15 @@ from fewtune.search.adaptive import AdaptiveSampling
 from fewtune.search.evolutionary import EvolutionarySearch
 from tests import recorded, tuned_tiny
 
-OURS = ["evolutionary", "annealing", "adaptive", "random"]
+OURS = [
+    "evolutionary",
+    "annealing",
+    "adaptive",
+    "random",
+    "genetic",
+    "tile_rl",
+    "chameleon",
+]
 TRIALS, BATCH = 48, 8
 
 
@@ -38,7 +46,7 @@ def best_s(measured: list[Point]) -> float:
     return min(recorded.times_s()[point] for point in measured)
 
 
-@pytest.mark.parametrize("name", [*OURS, "metaschedule"])
+@pytest.mark.parametrize("name", [*OURS, "grid", "metaschedule"])
 def test_a_strategy_proposes_nothing_twice(name: str) -> None:
     strategy, measured = search(name, 1, 24)
     assert len(measured) == len(set(measured)) == 24

@@ -1,0 +1,63 @@
+"""The agent of Chameleon learns a toy space: a line on which only one end is worth anything."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fewtune.search.agent import Agent
+from fewtune.util.network import Dense
+
+_END = 9
+
+
+class Line:
+    """Walkers on a line of ten places; the score is the place."""
+
+    def __init__(self, walkers: int, seed: int) -> None:
+        self.places = np.random.default_rng(seed).integers(0, _END + 1, size=walkers)
+
+    def observe(self) -> tuple[np.ndarray, np.ndarray]:
+        states = np.stack([self.places / _END, np.ones(len(self.places))], axis=1)
+        possible = np.stack(
+            [self.places > 0, np.full(len(self.places), True), self.places < _END], axis=1
+        )
+        return states, possible
+
+    def step(self, actions: np.ndarray) -> np.ndarray:
+        self.places = self.places + actions - 1
+        return self.places / _END
+
+
+def test_the_agent_learns_which_way_is_up() -> None:
+    agent = Agent(2, 3, seed=0)
+    for episode in range(60):
+        world = Line(16, episode)
+        agent.episode(world, world.places / _END, 6)
+    world = Line(16, 1000)
+    middle = np.array([[0.5, 1.0]])
+    up = agent.chances(middle, np.full((1, 3), True))[0]
+    assert up[2] > 0.8
+    assert (agent.episode(world, world.places / _END, 12) > 0.9).mean() > 0.9
+
+
+def test_an_impossible_action_is_never_taken() -> None:
+    agent = Agent(2, 3, seed=0)
+    chances = agent.chances(np.ones((1, 2)), np.array([[False, True, True]]))
+    assert chances[0, 0] == 0
+
+
+def test_equal_seeds_make_equal_agents() -> None:
+    states, possible = np.ones((4, 2)), np.full((4, 3), True)
+    first, second = (Agent(2, 3, seed=5).chances(states, possible) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_the_network_learns_a_curve() -> None:
+    random = np.random.default_rng(0)
+    network = Dense([1, 16, 1], random, rate=0.02)
+    rows = random.uniform(-1, 1, (128, 1))
+    wanted = np.sin(3 * rows)
+    for _ in range(600):
+        given = network.forward(rows)
+        network.train(given, 2 * (given[-1] - wanted) / len(rows))
+    assert float(np.abs(network.forward(rows)[-1] - wanted).mean()) < 0.1

@@ -1,0 +1,72 @@
+"""Grid, genetic, tile_rl and chameleon on the recorded task."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fewtune.options import TuneOptions
+from fewtune.schedule.space.design_space import Point
+from fewtune.search import Knowledge, make_strategy
+from fewtune.search.grid import GridSearch
+from fewtune.search.tile_rl import TileReinforcement
+from tests import recorded
+from tests.search.test_strategies import best_s
+
+
+def test_the_grid_meets_each_point_once() -> None:
+    options = TuneOptions(strategy="grid")
+    grid = make_strategy(recorded.space(), Knowledge(), options, 1)
+    assert isinstance(grid, GridSearch)
+    met = [grid._point(step) for step in range(grid.size)]
+    assert set(met) == set(recorded.points())
+    assert len(met) == len(set(met)) == len(recorded.points())
+
+
+def test_the_first_steps_of_the_grid_reach_every_program() -> None:
+    grid = make_strategy(recorded.space(), Knowledge(), TuneOptions(strategy="grid"), 1)
+    assert isinstance(grid, GridSearch)
+    programs = {program.number for program in recorded.space().programs}
+    assert {grid._point(step).program for step in range(32)} == programs
+
+
+def test_an_exhausted_grid_found_the_recorded_optimum() -> None:
+    options = TuneOptions(strategy="grid", batch_size=256)
+    grid = make_strategy(recorded.space(), Knowledge(), options, 1)
+    measured: list[Point] = []
+    while batch := grid.next_batch(256):
+        measured += [proposal.point for proposal in batch]
+        grid.learn(batch, [recorded.times_s()[proposal.point] for proposal in batch])
+    assert len(measured) == len(set(measured))
+    # Points that are the same program are measured once, and differ by the clock's steps.
+    step_s = 1.0e-8
+    assert best_s(measured) <= min(recorded.times_s().values()) + 1.01 * step_s
+
+
+@pytest.mark.parametrize("name", ["genetic", "tile_rl"])
+def test_what_was_fast_has_offspring(name: str) -> None:
+    """A strategy without a model comes to propose more of what was fast."""
+    options = TuneOptions(strategy=name, batch_size=16, informed_start=False)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
+
+    def liked(point: Point) -> bool:
+        return point.program == 0
+
+    found = []
+    for _ in range(8):
+        batch = strategy.next_batch(16)
+        found.append(np.mean([liked(proposal.point) for proposal in batch]))
+        strategy.learn(batch, [1.0 if liked(p.point) else 3.0 for p in batch])
+    assert np.mean(found[-3:]) > found[0]
+
+
+def test_failures_teach_the_policy_and_break_nothing() -> None:
+    options = TuneOptions(strategy="tile_rl", batch_size=8)
+    strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
+    assert isinstance(strategy, TileReinforcement)
+    for _ in range(3):
+        batch = strategy.next_batch(8)
+        assert batch
+        strategy.learn(batch, [math.inf] * len(batch))
