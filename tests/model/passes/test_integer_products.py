@@ -1,0 +1,160 @@
+"""Kernels of bytes beside onnxruntime's."""
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.quantised_models import (
+    FLOAT,
+    INT8,
+    INT32,
+    UINT8,
+    assert_within_a_step,
+    compiled,
+    differences,
+    model_of,
+    random_bytes,
+)
+
+RANDOM = np.random.default_rng(0)
+
+
+def convolution(channels, filters, kernel, kind=np.uint8, zero=119, by_channel=True, **given):
+    """A QLinearConv of a plane of 9 x 7."""
+    group = given.get("group", 1)
+    shape = (1, channels, 9, 7)
+    weights = random_bytes(RANDOM, np.int8, filters, channels // group, kernel, kernel)
+    count = filters if by_channel else 1
+    depth = channels // group * kernel**2
+    constants = {
+        "scale": np.float32(0.021),
+        "zero": kind(zero),
+        "weights": weights,
+        "weight_scale": (RANDOM.random(count).astype(np.float32) + 0.5) / 2**7,
+        "weight_zero": np.zeros(count, np.int8),
+        "out_scale": np.float32(0.012 * np.sqrt(depth)),
+        "out_zero": kind(np.iinfo(kind).max - 100),
+        "bias": RANDOM.integers(-500, 500, filters).astype(np.int32),
+    }
+    if not by_channel:
+        constants["weight_scale"] = constants["weight_scale"][0]
+        constants["weight_zero"] = constants["weight_zero"][0]
+    node = helper.make_node("QLinearConv", ["data", *constants], ["out"], **given)
+    element_type = UINT8 if kind is np.uint8 else INT8
+    model = model_of(
+        [node], {"data": (element_type, shape)}, {"out": (element_type, None)}, constants
+    )
+    return model, {"data": random_bytes(RANDOM, kind, *shape)}
+
+
+@pytest.mark.parametrize("channels", [3, 5, 17])
+@pytest.mark.parametrize("filters", [5, 16, 33])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_convolutions_of_odd_channels(channels, filters, kernel):
+    pads = [kernel // 2] * 4
+    model, feeds = convolution(channels, filters, kernel, pads=pads)
+    assert_within_a_step(model, feeds)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pads": [1, 2, 0, 1], "strides": [2, 1]},
+        {"pads": [2, 2, 2, 2], "dilations": [2, 2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"auto_pad": "SAME_LOWER", "strides": [3, 2]},
+        {"auto_pad": "VALID"},
+    ],
+)
+@pytest.mark.parametrize("group", [1, 17])
+def test_strides_dilations_and_padding(given, group):
+    model, feeds = convolution(17, 17, 3, group=group, **given)
+    _, kernels = compiled(model)
+    assert any("integer" in name for name in kernels)
+    assert_within_a_step(model, feeds)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("zero", [0, 7, "most"])
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_zero_points(kind, zero, by_channel):
+    zero = np.iinfo(kind).max if zero == "most" else zero
+    model, feeds = convolution(6, 8, 3, kind, zero, by_channel, pads=[1, 1, 1, 1])
+    assert_within_a_step(model, feeds)
+
+
+def test_saturating_sums_stay_whole():
+    """Products of the largest bytes, which pairs in 16 bits would not hold."""
+    model, feeds = convolution(64, 16, 3, zero=0)
+    for tensor in model.graph.initializer:
+        if tensor.name == "weights":
+            tensor.raw_data = np.full((16, 64, 3, 3), -128, np.int8).tobytes()
+    feeds["data"][:] = 255
+    assert_within_a_step(model, feeds)
+
+
+def test_groups_that_have_no_kernel_stay_in_floats():
+    model, feeds = convolution(6, 8, 3, group=2)
+    _, kernels = compiled(model)
+    assert not any("integer" in name for name in kernels)
+    assert_within_a_step(model, feeds)
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(3, 5), (17, 33), (64, 16)])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_products(depth, columns, by_column):
+    count = columns if by_column else 1
+    constants = {
+        "scale": np.float32(0.02),
+        "zero": np.uint8(113),
+        "weights": random_bytes(RANDOM, np.int8, depth, columns),
+        "weight_scale": (RANDOM.random(count).astype(np.float32) + 0.5) / 2**7,
+        "weight_zero": np.zeros(count, np.int8),
+        "out_scale": np.float32(0.02 * np.sqrt(depth)),
+        "out_zero": np.uint8(120),
+    }
+    node = helper.make_node("QLinearMatMul", ["data", *constants], ["out"])
+    model = model_of(
+        [node], {"data": (UINT8, (2, 7, depth))}, {"out": (UINT8, (2, 7, columns))}, constants
+    )
+    assert any("integer_matmul" in name for name in compiled(model)[1])
+    assert_within_a_step(model, {"data": random_bytes(RANDOM, np.uint8, 2, 7, depth)})
+
+
+@pytest.mark.parametrize("weight_kind", [np.int8, np.uint8])
+def test_dynamic_quantisation(weight_kind):
+    """As `quantize_dynamic` writes it: the zero point is known when the model runs."""
+    constants = {
+        "weights": random_bytes(RANDOM, weight_kind, 19, 24),
+        "weight_zero": weight_kind(0 if weight_kind is np.int8 else 128),
+        "weight_scale": np.float32(0.01),
+    }
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["q", "weights", "zero", "weight_zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["floats"], to=FLOAT),
+        helper.make_node("Mul", ["scale", "weight_scale"], ["factor"]),
+        helper.make_node("Mul", ["floats", "factor"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (FLOAT, (2, 6, 19))}, {"y": (FLOAT, (2, 6, 24))}, constants)
+    assert any("integer_matmul" in name for name in compiled(model)[1])
+    (difference,) = differences(model, {"x": RANDOM.standard_normal((2, 6, 19)).astype("f4")})
+    assert difference.max() <= 1e-5
+
+
+@pytest.mark.parametrize("operator", ["ConvInteger", "MatMulInteger"])
+@pytest.mark.parametrize("zeros", [(0, 0), (131, 0), (131, 3)])
+def test_integer_operators_are_exact(operator, zeros):
+    """Weights less a zero point that are no bytes any more stay in floats."""
+    is_product = operator == "MatMulInteger"
+    shape, weights = ((5, 9), (9, 6)) if is_product else ((1, 5, 9, 7), (6, 5, 3, 3))
+    constants = {
+        "weights": random_bytes(RANDOM, np.int8, *weights),
+        "zero": np.uint8(zeros[0]),
+        "weight_zero": np.int8(zeros[1]),
+    }
+    given = {} if is_product else {"pads": [1, 1, 1, 1]}
+    node = helper.make_node(operator, ["data", "weights", "zero", "weight_zero"], ["out"], **given)
+    model = model_of([node], {"data": (UINT8, shape)}, {"out": (INT32, None)}, constants)
+    feeds = {"data": random_bytes(RANDOM, np.uint8, *shape)}
+    assert all(not difference.any() for difference in differences(model, feeds))

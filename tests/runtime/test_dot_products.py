@@ -1,0 +1,111 @@
+"""Dot products of four bytes, in every form that this processor can run."""
+
+import numpy as np
+import pytest
+
+from fewtune.runtime import dot_products
+from fewtune.runtime.tvm import has_feature, te, tvm
+
+ROWS, DEPTH = 8, 24
+HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+FORMS = {
+    dot_products.VNNI: "znver4",
+    dot_products.AVX_VNNI: "alderlake",
+    dot_products.MADD: "skylake-avx512",
+    dot_products.AVX2_MADD: "haswell",
+    dot_products.PLAIN: "x86-64",
+}
+INSTRUCTIONS = {
+    dot_products.VNNI: "vpdpbusd",
+    dot_products.AVX_VNNI: "vpdpbusd",
+    dot_products.MADD: "vpmaddwd",
+    dot_products.AVX2_MADD: "vpmaddwd",
+}
+NEEDS = dict(dot_products._FORMS)
+
+
+def product(form, columns, lanes):
+    """A product of matrices of bytes, its columns in vectors of so many lanes."""
+    data = te.placeholder((ROWS, DEPTH // 4), "int32", name="data")
+    weights = te.placeholder((DEPTH // 4, columns), "int32", name="weights")
+    k = te.reduce_axis((0, DEPTH // 4), name="k")
+    result = te.compute(
+        (ROWS, columns),
+        lambda i, j: te.sum(dot_products.dot4(form, data[i, k], weights[k, j]), axis=k),
+        name="product",
+    )
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([data, weights, result]))
+    block = schedule.get_sblock("product")
+    row, column, depth = schedule.get_loops(block)
+    outer, inner = schedule.split(column, [None, lanes])
+    schedule.reorder(row, outer, depth, inner)
+    if lanes > 1:
+        schedule.vectorize(inner)
+    schedule.decompose_reduction(block, depth)
+    return schedule.mod
+
+
+def built(form, columns, lanes):
+    target = tvm.target.Target({"kind": "llvm", "mcpu": FORMS[form]})
+    if not all(has_feature(HERE, feature) for feature in NEEDS.get(form, ())):
+        pytest.skip(f"this processor has no {form}")
+    return tvm.driver.build(product(form, columns, lanes), target=target)
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(32, 32), (16, 16), (16, 4), (20, 20), (6, 2)])
+@pytest.mark.parametrize("form", list(FORMS))
+def test_no_form_saturates(form, columns, lanes):
+    """Of the largest bytes, two products already leave 16 bits."""
+    random = np.random.default_rng(0)
+    data = random.choice(np.array([0, 255, 254, 7], np.uint8), (ROWS, DEPTH))
+    weights = random.choice(np.array([-128, 127, -127, 3], np.int8), (DEPTH, columns))
+    data[0], weights[:, 0] = 255, -128
+    words = np.ascontiguousarray(weights.reshape(-1, 4, columns).transpose(0, 2, 1))
+    result = tvm.runtime.tensor(np.zeros((ROWS, columns), np.int32))
+    kernel = built(form, columns, lanes)["main"]
+    kernel(
+        tvm.runtime.tensor(data.view(np.int32)),
+        tvm.runtime.tensor(words.view(np.int32)[..., 0]),
+        result,
+    )
+    expected = data.astype(np.int32) @ weights.astype(np.int32)
+    assert np.array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("form", list(INSTRUCTIONS))
+def test_emitted_code_holds_the_instruction(form):
+    text = built(form, 32, 32).inspect_source("asm")
+    assert INSTRUCTIONS[form] in text
+    # The sum is the instruction's own, no addition after it.
+    if form in (dot_products.VNNI, dot_products.AVX_VNNI):
+        assert "vpaddd" not in text
+    assert "vpmaddubsw" not in text
+
+
+@pytest.mark.parametrize(
+    ("form", "mcpu", "call"),
+    [
+        (dot_products.USDOT, "neoverse-v1", "usdot"),
+        (dot_products.SDOT, "neoverse-n1", "sdot"),
+    ],
+)
+def test_arm_has_its_own_instructions(form, mcpu, call):
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": mcpu})
+    assert dot_products.form_of(lambda feature: has_feature(target, feature)) == form
+    text = tvm.driver.build(product(form, 32, 16), target=target).inspect_source("asm")
+    assert call in text
+
+
+def test_the_best_form_is_chosen():
+    features = {"avx512vnni", "avx512bw", "avxvnni", "avx2"}
+    assert dot_products.form_of(features.__contains__) == dot_products.VNNI
+    assert dot_products.form_of({"avxvnni", "avx2"}.__contains__) == dot_products.AVX_VNNI
+    assert dot_products.form_of({"avx2"}.__contains__) == dot_products.AVX2_MADD
+    assert dot_products.form_of(set().__contains__) == dot_products.PLAIN
+
+
+def test_kernels_are_read_back_as_written():
+    module = product(dot_products.VNNI, 32, 16)
+    again = tvm.ir.load_json(tvm.ir.save_json(module))
+    assert again.script() == module.script()
+    assert "dot4_vnni" in module.script()
