@@ -1,0 +1,184 @@
+"""One-shot tuning beside measured tuning: ``python benchmarks/oneshot.py [MODEL ...]``.
+
+To be run in a checkout where ``fewtune run MODEL --all`` was done (or, with ``--against
+selective``, ``fewtune run MODEL``); all such models unless some are named. Each model's schedules
+are predicted anew, compiled and verified; then the library, that of the measured run and
+onnxruntime are measured in turns, in one process. Selecting, predicting and writing the log is the
+time told, reading the tasks and the predictor included.
+
+``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (the measured run's latency
+over the predicted one's), ``x_onnxruntime``, and what they were measured with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    from benchmarks.common import alone
+except ImportError:
+    from alone import alone
+from fewtune.artifacts import CompileReport, Fingerprint, Metrics
+from fewtune.benchmark.benchmark import conditions_of
+from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.errors import InputError
+from fewtune.measure import interleave
+from fewtune.model.import_model import read_lowered
+from fewtune.oneshot.predict import predict_schedules
+from fewtune.options import PREDICT, ShareOptions
+from fewtune.runtime.target import target_from_json
+from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.task.extract import read_tasks
+from fewtune.util.files import canonical_json, write_text
+from fewtune.util.table import Table, number
+from stages.commit import commit
+from stages.paths import Places
+
+NAME = "oneshot"
+_COPIES = 3
+
+
+def models_tuned(places: Places, against: str) -> list[str]:
+    """The models that have a measured run to compare with."""
+    reports = places.out.glob(f"*/{against}/compile/{CompileReport.file_name}")
+    found = sorted(path.parents[2].name for path in reports)
+    if not found:
+        raise InputError(
+            f"no model was tuned by strategy {against} here: run `fewtune run MODEL --strategy "
+            f"{against}` first"
+        )
+    return found
+
+
+def predicted(model: str, places: Places, work: Path) -> tuple[dict[str, Any], Path]:
+    """Predict a model's schedules and compile them: what it came to, and the library."""
+    fingerprint = Fingerprint.read(places.fingerprint)
+    shared, compiled = work / "share", work / "compile"
+    for folder in (shared, compiled):
+        folder.mkdir(parents=True)
+    began_s = time.perf_counter()
+    tasks = read_tasks(places.tasks(model))
+    selection, _ = select_tasks(
+        tasks,
+        SelectOptions(method=PREDICT),
+        target=target_from_json(fingerprint.target),
+        model=model,
+        strategy=NAME,
+    )
+    report = predict_schedules(tasks, selection, fingerprint, ShareOptions(), shared)
+    seconds = time.perf_counter() - began_s
+    library = compile_model(
+        read_lowered(places.imported(model)),
+        tasks,
+        shared,
+        places.imported(model),
+        fingerprint,
+        CompileOptions(),
+        compiled,
+        model=model,
+        strategy=NAME,
+    )
+    assert report.prediction is not None
+    row = {
+        "model": model,
+        "seconds": round(seconds, 3),
+        "compile_s": library.compile_s,
+        "points": report.prediction.points,
+        "predictor": report.prediction.predictor,
+        "warning": report.prediction.warning,
+        "tasks": len(tasks),
+        "predicted": sum(line.status == "predicted" for line in report.tasks),
+        "replaced": len(library.replaced),
+    }
+    return row, compiled / library.library
+
+
+def compared(model: str, against: str, rounds: int, places: Places, work: Path) -> dict[str, Any]:
+    """One model's row: predicted beside measured tuning and onnxruntime, in turns."""
+    fingerprint = Fingerprint.read(places.fingerprint)
+    row, library = predicted(model, places, work)
+    folder = places.compiled(model, against)
+    libraries = {NAME: library, against: folder / CompileReport.read(folder).library}
+    options = BenchmarkOptions(rounds=rounds, copies=_COPIES)
+    variants = Variants(places.imported(model), libraries, fingerprint, options, with_untuned=False)
+    samples = variants.measured(rounds)
+    achieved = interleave.achieved_pct(samples[against], samples[NAME])
+    over = interleave.ratio_stats(samples["onnxruntime"], samples[NAME])
+    row |= {
+        "against": against,
+        "achieved_pct": achieved["achieved_perf_pct"],
+        "achieved_p10_pct": achieved["achieved_perf_p10_pct"],
+        "achieved_p90_pct": achieved["achieved_perf_p90_pct"],
+        "x_onnxruntime": over.median,
+        "latency_ms": interleave.latency_stats(samples[NAME]).median_ms,
+        "against_latency_ms": interleave.latency_stats(samples[against]).median_ms,
+        "onnxruntime_latency_ms": interleave.latency_stats(samples["onnxruntime"]).median_ms,
+        "against_tuning_s": Metrics.read(places.benchmarked(model, against)).tuning_s,
+        "conditions": conditions_of(fingerprint, variants.options, 0, commit=commit()).model_dump(
+            mode="json"
+        ),
+    }
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows and their geometric means, as markdown."""
+    headings = [
+        "model",
+        "one-shot s",
+        "against s",
+        "latency ms",
+        "achieved %",
+        "x over onnxruntime",
+    ]
+    lines = [
+        [
+            row["model"],
+            number(row["seconds"]),
+            number(row["against_tuning_s"]),
+            number(row["latency_ms"]),
+            number(row["achieved_pct"]),
+            f"{row['x_onnxruntime']:.2f}",
+        ]
+        for row in rows
+    ]
+    means = [
+        math.exp(statistics.fmean(math.log(row[key]) for row in rows))
+        for key in ("achieved_pct", "x_onnxruntime")
+    ]
+    lines.append(["geometric mean", "-", "-", "-", number(means[0]), f"{means[1]:.2f}"])
+    return Table(headings, lines, frozenset({0})).markdown()
+
+
+def main() -> None:
+    """Measure, write the results, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", help="all that were tuned unless given")
+    parser.add_argument("--against", choices=("full", "selective"), default="full")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
+    parser.add_argument("--output", type=Path, default=Path("results/oneshot.json"))
+    arguments = parser.parse_args()
+    places = Places()
+    work = places.scratch / NAME
+    rows = []
+    with alone(NAME):
+        for model in arguments.models or models_tuned(places, arguments.against):
+            shutil.rmtree(work, ignore_errors=True)
+            rows.append(compared(model, arguments.against, arguments.rounds, places, work))
+            told = {key: rows[-1][key] for key in ("model", "seconds", "achieved_pct")}
+            print(json.dumps(told), flush=True)
+            write_text(arguments.output, canonical_json(rows))
+        shutil.rmtree(work, ignore_errors=True)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
