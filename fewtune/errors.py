@@ -51,6 +51,12 @@ class JournalError(FewtuneError):
     exit_code = 5
 
 
+class RegressionError(FewtuneError):
+    """A model became slower than it was on the same machine, by more than the noise."""
+
+    exit_code = 6
+
+
 def disk_line(error: OSError) -> str:
     """What the system refused, in one sentence."""
     what = f"{error.filename}: " if error.filename else ""

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from pipelines.arguments import check_port, parse_constants, parse_dimensions, p
 from pipelines.project import find_root
 from pipelines.run_lock import turn
 from pipelines.show import close_output, show_results, shown
+from pipelines.track import Tracker, model_files, track
 from stages.paths import Places
 
 if TYPE_CHECKING:
@@ -35,16 +36,18 @@ def add(options: argparse.Namespace) -> int:
     shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
     constants = parse_constants(options.constant)
     inputs = None if options.inputs is None else Path(options.inputs)
-    if not options.no_check:
-        from fewtune.model.source import name_of
-        from pipelines.check import refuse_unless_ok
+    with Tracker(find_root()) as tracker:
+        if not options.no_check:
+            from fewtune.model.source import name_of
+            from pipelines.check import refuse_unless_ok
 
-        name_of(options.source, options.name)
-        refuse_unless_ok(
-            options.source, shapes, dimensions, constants, inputs, options.seed, find_root()
-        )
-    sources = {options.source: options.name}
-    return _register(sources, shapes, options.seed, dimensions, options.replace, constants, inputs)
+            name_of(options.source, options.name)
+            refuse_unless_ok(
+                options.source, shapes, dimensions, constants, inputs, options.seed, find_root()
+            )
+        sources, tracked = {options.source: options.name}, tracker.track
+        given = (dimensions, options.replace, constants, inputs)
+        return _register(sources, shapes, options.seed, *given, tracked=tracked)
 
 
 def check(options: argparse.Namespace) -> int:
@@ -103,8 +106,12 @@ def _register(
     replace: bool,
     constants: Mapping[str, Any] | None = None,
     inputs: Path | None = None,
+    tracked: Callable[[Sequence[str]], str] | None = None,
 ) -> int:
-    """Register models, each under the name given for it or its own, and list them."""
+    """Register models, each under the name given for it or its own, and list them.
+
+    ``tracked`` puts their files under DVC, and gives the reason where it cannot.
+    """
     from fewtune.model.source import add_model
     from pipelines.parameters import change_parameters
     from stages.params import load_all
@@ -120,6 +127,9 @@ def _register(
             for source, name in sources.items()
         ]
         lines = change_parameters(places.params, models=names)
+        problem = tracked(model_files(root, names)) if tracked else ""
+    if problem:
+        say(f"fewtune: {problem}")
     for name in names:
         print(f"registered {name}: {shown(places.registration(name))}")
     for line in lines:
@@ -154,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
             # Before it is written: no later run should stumble over it.
             _check_device(known["fingerprint"], own)
         _check_strategies(options.strategy or [], listed(root)[1])
-        models = _models(options, places)
+        models = _models(options, places, root)
         for line in change_parameters(places.params, values, models):
             print(line, flush=True)
         known_models, known_strategies = listed(root)
@@ -201,7 +211,7 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _models(options: argparse.Namespace, places: Places) -> list[str]:
+def _models(options: argparse.Namespace, places: Places, root: Path) -> list[str]:
     """Names of the given models; those given as files are registered first."""
     from fewtune.model.source import add_model
     from fewtune.zoo.onnx_light import light_names
@@ -229,6 +239,9 @@ def _models(options: argparse.Namespace, places: Places) -> list[str]:
     if (shapes or dimensions) and len(sources) != 1:
         raise InputError("shapes belong to one .onnx file: give one, or use `fewtune add`")
     named = {text: add_model(text, places.models, None, shapes, 0, dimensions) for text in sources}
+    problem = track(root, model_files(root, named.values()))
+    if problem:
+        say(f"fewtune: {problem}")
     return list(dict.fromkeys(named.get(text, text) for text in options.models))
 
 

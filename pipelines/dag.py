@@ -7,8 +7,8 @@ those with a model alone that no result needs join the results of that model.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Stage:
     outputs : tuple of Path
     always : bool
         Whether it runs even if nothing changed: its readers see whether its outputs did.
+    pulled : mapping from Path to str
+        Files it reads that no stage makes, with the ``.dvc`` file by which they are pulled.
     """
 
     name: str
@@ -61,6 +63,16 @@ class Stage:
     needs: tuple[str, ...]
     outputs: tuple[Path, ...]
     always: bool = False
+    pulled: Mapping[Path, str] = field(default_factory=dict)
+
+    def missing(self) -> str:
+        """What it reads that is not there, and what to do, in one line; empty if all is there."""
+        lost = [name for path, name in self.pulled.items() if not path.exists()]
+        if not lost:
+            return ""
+        files = ", ".join(name.removesuffix(".dvc") for name in lost)
+        verb = "is" if len(lost) == 1 else "are"
+        return f"{files} {verb} missing: `dvc pull {' '.join(lost)}` brings it here"
 
 
 @dataclass(frozen=True)
@@ -197,11 +209,21 @@ def read_dag(root: Path) -> Dag:
             Stage(
                 name=_address(stage),
                 result=_result(axes.get(_address(stage), {})),
-                needs=tuple(sorted(_address(need) for need in graph.successors(stage))),
-                outputs=tuple(Path(os.fspath(out.fspath)) for out in stage.outs),
+                needs=tuple(
+                    sorted(_address(it) for it in graph.successors(stage) if not it.is_data_source)
+                ),
+                outputs=_outputs(stage),
                 always=bool(getattr(stage, "always_changed", False)),
+                pulled={
+                    path: _address(source)
+                    for source in graph.successors(stage)
+                    if source.is_data_source
+                    for path in _outputs(source)
+                },
             )
             for stage in repo.index.stages
+            # Files under DVC are no work: they are there, or have to be pulled.
+            if not stage.is_data_source
         )
 
 
@@ -258,6 +280,10 @@ def _address(stage: Any) -> str:
     if name is None:
         return path
     return name if path == str(Places().pipeline) else f"{path}:{name}"
+
+
+def _outputs(stage: Any) -> tuple[Path, ...]:
+    return tuple(Path(os.fspath(out.fspath)) for out in stage.outs)
 
 
 def _axes(repo: Repo) -> dict[str, dict[str, str]]:

@@ -6,23 +6,33 @@ A stage that DVC takes from its cache does not run, so nothing is logged inside 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fewtune.artifacts import Comparison, Curve, ImportReport
 from fewtune.errors import InputError
-from fewtune.report import tables
+from fewtune.report import kernel_tables, tables
+from fewtune.report.noise import Latency
 from pipelines.dag import Result
 from pipelines.dvc_lock import DvcLock, flatten
+from pipelines.mlflow_model import save_model
 from pipelines.recorded import remember
+from pipelines.registry import machine_of, register
 from pipelines.results import read_comparison, read_result, read_results
-from pipelines.tracking import TABLE_KEY, Store
+from pipelines.tracking import MACHINE, TABLE_KEY, Store
 from stages.params import COMPARED
 from stages.paths import Places
 
 # isort: split
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag, SourceType
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_GIT_COMMIT,
+    MLFLOW_RUN_NOTE,
+    MLFLOW_SOURCE_NAME,
+    MLFLOW_SOURCE_TYPE,
+)
 
 CURVE = "estimated_latency_ms"
 COMPARISON_TAG = "fewtune.comparison"
@@ -32,10 +42,10 @@ COMPARED_METRICS = (
     "achieved_perf_p10_pct",
     "achieved_perf_p90_pct",
 )
-# MLflow's limits, and how large a file may be that is kept with a run.
+# MLflow's limits.
 _METRICS, _PARAMS, _TEXT = 1000, 100, 6000
-_LARGEST_BYTES = 50 * 2**20
-_KEPT = {".json", ".csv", ".md", ".png", ".so"}
+# The library is part of the MLflow model.
+_KEPT = {".json", ".csv", ".md", ".png"}
 
 
 def record_finished(
@@ -92,7 +102,9 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     recorded = store.recorded(key)
     if recorded is not None:
         return f"{result} is in MLflow already: run {recorded.info.run_id}"
-    with store.recording(key, str(result)) as run_id:
+    ended_ms = _milliseconds(found.benchmark.conditions.date)
+    span_ms = (ended_ms - int(1000 * found.metrics.tuning_s), ended_ms)
+    with store.recording(key, str(result), span_ms=span_ms) as run_id:
         client = store.client
         tags = _tags(root, result, found, lock)
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
@@ -100,22 +112,47 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
         pairs = [Param(name, value[:_TEXT]) for name, value in sorted(parameters.items())]
         for start in range(0, len(pairs), _PARAMS):
             client.log_batch(run_id, params=pairs[start : start + _PARAMS])
-        ended_ms = _milliseconds(found.benchmark.conditions.date)
-        metrics = [
-            Metric(name, float(value), ended_ms, 0)
-            for name, value in found.metrics.figures().items()
-        ]
-        metrics += _curve(root, result, ended_ms - int(1000 * found.metrics.tuning_s))
-        for start in range(0, len(metrics), _METRICS):
-            client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
-        for file, folder in _files(root, result):
-            client.log_artifact(run_id, str(file), folder)
-        for log in logs:
-            if log.is_file():
-                client.log_artifact(run_id, str(log), "logs")
-    left = [file.name for file in _large(places.compiled(result.model, result.strategy))]
-    told = f"; too large to be kept there: {', '.join(left)}" if left else ""
-    return f"{result} is recorded in MLflow: run {run_id}{told}"
+        with store.model(run_id, str(result), tags) as model_id:
+            metrics = [
+                Metric(name, float(value), ended_ms, 0, model_id=model_id, run_id=run_id)
+                for name, value in _figures(found).items()
+            ]
+            metrics += _curve(root, result, span_ms[0])
+            for start in range(0, len(metrics), _METRICS):
+                client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
+            for file, folder in _files(root, result):
+                client.log_artifact(run_id, str(file), folder)
+            for log in logs:
+                if log.is_file():
+                    client.log_artifact(run_id, str(log), "logs")
+            with tempfile.TemporaryDirectory(dir=_scratch(places)) as scratch:
+                saved = Path(scratch) / "model"
+                ids = {"run_id": run_id, "model_id": model_id}
+                save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
+                client.log_model_artifacts(model_id, str(saved))
+            version = register(client, result, found.benchmark, model_id, run_id)
+    return f"{result} is recorded in MLflow: run {run_id}, {version}"
+
+
+def _scratch(places: Places) -> Path:
+    """Where a copy of a library has room, whatever its size."""
+    places.scratch.mkdir(parents=True, exist_ok=True)
+    return places.scratch
+
+
+def _figures(found: tables.Result) -> dict[str, float]:
+    """The columns of MLflow's table; everything else that was measured is among the artifacts."""
+    tuned, metrics = Latency.of(found.benchmark), found.metrics
+    figures: dict[str, float | None] = {
+        **metrics.headline(),
+        "latency_p10_ms": tuned.p10_ms,
+        "latency_p90_ms": tuned.p90_ms,
+        "openvino_latency_ms": metrics.openvino_latency_ms,
+        "tasks": metrics.tasks,
+        "representatives": metrics.representatives,
+        "max_relative_error": metrics.max_relative_error,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
@@ -173,8 +210,7 @@ def record_table(root: Path, store: Store, complain: Callable[[str], None]) -> s
     if recorded is not None:
         return f"results table unchanged: run {recorded.info.run_id}"
     with store.recording(key, "results-table", TABLE_KEY) as run_id:
-        table = tables.comparison_table(comparisons)
-        store.client.log_table(run_id, table.columns(), "results.json")
+        store.client.log_table(run_id, tables.comparison_columns(comparisons), "results.json")
         store.client.log_text(run_id, text, "results.md")
         for name, value in _means(comparisons).items():
             store.client.log_metric(run_id, name, value)
@@ -193,22 +229,28 @@ def _means(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:
     conditions = found.benchmark.conditions
+    machine = conditions.fingerprint
     measured = Places(root).benchmarked(result.model, result.strategy)
     commit = conditions.commit or "none"
-    return {
+    tags = {
         "model": result.model,
         "strategy": result.strategy,
-        "target": tables.target_name(conditions.fingerprint.target),
-        "fingerprint": conditions.fingerprint.identity(),
+        "machine": f"{machine.device}, {machine.threads} threads",
+        "target": tables.target_name(machine.target),
+        "fingerprint": machine.identity(),
+        MACHINE: machine_of(machine),
         "measured": conditions.date,
         # Of the code that measured; that of this moment may be another one.
         "git_commit": commit.removesuffix("+"),
         "git_changed": "true" if commit.endswith("+") else "false",
-        "left_out": " ".join(
-            str(file) for file in _large(Places(root).compiled(result.model, result.strategy))
-        ),
         "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
+        MLFLOW_SOURCE_NAME: f"dvc repro benchmark@{result}",
+        MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
+        MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
     }
+    if commit != "none":
+        tags[MLFLOW_GIT_COMMIT] = commit.removesuffix("+")
+    return tags
 
 
 def _parameters(
@@ -249,7 +291,7 @@ def _curve(root: Path, result: Result, began_ms: int) -> list[Metric]:
 
 
 def _files(root: Path, result: Result) -> Iterable[tuple[Path, str]]:
-    """What is kept with a run: tables, plots, clusters, logs of tuning, a library if small."""
+    """What is kept with a run: tables, plots, clusters, logs of tuning."""
     places, of = Places(root), (result.model, result.strategy)
     # These folders also hold the model itself and its kernels, which are no results.
     for directory, names in (
@@ -271,21 +313,8 @@ def _files(root: Path, result: Result) -> Iterable[tuple[Path, str]]:
             yield file, directory.name
 
 
-def _large(directory: Path) -> list[Path]:
-    """What is not kept with a run for its size."""
-    return [
-        file
-        for file in sorted(directory.glob("*"))
-        if file.suffix in _KEPT and file.stat().st_size > _LARGEST_BYTES
-    ]
-
-
 def _kept(directory: Path) -> list[Path]:
-    return [
-        file
-        for file in sorted(directory.glob("*"))
-        if file.suffix in _KEPT and file.stat().st_size <= _LARGEST_BYTES
-    ]
+    return [file for file in sorted(directory.glob("*")) if file.suffix in _KEPT]
 
 
 def _milliseconds(date: str) -> int:

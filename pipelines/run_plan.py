@@ -157,7 +157,8 @@ def run_all(
             dag = read_dag(root)
             plan = dag.plan(_wanted(dag, models, strategies))
             for name, missing in plan.left_out.items():
-                steps.say(f"{name} is left out: {missing[-1]} has not run")
+                if missing[-1] not in plan.left_out:
+                    steps.say(f"{name} is left out: {missing[-1]} has not run")
             _run_plan(root, dag, plan, outcome, recording, force, steps)
             steps.show(read_results(root, steps.warn), every=True)
     except FewtuneError as error:
@@ -194,6 +195,10 @@ def _run_plan(
             steps.skip(stage, f"{blocked} failed" if blocked else f"{stale[0]} is not up to date")
             if blocked:
                 outcome.skipped[stage.name] = blocked
+            continue
+        missing = stage.missing()
+        if missing:
+            outcome.fail(stage, missing, InputError.exit_code)
             continue
         if kept and stage.name in kept and not ran & dag.upstream([stage.name]):
             steps.keep(stage)

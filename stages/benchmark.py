@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareReport, TuneReport
+from fewtune.artifacts import (
+    Fingerprint,
+    Metrics,
+    Selection,
+    SelectionTiming,
+    ShareReport,
+    TuneReport,
+)
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.task.extract import read_tasks
-from fewtune.util.files import whole_directory
+from fewtune.util.files import canonical_json, whole_directory, write_text
 from fewtune.util.table import number
 from stages.command import main, measuring, say
 from stages.commit import commit
 from stages.params import load_section
-from stages.paths import Places
+from stages.paths import HEADLINE, Places
 
 
 def run(model: str, strategy: str) -> None:
@@ -35,6 +42,8 @@ def run(model: str, strategy: str) -> None:
             directory,
             commit=commit(),
         )
+        figures = Metrics.read(directory).headline()
+        write_text(directory / HEADLINE, canonical_json(figures))
     medians = ", ".join(f"{name} {number(it.median_ms)} ms" for name, it in report.variants.items())
     say(f"{model} ({strategy}): {medians}")
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 # What using the software changes, and what it writes, is none of its code.
-_FOLDERS = ("bank", "logs", "models", "predictors", "results")
+_FOLDERS = ("bank", "logs", "metrics", "models", "predictors", "results")
 _USED = tuple(f":!{name}" for name in ("params.yaml", "dvc.lock", *_FOLDERS))
 
 

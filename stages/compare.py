@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import BenchmarkReport, Fingerprint, Metrics
+from typing import Any
+
+from fewtune.artifacts import BenchmarkReport, Curve, Fingerprint, Metrics
 from fewtune.benchmark.compare import compare_strategies
 from fewtune.util.files import canonical_json, whole_directory, write_text
 from stages.command import main, measuring, say
 from stages.commit import commit
 from stages.params import COMPARED, load_section
-from stages.paths import Places
+from stages.paths import HEADLINE, Places
 
 
 def run(model: str) -> None:
@@ -31,20 +33,21 @@ def run(model: str) -> None:
             directory,
             commit=commit(),
         )
-        # Flat, so that `dvc metrics show` has figures only.
-        others = {
-            "model",
-            "conditions",
-            "achieved_perf_by_process_pct",
-            "kernels",
-            "library_sha256",
-        }
-        figures = comparison.model_dump(exclude=others, exclude_none=True)
-        write_text(directory / "metrics.json", canonical_json(figures))
+        write_text(directory / "curves.json", canonical_json(_curves(places, model)))
+        write_text(directory / HEADLINE, canonical_json(comparison.headline()))
     say(
         f"{model}: {comparison.achieved_perf_pct:.1f} % of the performance in "
         f"{comparison.used_time_pct:.1f} % of the time"
     )
+
+
+def _curves(places: Places, model: str) -> list[dict[str, Any]]:
+    """The estimated latency over tuning time of both strategies, for one plot."""
+    return [
+        {"strategy": strategy, **point.model_dump()}
+        for strategy in COMPARED
+        for point in Curve.read(places.shared(model, strategy)).points
+    ]
 
 
 if __name__ == "__main__":

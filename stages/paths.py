@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+# The figures of a result that stages `show_result` and `show_comparison` copy to `Places.metrics`.
+HEADLINE = "headline.json"
+
 
 @dataclass(frozen=True)
 class Places:
@@ -91,6 +94,10 @@ class Places:
     def compared(self, model: str) -> Path:
         """Output of stage compare."""
         return self.out / model / "compare"
+
+    def metrics(self, model: str, strategy: str = "compare") -> Path:
+        """The figures of a result, or of the comparison of a model's results, that DVC shows."""
+        return self.root / "metrics" / model / f"{strategy}.json"
 
     def journal(self, model: str, strategy: str, stage: str) -> Path:
         """What a measuring stage keeps as it goes, to resume from when it is killed."""

@@ -7,16 +7,19 @@ from pathlib import Path
 from fewtune.artifacts import (
     BenchmarkReport,
     Comparison,
+    CompileReport,
     Conditions,
     Curve,
     CurvePoint,
     Fingerprint,
+    ImportReport,
     KernelPair,
     KernelRow,
     LatencyStats,
     Metrics,
     Spread,
 )
+from fewtune.artifacts.model import TensorSpec
 from fewtune.report.stock import StockResult
 
 FULL_TUNING_S, FULL_LATENCY_MS = 1000.0, 40.0
@@ -212,3 +215,39 @@ def write_result(
     metrics(latency_ms, tuning_s).write(directory)
     (directory / "kernels.csv").write_text("task,share\nconv2d_1,0.99\n")
     (directory / "report.md").write_text(f"# {model} {strategy}\n")
+
+
+def imported(model: str) -> ImportReport:
+    return ImportReport(
+        model=model,
+        source="model.onnx",
+        source_sha256="0" * 64,
+        opset=17,
+        inputs=[TensorSpec(name="image", shape=[1, 3, 8, 8], dtype="float32")],
+        outputs=[TensorSpec(name="scores", shape=[1, 10], dtype="float32")],
+        parameters=1000,
+        nodes=10,
+        nodes_simplified=8,
+        layout="NHWC",
+        layout_note="all",
+        transposes=0,
+        allowances=0.1,
+        max_error=1e-6,
+        max_relative_error=2.5e-6,
+        notes=[],
+    )
+
+
+def compiled(model: str, strategy: str) -> CompileReport:
+    return CompileReport(
+        model=model,
+        strategy=strategy,
+        library="model.so",
+        scheduled_from_log=20,
+        scheduled_by_default=10,
+        unscheduled=[],
+        allowances=0.1,
+        max_error=1e-6,
+        max_relative_error=2.5e-6,
+        compile_s=10.0,
+    )

@@ -18,7 +18,12 @@ FORBIDDEN = {
     "stages": {"pipelines"} | ORCHESTRATION,
     "pipelines": set(),
 }
-STAGES = list(YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"])
+# Stages that copy a file into git have no code.
+STAGES = [
+    name
+    for name, stage in YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"].items()
+    if not stage["cmd"].startswith("install ")
+]
 
 
 def sources(floor: str) -> list[Path]:
@@ -108,7 +113,8 @@ def test_no_stage_is_named_in_the_flow() -> None:
 
 def test_each_stage_has_its_file_and_lists_it() -> None:
     stages = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text())["stages"]
-    for name, stage in stages.items():
+    for name in STAGES:
+        stage = stages[name]
         assert (PROJECT / "stages" / f"{name}.py").is_file()
         assert f"stages/{name}.py" in stage["deps"]
         assert stage["cmd"].startswith(f"python -m stages.{name}")

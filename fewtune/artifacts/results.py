@@ -185,7 +185,7 @@ class BenchmarkReport(Artifact):
 
 
 class Metrics(Artifact):
-    """The flat figures of one result, for `dvc metrics` and MLflow."""
+    """The flat figures of one result."""
 
     file_name = "metrics.json"
 
@@ -230,6 +230,20 @@ class Metrics(Artifact):
     def figures(self) -> dict[str, float]:
         """Those that were measured, by name; DVC and MLflow take numbers only."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    def headline(self) -> dict[str, float]:
+        """The few that tell how good a result is, with units in their names."""
+        figures = {
+            "latency_ms": self.latency_ms,
+            "untuned_latency_ms": self.untuned_latency_ms,
+            "onnxruntime_latency_ms": self.onnxruntime_latency_ms,
+            "times_onnxruntime": self.speedup_over_onnxruntime,
+            "peak_pct": self.peak_pct,
+            "tuning_s": self.tuning_s,
+            "compile_s": self.compile_s,
+            "trials": self.trials,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
 
     def write(self, directory: Path) -> None:
         """Write the figures that were measured."""
@@ -309,3 +323,12 @@ class Comparison(Artifact):
         default={}, description="of the libraries measured, by strategy"
     )
     conditions: Conditions
+
+    def headline(self) -> dict[str, float]:
+        """The few that tell how good selective tuning is, with units in their names."""
+        return {
+            "used_time_pct": self.used_time_pct,
+            "achieved_perf_pct": self.achieved_perf_pct,
+            "achieved_perf_p10_pct": self.achieved_perf_p10_pct,
+            "achieved_perf_p90_pct": self.achieved_perf_p90_pct,
+        }

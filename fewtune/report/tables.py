@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Conditions, LatencyStats, Metrics
 from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
@@ -165,6 +166,27 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             figures += [MISSING, peer_means[place]]
             rows.append([label, *[MISSING] * 4, *figures, MISSING])
     return Table(headings, rows)
+
+
+def comparison_columns(comparisons: Sequence[Comparison]) -> dict[str, list[Any]]:
+    """The figures of `comparison_table` as numbers, with units in the columns' names."""
+    names = (
+        "full_tuning_s",
+        "full_latency_ms",
+        "selective_tuning_s",
+        "selective_latency_ms",
+        "used_time_pct",
+        "achieved_perf_pct",
+        "onnxruntime_latency_ms",
+        "openvino_latency_ms",
+        "untuned_latency_ms",
+    )
+    columns: dict[str, list[Any]] = {"model": [each.model for each in comparisons]}
+    for name in names:
+        columns[name] = [getattr(each, name) for each in comparisons]
+    columns["times_onnxruntime"] = [each.speedup_over_onnxruntime for each in comparisons]
+    columns["times_openvino"] = [each.speedup_over_openvino for each in comparisons]
+    return columns
 
 
 MEAN_LABELS = ("arithmetic mean", "geometric mean", "worst (most time, least perf)")

@@ -17,7 +17,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
-from fewtune.model.source import add_model
 from stages.paths import Places
 from tests import tiny_models
 
@@ -37,13 +36,23 @@ ALL = {
     f"import_model@{MODEL}",
     f"extract_tasks@{MODEL}",
     f"compare@{MODEL}",
+    f"show_comparison@{MODEL}",
     *(f"build_bank@{strategy}" for strategy in STRATEGIES),
     *(
         f"{stage}@{MODEL}-{strategy}"
-        for stage in ("select_tasks", "tune", "share_schedules", "compile", "benchmark")
+        for stage in (
+            "select_tasks",
+            "tune",
+            "share_schedules",
+            "compile",
+            "benchmark",
+            "show_result",
+        )
         for strategy in STRATEGIES
     ),
 }
+
+SHOWN = {name for name in ALL if name.startswith("show_")}
 
 
 class Repository:
@@ -84,6 +93,9 @@ class Repository:
         done = self.run("dvc", "repro", *arguments, code=code)
         return done.stdout + done.stderr
 
+    def fewtune(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run(sys.executable, "-m", "pipelines.cli", *arguments, code=code)
+
     def set(self, key_path: str, value: object) -> None:
         yaml = YAML()
         content = yaml.load(self.places.params)
@@ -111,8 +123,8 @@ def ran(output: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    root = tmp_path_factory.mktemp("repository")
-    repository = Repository(root, tmp_path_factory.mktemp("scratch"))
+    root, scratch = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("scratch")
+    repository = Repository(root, scratch)
     for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
         shutil.copy(PROJECT / name, root)
     shutil.copytree(
@@ -120,14 +132,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     )
     for folder in ("bank", "logs", "predictors"):
         shutil.copytree(PROJECT / folder, root / folder)
-    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), root)
-    add_model(str(given), root / "models", MODEL)
-    for key_path, value in BUDGETS.items():
-        repository.set(key_path, value)
-    repository.run("git", "init", "--quiet")
+    shutil.copytree(PROJECT / "metrics", root / "metrics")
+    (root / "models" / "squeezenet").mkdir(parents=True)
+    shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
+    repository.run("git", "init", "--quiet", "--initial-branch", "main")
     repository.run("dvc", "init", "--quiet")
     shutil.copy(PROJECT / ".dvc" / "config", root / ".dvc" / "config")
     shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
+    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), scratch)
+    repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
+    for key_path, value in BUDGETS.items():
+        repository.set(key_path, value)
     assert ran(repository.repro()) == ALL
     repository.commit()
     return repository
@@ -157,6 +172,7 @@ def test_results_are_whole_and_readable(repository: Repository) -> None:
 def test_every_output_lies_where_places_says(repository: Repository) -> None:
     places = Places()
     known = {
+        places.metrics(MODEL).parent,
         places.fingerprint,
         places.imported(MODEL),
         places.tasks(MODEL),
@@ -215,13 +231,15 @@ def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -
     kept = repository.places.params.read_bytes()
     before = hashes(repository)
     repository.set("benchmark.rounds", 4)
-    measured = {f"benchmark@{MODEL}-{strategy}" for strategy in STRATEGIES}
-    assert ran(repository.repro()) == {"fingerprint", f"compare@{MODEL}"} | measured
+    stages = ("benchmark", "show_result")
+    measured = {f"{stage}@{MODEL}-{strategy}" for stage in stages for strategy in STRATEGIES}
+    measured |= {f"compare@{MODEL}", f"show_comparison@{MODEL}"}
+    assert ran(repository.repro()) == {"fingerprint"} | measured
     difference = json.loads(repository.run("dvc", "metrics", "diff", "--json").stdout)
     assert "latency_ms" in str(difference)
     repository.places.params.write_bytes(kept)
     # Measured before under these parameters: taken from the cache, byte for byte.
-    assert ran(repository.repro()) == {"fingerprint"}
+    assert ran(repository.repro()) == {"fingerprint"} | SHOWN
     assert hashes(repository) == before
 
 
@@ -250,26 +268,31 @@ def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -
     files = shown[""]["data"]
     places = Places()
     for strategy in STRATEGIES:
-        figures = files[str(places.benchmarked(MODEL, strategy) / Metrics.file_name)]["data"]
+        figures = files[str(places.metrics(MODEL, strategy))]["data"]
         assert figures["latency_ms"] > 0
-    compared = files[str(places.compared(MODEL) / Metrics.file_name)]["data"]
-    assert {"used_time_pct", "achieved_perf_pct"} <= set(compared)
+    assert {"used_time_pct", "achieved_perf_pct"} <= set(files[str(places.metrics(MODEL))]["data"])
+    columns = {name for file in files.values() for name in file["data"]}
+    assert len(columns) == 12
+    assert len(files) == 3
     repository.run("dvc", "plots", "show", "--out", "plots")
     page = (repository.root / "plots" / "index.html").read_text()
     shutil.rmtree(repository.root / "plots")
     for strategy in STRATEGIES:
-        for title in ("tuning", "tuning and sharing", "kernels"):
+        for title in ("tuning and sharing", "kernels"):
             assert f'"text": "{MODEL} ({strategy}), {title}"' in page
         assert f"out_{MODEL}_{strategy}_select_similarity.png" in page
-    assert "estimated_latency_ms" in page
+    assert f'"text": "{MODEL}, tuning"' in page
+    assert '"field": "strategy"' in page
+    assert page.count('"strategy": "full"') > 1
 
 
 def test_an_experiment_changes_one_parameter(repository: Repository) -> None:
     done = repository.run("dvc", "exp", "run", "--set-param", "compare.rounds=5")
-    assert ran(done.stdout) == {"fingerprint", f"compare@{MODEL}"}
+    shown = f"show_comparison@{MODEL}"
+    assert ran(done.stdout) == {"fingerprint", f"compare@{MODEL}", shown}
     assert Comparison.read(repository.places.compared(MODEL)).conditions.rounds == 5
     repository.run("git", "checkout", "--quiet", ".")
-    assert ran(repository.repro()) == {"fingerprint"}
+    assert ran(repository.repro()) <= {"fingerprint", shown}
 
 
 def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) -> None:
@@ -290,3 +313,67 @@ def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) 
         repository.places.params.write_bytes(kept)
     assert ran(repository.repro()) == {"fingerprint"}
     assert hashes(repository) == before
+
+
+@pytest.fixture(scope="module")
+def clone(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A clone that has pulled everything from a remote that the first one pushed to."""
+    remote = tmp_path_factory.mktemp("remote")
+    repository.run("dvc", "remote", "add", "--default", "shared", str(remote))
+    repository.commit()
+    repository.run("dvc", "push")
+    root = tmp_path_factory.mktemp("clones") / "second"
+    repository.run("git", "clone", "--quiet", str(repository.root), str(root))
+    clone = Repository(root, tmp_path_factory.mktemp("scratch"))
+    assert not (root / "models" / MODEL / "model.onnx").exists()
+    told = clone.fewtune("run", MODEL, code=2).stderr
+    assert f"models/{MODEL}/model.onnx is missing: `dvc pull models/{MODEL}" in told
+    clone.run("dvc", "pull")
+    return clone
+
+
+def test_a_second_clone_has_nothing_to_do_after_a_pull(
+    repository: Repository, clone: Repository
+) -> None:
+    assert hashes(clone) == hashes(repository)
+    assert ran(clone.repro()) == {"fingerprint"}
+    assert hashes(clone) == hashes(repository)
+    assert clone.run("git", "status", "--porcelain").stdout == ""
+    shown = clone.run("dvc", "metrics", "show", "--json")
+    assert shown.stderr == ""
+    assert len(json.loads(shown.stdout)[""]["data"]) == 3
+
+
+def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
+    kept = clone.places.params.read_bytes()
+    clone.set("import_model.seed", 1)
+    # The model itself is read again; what it comes to is the same, so all else stays.
+    assert ran(clone.repro(f"extract_tasks@{MODEL}")) >= {f"import_model@{MODEL}"}
+    clone.places.params.write_bytes(kept)
+    assert ran(clone.repro()) == {"fingerprint"}
+
+
+def test_experiments_run_beside_the_workspace_and_queued(clone: Repository) -> None:
+    before = hashes(clone)
+    compare = f"compare@{MODEL}"
+    clone.run("dvc", "exp", "run", "--temp", "--set-param", "compare.rounds=4", "-n", "a", compare)
+    clone.run("dvc", "exp", "run", "--queue", "--set-param", "compare.rounds=5", "-n", "b", compare)
+    clone.run("dvc", "exp", "run", "--run-all")
+    assert hashes(clone) == before
+    shown = clone.run("dvc", "exp", "show", "--json")
+    assert shown.stderr == ""
+    names = {
+        each["name"]
+        for row in json.loads(shown.stdout)
+        for experiment in row["experiments"] or []
+        for each in experiment["revs"]
+    }
+    assert names == {"a", "b"}
+
+
+def test_garbage_collection_keeps_what_is_in_use(clone: Repository) -> None:
+    clone.run("dvc", "gc", "--workspace", "--force")
+    shutil.rmtree(clone.places.out)
+    (clone.root / "models" / MODEL / "model.onnx").unlink()
+    clone.run("dvc", "checkout")
+    assert clone.changed() == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fewtune.errors import InputError, MachineError
 from pipelines import record
 from pipelines.compare import compare
 from pipelines.dag import Result
+from pipelines.registry import machine_of
 from pipelines.tracking import KEY, Store
 from stages.paths import Places
 from tests import made_results as made
@@ -40,8 +42,9 @@ class Checkout:
         made.write_result(directory, result.model, result.strategy, **figures)
         made.curve().write(self.places.shared(result.model, result.strategy))
         compiled = self.places.compiled(result.model, result.strategy)
-        compiled.mkdir(parents=True, exist_ok=True)
+        made.compiled(result.model, result.strategy).write(compiled)
         (compiled / "model.so").write_bytes(b"library")
+        made.imported(result.model).write(self.places.imported(result.model))
         self.lock()
 
     def compare(self, **figures: float) -> None:
@@ -110,6 +113,15 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) ->
     assert (tags["model"], tags["strategy"], tags["target"]) == (MODEL, "selective", "llvm znver5")
     # Of the code that measured, which may not be what is checked out now.
     assert (tags["git_commit"], tags["git_changed"]) == ("0123abcdef", "true")
+    assert tags["mlflow.source.git.commit"] == "0123abcdef"
+    assert tags["mlflow.source.name"] == "dvc repro benchmark@net-selective"
+    assert tags["machine"] == "Test CPU, 2 threads"
+    # The tuning's time, not the recording's.
+    assert run.info.end_time == 1000 * int(datetime(2026, 11, 21, 6, 30, tzinfo=UTC).timestamp())
+    assert run.info.end_time - run.info.start_time == 250_000
+    # A table's columns, with units; the rest is among the artifacts.
+    assert len(run.data.metrics) <= 15
+    assert run.data.metrics["times_onnxruntime"] == 0.9
     benchmark = checkout.places.benchmarked(MODEL, "selective") / "benchmark.json"
     assert hashlib.md5(benchmark.read_bytes()).hexdigest() in tags["dvc_hash"]
     points = store.client.get_metric_history(run.info.run_id, record.CURVE)
@@ -131,14 +143,6 @@ def test_a_result_is_recorded_once(checkout: Checkout) -> None:
     assert len(Store(checkout.root).find({})) == 2
 
 
-def test_a_large_library_is_not_kept(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "_LARGEST_BYTES", 3)
-    checkout.write(SELECTIVE)
-    checkout.record(SELECTIVE)
-    store = Store(checkout.root)
-    assert not store.client.list_artifacts(store.find({})[0].info.run_id, "compile")
-
-
 def test_an_interrupted_record_leaves_nothing(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +154,7 @@ def test_an_interrupted_record_leaves_nothing(
     store = Store(checkout.root)
     assert store.find({}) == []
     # What a killed process leaves has no key, and goes with the next recording.
+    assert store.client.search_logged_models([store.experiment_id]) == []
     left = store.client.create_run(store.experiment_id, tags={"fewtune.recording": "k"})
     with store.recording("k", "again"):
         pass
@@ -177,8 +182,8 @@ def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> 
     assert table.data.metrics["mean_achieved_perf_pct"] == 80.0
     local = Path(store.client.download_artifacts(run_id, "results.json"))
     rows = json.loads(local.read_text())
-    assert rows["columns"][:2] == ["model", "full time s"]
-    figures = ["1000", "40.0", "250", "50.0", "25.0", "80.0", "45.0", "0.90", "-", "-", "8000"]
+    assert rows["columns"][:2] == ["model", "full_tuning_s"]
+    figures = [1000.0, 40.0, 250.0, 50.0, 25.0, 80.0, 45.0, None, 8000.0, 0.9, None]
     assert rows["data"] == [["net", *figures]]
     assert "| net |" in Path(store.client.download_artifacts(run_id, "results.md")).read_text()
     checkout.compare(achieved=81.0)
@@ -252,3 +257,48 @@ def test_a_store_that_cannot_be_used_is_one_line(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://somewhere")
     with pytest.raises(MachineError, match="MLflow at nonsense://somewhere cannot be used"):
         Store(checkout.root)
+
+
+def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:
+    store = Store(checkout.root)
+    experiment = store.client.get_experiment(store.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def versions(checkout: Checkout) -> dict[str, str]:
+    """Each alias with the latency of the version that it stands for."""
+    client = Store(checkout.root).client
+    aliases = client.get_registered_model(MODEL).aliases
+    return {
+        alias: client.get_model_version(MODEL, version).tags["latency_ms"]
+        for alias, version in aliases.items()
+    }
+
+
+def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    assert "version 1 of net, its champion now" in checkout.record(SELECTIVE)
+    client = Store(checkout.root).client
+    version = client.get_model_version(MODEL, "1")
+    fingerprint = made.fingerprint()
+    assert version.tags["fingerprint"] == fingerprint.identity()
+    assert version.tags["strategy"] == "selective"
+    (run,) = Store(checkout.root).find({})
+    assert version.run_id == run.info.run_id
+    (output,) = run.outputs.model_outputs
+    kept = {item.path for item in client.list_logged_model_artifacts(output.model_id, "data/data")}
+    assert kept == {"data/data/model.so", "data/data/library.json"}
+
+
+def test_the_champion_is_who_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
+    mine = f"champion-{machine_of(made.fingerprint())}"
+    # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.
+    for latency_ms, fastest in ((50.0, "50"), (47.0, "50"), (40.0, "40"), (60.0, "40")):
+        checkout.write(SELECTIVE, latency_ms=latency_ms)
+        checkout.record(SELECTIVE)
+        assert versions(checkout) == {"champion": fastest, mine: fastest}
+    checkout.write(SELECTIVE, latency_ms=10.0, device="Other CPU")
+    checkout.record(SELECTIVE)
+    other = f"champion-{machine_of(made.fingerprint('Other CPU'))}"
+    # Another machine's library is no better library for this one.
+    assert versions(checkout) == {"champion": "40", mine: "40", other: "10"}

@@ -1,0 +1,102 @@
+"""Whether two measurements of a latency differ by more than their noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal, Self
+
+from fewtune.artifacts import BenchmarkReport
+
+_TUNED, _REFERENCE = "tuned", "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency with its spread over the rounds, and what it was measured beside.
+
+    Attributes
+    ----------
+    median_ms, p10_ms, p90_ms : float
+    reference_ms : float
+        onnxruntime's median in the same rounds.
+    reference : str
+        Its version.
+    """
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    reference_ms: float
+    reference: str
+
+    @classmethod
+    def of(cls, report: BenchmarkReport) -> Self:
+        """The tuned library's latency in a benchmark."""
+        tuned, reference = report.variants[_TUNED], report.variants[_REFERENCE]
+        version = report.conditions.fingerprint.versions.get(_REFERENCE, "")
+        return cls(tuned.median_ms, tuned.p10_ms, tuned.p90_ms, reference.median_ms, version)
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """What `text` wrote; None if it is something else."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @property
+    def noise(self) -> float:
+        """Half of the way from the tenth to the ninetieth percentile, over the median."""
+        return (self.p90_ms - self.p10_ms) / 2 / self.median_ms
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a latency moved.
+
+    Attributes
+    ----------
+    ratio : float
+        Latency now over latency before.
+    noise : float
+        What both measurements' noise comes to, as a part of the latency.
+    beside : float or None
+        The ratio of latencies over onnxruntime's; None where that is of another version.
+    verdict : str
+        ``slower`` or ``faster`` by more than the noise, ``machine`` where onnxruntime moved as
+        much, else ``same``.
+    """
+
+    ratio: float
+    noise: float
+    beside: float | None
+    verdict: Literal["slower", "faster", "same", "machine"]
+
+
+def changed(before: Latency, now: Latency) -> Change:
+    """Compare two measurements of one model on one machine.
+
+    A difference counts if it is larger than the root of the sum of squares of both noises, and is
+    so beside onnxruntime, too, which the machine slows down as much.
+    """
+    ratio = now.median_ms / before.median_ms
+    noise = math.hypot(before.noise, now.noise)
+    beside = None
+    if before.reference == now.reference:
+        beside = ratio * before.reference_ms / now.reference_ms
+    moved = _direction(ratio, noise)
+    if moved == "same" or beside is None or _direction(beside, noise) == moved:
+        return Change(ratio, noise, beside, moved)
+    return Change(ratio, noise, beside, "machine")
+
+
+def _direction(ratio: float, noise: float) -> Literal["slower", "faster", "same"]:
+    if ratio > 1 + noise:
+        return "slower"
+    return "faster" if ratio < 1 / (1 + noise) else "same"

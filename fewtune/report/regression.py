@@ -1,0 +1,129 @@
+"""What made a library slower than the one before: where to look first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fewtune.artifacts import BenchmarkReport, KernelRow
+from fewtune.report.noise import Change, Latency, changed
+from fewtune.util.table import number
+
+_MOST_KERNELS = 5
+
+
+@dataclass(frozen=True)
+class SlowerKernel:
+    """A kernel that takes longer than before.
+
+    Attributes
+    ----------
+    task : str
+    lost_ms : float
+        Of all its calls in one run of the model.
+    before_ms, now_ms : float
+        One call.
+    """
+
+    task: str
+    lost_ms: float
+    before_ms: float
+    now_ms: float
+
+    def text(self) -> str:
+        """In a few words."""
+        return f"{self.task} {number(self.before_ms)} to {number(self.now_ms)} ms"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Where a result differs from the one before it.
+
+    Attributes
+    ----------
+    stage : str
+        The first step that a difference shows in.
+    versions : tuple of str
+        Software that changed, such as ``numpy 2.4.1 to 2.4.2``.
+    kernels : tuple of SlowerKernel
+        Those that lost more than the noise, most lost first.
+    """
+
+    stage: str
+    versions: tuple[str, ...]
+    kernels: tuple[SlowerKernel, ...]
+
+    def text(self) -> str:
+        """In one line."""
+        parts = [f"first differs in {self.stage}"]
+        if self.versions:
+            parts.append(f"changed: {', '.join(self.versions)}")
+        else:
+            parts.append("no version changed")
+        if self.kernels:
+            parts.append(f"slower: {', '.join(each.text() for each in self.kernels)}")
+        else:
+            parts.append("no single kernel is slower")
+        return "; ".join(parts)
+
+
+def compare_reports(before: BenchmarkReport, now: BenchmarkReport) -> Change:
+    """How the tuned library's latency moved."""
+    return changed(Latency.of(before), Latency.of(now))
+
+
+def cause_of(before: BenchmarkReport, now: BenchmarkReport) -> Cause:
+    """Where ``now`` differs from ``before``.
+
+    Both are of one model and strategy on one machine.
+    """
+    kernels = _slower(before, now, compare_reports(before, now).noise)
+    return Cause(_stage(before, now, kernels), _versions(before, now), tuple(kernels))
+
+
+def _slower(before: BenchmarkReport, now: BenchmarkReport, noise: float) -> list[SlowerKernel]:
+    known = {row.task: row for row in before.kernels}
+    found = []
+    for row in now.kernels:
+        old = known.get(row.task)
+        if old is None or not row.latency_ms or not old.latency_ms:
+            continue
+        if row.latency_ms > old.latency_ms * (1 + noise):
+            lost_ms = row.weight * (row.latency_ms - old.latency_ms)
+            found.append(SlowerKernel(row.task, lost_ms, old.latency_ms, row.latency_ms))
+    return sorted(found, key=lambda each: -each.lost_ms)[:_MOST_KERNELS]
+
+
+def _stage(before: BenchmarkReport, now: BenchmarkReport, slower: Sequence[SlowerKernel]) -> str:
+    """The first step whose outcome differs, of those that explain the slowest kernel."""
+    if now.library_sha256 is not None and now.library_sha256 == before.library_sha256:
+        return "benchmark (the library is the same)"
+    if _tasks(before.kernels) != _tasks(now.kernels):
+        return "import_model (other kernels)"
+    if not slower:
+        return "compile"
+    worst = slower[0].task
+    old, new = (
+        next(row for row in report.kernels if row.task == worst) for report in (before, now)
+    )
+    if (old.schedule == "tuned") != (new.schedule == "tuned"):
+        return f"select_tasks ({worst} was {old.schedule}, is {new.schedule})"
+    if new.schedule == "tuned":
+        return "tune"
+    return "share_schedules" if new.is_searched else "compile"
+
+
+def _tasks(rows: Sequence[KernelRow]) -> dict[str, int]:
+    return {row.task: row.weight for row in rows}
+
+
+def _versions(before: BenchmarkReport, now: BenchmarkReport) -> tuple[str, ...]:
+    old, new = (
+        {**it.fingerprint.versions, **it.peers, "fewtune": it.commit or "none"}
+        for it in (before.conditions, now.conditions)
+    )
+    return tuple(
+        f"{name} {old.get(name, 'none')} to {new.get(name, 'none')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    )
