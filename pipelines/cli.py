@@ -22,6 +22,7 @@ exit codes:
   3    this machine lacks something: a device, a compiler, a free port, disk space
   4    a compiled model disagrees with onnxruntime, or a zoo model with its published counts
   5    a tuning journal is damaged or belongs to another machine
+  6    a model became slower than it was on this machine (`fewtune watch`)
   130  interrupted; the same command goes on where it stopped
 """
 
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_check, _add, _zoo, _run, _record, _report, _compare, _log, _serve, _ui):
+    for add in (_check, _add, _zoo, _run, _record, _report, _compare, _watch, _log, _serve, _ui):
         add(commands)
     return top
 
@@ -269,6 +270,29 @@ def _compare(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument(
         "results", nargs="+", metavar="MODEL|RUN", help="a model, a run's name, id or its beginning"
+    )
+
+
+def _watch(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "watch",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="compare the latest results with those before, and fail if one is slower",
+        description="Put the latest recorded result of each model beside the one before it, of the "
+        "same machine and strategy, with the noise of both. Ends with code 6 if one is slower by "
+        "more than the noise, and says which stage, versions and kernels changed. Writes a page "
+        "of all results over time.",
+        epilog="examples:\n"
+        "  fewtune run --force && fewtune watch\n"
+        "  fewtune watch squeezenet --page fleet\n"
+        "  fewtune watch --fleet                     every machine in MLflow\n\n" + _CODES,
+    )
+    command.add_argument("models", nargs="*", metavar="MODEL", help="only these")
+    command.add_argument(
+        "--fleet", action="store_true", help="results of every machine, not of this one only"
+    )
+    command.add_argument(
+        "--page", metavar="DIR", help="folder for fleet.md and fleet.png (default .fewtune/fleet)"
     )
 
 

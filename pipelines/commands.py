@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import InputError, MachineError, RegressionError
 from fewtune.report import kernel_tables, tables
 from pipelines.arguments import check_port, parse_constants, parse_dimensions, parse_shapes
 from pipelines.project import find_root
@@ -351,6 +351,26 @@ def compare(options: argparse.Namespace) -> int:
     for line in lines:
         print(line)
     return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Compare the latest recorded results with those before them."""
+    root = find_root()
+    from pipelines.fleet import write_page
+    from pipelines.watch import watch as watch_recorded
+    from pipelines.watch import watch_table
+
+    watched = watch_recorded(root, options.models or None, options.fleet)
+    watch_table(watched).print()
+    folder = Places(root).scratch / "fleet" if options.page is None else Path(options.page)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--page {folder} is no folder: give one that both files go to")
+    for path in write_page(watched, folder):
+        print(f"  {shown(path)}")
+    lines = [each.line() for each in watched if each.is_slower]
+    for line in lines:
+        say(f"fewtune: {line}")
+    return RegressionError.exit_code if lines else 0
 
 
 def serve(options: argparse.Namespace) -> int:

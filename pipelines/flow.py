@@ -25,7 +25,8 @@ from fewtune.errors import FewtuneError, InputError
 from fewtune.report import tables
 from pipelines.dag import DvcBusyError, Result, Stage
 from pipelines.outcome import Outcome
-from pipelines.publish import StageProgress, publish_result, publish_results
+from pipelines.project import find_root
+from pipelines.publish import StageProgress, publish_fleet, publish_result, publish_results
 from pipelines.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all
 from pipelines.stage_process import Ending, run_stage
 from stages.paths import Places
@@ -124,6 +125,21 @@ def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
     return Completed(message=line)
 
 
+@task(cache_policy=NO_CACHE, persist_result=False)
+def watch_results(root: Path, models: list[str] | None) -> State[Any]:
+    """Compare the latest recorded results with those before; show the fleet over time."""
+    from pipelines.fleet import fleet_markdown, fleet_picture
+    from pipelines.watch import raise_if_slower, watch
+
+    try:
+        every = watch(root, fleet=True)
+        publish_fleet(fleet_markdown(every), fleet_picture(every))
+        raise_if_slower(watch(root, models))
+    except FewtuneError as error:
+        return Failed(message=str(error), data=error)
+    return Completed(message="nothing became slower")
+
+
 class FlowSteps:
     """Steps as tasks of the flow run that is under way."""
 
@@ -193,6 +209,7 @@ def selective_tuning(
     strategies: list[str] | None = None,
     recording: bool = True,
     force: bool = False,
+    watch: bool = False,
 ) -> State[Any]:
     """Bring results up to date.
 
@@ -205,9 +222,18 @@ def selective_tuning(
     force : bool
         Whether every stage of these models, and of what they share, runs again, even if nothing
         changed.
+    watch : bool
+        Whether recorded results are compared with those before them; one that became slower by
+        more than the noise ends the flow as failed.
     """
     _hide_what_is_on_screen()
     outcome = run_all(models, strategies, FlowSteps(), recording, force)
+    if watch:
+        state = watch_results(find_root(), models, return_state=True)
+        if not state.is_completed():
+            error = state.result(raise_on_failure=False)
+            code = error.exit_code if isinstance(error, FewtuneError) else 1
+            outcome.refuse(str(state.message), code)
     if outcome.failed:
         return Failed(message=outcome.message(), data=RunFailedError(outcome))
     return Completed(message=outcome.message(), data=outcome)

@@ -8,7 +8,7 @@ from pipelines.dag import Result, Stage
 
 FAULT = 1
 # Exit codes of errors that a user can mend (fewtune.errors), and of an interruption.
-TELLING = frozenset({2, 3, 4, 5, 130})
+TELLING = frozenset({2, 3, 4, 5, 6, 130})
 
 
 @dataclass(frozen=True)

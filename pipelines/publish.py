@@ -5,6 +5,7 @@ A page that cannot be reached costs a line in the log, and nothing that was meas
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from uuid import UUID
 import httpx
 from prefect import get_run_logger
 from prefect.artifacts import (
+    create_image_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -65,6 +67,17 @@ def publish_results(results: Sequence[tables.Result]) -> None:
         )
         create_markdown_artifact(
             tables.results_markdown(results), key="results", description="All results on disk"
+        )
+
+
+def publish_fleet(markdown: str, picture: bytes) -> None:
+    """Show what the fleet's machines reached over time."""
+    with _if_prefect_answers():
+        create_markdown_artifact(markdown, key="fleet", description="Latency over time")
+        create_image_artifact(
+            f"data:image/png;base64,{base64.b64encode(picture).decode()}",
+            key="fleet-picture",
+            description="Latency over time",
         )
 
 

@@ -25,6 +25,7 @@ MODEL = "tiny"
 STRATEGIES = ("selective", "full")
 BUDGETS = {
     "models": [MODEL],
+    "strategies": list(STRATEGIES),
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
     "benchmark.rounds": 3,

@@ -54,6 +54,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ready / "full" / "benchmark", "good", "full", 40.0, tuning_s=made.FULL_TUNING_S
     )
     made.comparison("good").write(ready / "compare")
+    made.imported("good").write(root / "out" / "good" / "import")
+    for strategy in ("selective", "full"):
+        library = root / "out" / "good" / strategy / "compile"
+        made.compiled("good", strategy).write(library)
+        (library / "model.so").write_bytes(b"library")
     return root
 
 

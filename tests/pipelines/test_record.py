@@ -4,92 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, MachineError
 from pipelines import record
 from pipelines.compare import compare
-from pipelines.dag import Result
 from pipelines.registry import machine_of
 from pipelines.tracking import KEY, Store
-from stages.paths import Places
 from tests import made_results as made
-
-MODEL = "net"
-SELECTIVE, FULL = Result(MODEL, "selective"), Result(MODEL, "full")
-STAGES = ["tune@net-{}", "benchmark@net-{}"]
-
-
-class Checkout:
-    """A checkout with made results and the dvc.lock that DVC would have written."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.places = root, Places(root)
-        root.mkdir(parents=True, exist_ok=True)
-        self.places.params.write_text(
-            f"models: [{MODEL}]\nstrategies: [selective, full]\ntune: {{seed: 0}}\n"
-        )
-        self.log = root / "tune.log"
-        self.log.write_text("measured\n")
-
-    def write(self, result: Result, **figures: object) -> None:
-        directory = self.places.benchmarked(result.model, result.strategy)
-        made.write_result(directory, result.model, result.strategy, **figures)
-        made.curve().write(self.places.shared(result.model, result.strategy))
-        compiled = self.places.compiled(result.model, result.strategy)
-        made.compiled(result.model, result.strategy).write(compiled)
-        (compiled / "model.so").write_bytes(b"library")
-        made.imported(result.model).write(self.places.imported(result.model))
-        self.lock()
-
-    def compare(self, **figures: float) -> None:
-        directory = self.places.compared(MODEL)
-        made.comparison(MODEL, **figures).write(directory)
-        (directory / "report.md").write_text("# compared\n")
-        self.lock()
-
-    def lock(self) -> None:
-        stages = {}
-        for file in sorted(self.places.out.rglob("*")):
-            if file.is_file():
-                path = str(file.relative_to(self.root))
-                digest = hashlib.md5(file.read_bytes()).hexdigest()
-                stages[path] = {"outs": [{"path": path, "md5": digest}]}
-        for strategy in ("selective", "full"):
-            method = {"method": "cliques" if strategy == "selective" else "all"}
-            parameters = {"tune": {"trials_per_task": 64}, f"select_tasks.{strategy}": method}
-            stages[f"tune@net-{strategy}"] = {"params": {"params.yaml": parameters}}
-        with (self.root / "dvc.lock").open("w") as stream:
-            YAML().dump({"schema": "2.0", "stages": stages}, stream)
-
-    def record(self, result: Result) -> str:
-        stages = [stage.format(result.strategy) for stage in STAGES]
-        return record.record_result(self.root, result, stages, [self.log])
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables made once: it takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-        Store(path.parent).client.search_experiments()
-        client = Store(path.parent).client
-        client.rename_experiment(Store(path.parent).experiment_id, "template")
-    return path
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
-    database = tmp_path / "mlflow.db"
-    database.write_bytes(template.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-    yield Checkout(tmp_path)
+from tests.made_checkout import FULL, MODEL, SELECTIVE, Checkout
 
 
 def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) -> None:
