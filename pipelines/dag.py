@@ -168,6 +168,7 @@ class Dag:
                 else:
                     presumed[name] = tuple(outside)
                     order[name] = None
+                    planned.update([name, *outside])
         return Plan(tuple(self.stages[name] for name in order), presumed, left_out)
 
     def _joins(self, model: str) -> list[str]:

@@ -185,16 +185,22 @@ def _run_plan(
     ends = plan.ends()
     kept: set[str] | None = None
     ran: set[str] = set()
+    passed_over: set[str] = set()
     for stage in plan.stages:
         if kept is None and not stage.always:
             # Asked once, after what always runs: asking for each stage loads DVC each time.
             kept = set() if force else _up_to_date(root, plan, steps.warn)
+        if passed_over & set(stage.needs):
+            passed_over.add(stage.name)
+            continue
         blocked = outcome.blocked_by(stage)
         stale = [] if blocked else _outdated(root, plan.presumed.get(stage.name, ()), steps.warn)
         if blocked or stale:
             steps.skip(stage, f"{blocked} failed" if blocked else f"{stale[0]} is not up to date")
             if blocked:
                 outcome.skipped[stage.name] = blocked
+            else:
+                passed_over.add(stage.name)
             continue
         missing = stage.missing()
         if missing:

@@ -350,3 +350,18 @@ def test_exit_codes_agree_or_are_one() -> None:
     assert outcome.exit_code == 3
     outcome.fail(stage, "bad shape", 2)
     assert outcome.exit_code == 1
+
+
+def test_a_regression_ends_the_watched_flow_as_failed(first: SimpleNamespace, root: Path) -> None:
+    assert run(root, ["good"], ["selective"], watch=True).state.is_completed()
+    ready = root / "ready" / "good" / "selective" / "benchmark"
+    made.write_result(ready, "good", "selective", latency_ms=90.0)
+    watched = run(root, ["good"], ["selective"], force=True, watch=True)
+    assert watched.state.is_failed()
+    assert watched.outcome.exit_code == 6
+    assert "good-selective is 80.0 % slower" in watched.state.message
+    assert "first differs in compile" in watched.state.message
+    page = watched.artifacts["markdown", "fleet"].data
+    assert "| good | selective | 2 | 50.0 | 50.0 | 90.0 | +80.0 |" in page
+    picture = watched.artifacts["image", "fleet-picture"].data
+    assert picture.startswith("data:image/png;base64,")
