@@ -15,10 +15,8 @@ import numpy as np
 
 try:
     from benchmarks.common import told
-    from benchmarks.pretrain import Learnable, learnable_of
 except ImportError:
     from alone import told
-    from pretrain import Learnable, learnable_of
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO
@@ -26,6 +24,7 @@ from fewtune.predictor.predictor import Predictor, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.runtime.target import target_from_json
 from fewtune.util.table import Table, number
+from pipelines.predictor import Learnable, learnable_of
 from stages.paths import Places
 
 _TUNED, _TUNED_TRIALS = 2, 40

@@ -6,8 +6,8 @@ are predicted anew, compiled and verified; then the library, that of the measure
 onnxruntime are measured in turns, in one process. Selecting, predicting and writing the log is the
 time told, reading the tasks and the predictor included.
 
-``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (the measured run's latency
-over the predicted one's), ``x_onnxruntime``, and what they were measured with.
+``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (latency of the
+measured run over that of the predicted one), ``x_onnxruntime``, and what they were measured with.
 """
 
 from __future__ import annotations

@@ -42,7 +42,21 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fewtune {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_check, _add, _zoo, _run, _record, _report, _compare, _watch, _log, _serve, _ui):
+    for add in (
+        _check,
+        _add,
+        _zoo,
+        _run,
+        _record,
+        _report,
+        _compare,
+        _watch,
+        _log,
+        _bank,
+        _predictor,
+        _serve,
+        _ui,
+    ):
         add(commands)
     return top
 
@@ -314,6 +328,67 @@ def _log(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--best", type=int, metavar="K", help="keep the K fastest of each workload (all)"
     )
+
+
+def _bank(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "bank",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="hand tuned schedules to another machine of the same kind, as one file",
+        description="Write the best schedules of the logs below bank/ into one file, or read such "
+        "a file. A file of another machine, target, thread count, TVM version or way of measuring "
+        "is refused.",
+        epilog="examples:\n"
+        "  fewtune bank export zoo.bank --licence CC0-1.0\n"
+        "  fewtune bank import zoo.bank\n"
+        "  fewtune run MODEL --set build_bank.selective.logs=bank\n\n" + _CODES,
+    )
+    kinds = command.add_subparsers(dest="action", metavar="export|import", required=True)
+    export = kinds.add_parser("export", help="write a file")
+    export.add_argument("file", metavar="FILE", help="to be made")
+    export.add_argument("--logs", default="bank", metavar="DIR", help="folder of logs (bank)")
+    export.add_argument(
+        "--licence", default="not stated", metavar="NOTE", help="what it may be used for"
+    )
+    export.add_argument("--best", type=int, default=8, metavar="K", help="schedules a workload (8)")
+    taken = kinds.add_parser("import", help="read a file into bank/NAME")
+    taken.add_argument("file", metavar="FILE")
+    taken.add_argument("--name", metavar="NAME", help="folder below bank/; the file's name")
+
+
+def _predictor(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "predictor",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="train, list or describe predictors, which rate schedules before they are made",
+        description="A predictor is trained on models that were tuned in full, or on samples kept "
+        "of such.",
+        epilog="examples:\n"
+        "  fewtune predictor train practice_{1..16} --output predictors/mine --keep mine.npz\n"
+        "  fewtune predictor list\n"
+        "  fewtune predictor info epyc\n"
+        "  fewtune run MODEL --set tune.predictor=predictors/mine\n\n" + _CODES,
+    )
+    kinds = command.add_subparsers(dest="action", metavar="train|list|info", required=True)
+    train = kinds.add_parser("train", help="train one")
+    train.add_argument("models", nargs="*", metavar="MODEL", help="tuned in full here")
+    train.add_argument(
+        "--samples", action="append", default=[], metavar="FILE", help="kept earlier; repeatable"
+    )
+    train.add_argument("--keep", metavar="FILE", help="keep what is learnt from, as .npz")
+    train.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="learn nothing of its shapes, and tell how good the predictor is for it",
+    )
+    train.add_argument(
+        "--output", required=True, metavar="PATH", help="without ending, such as predictors/mine"
+    )
+    kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")
+    info = kinds.add_parser("info", help="what one was trained on")
+    info.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
 
 
 def _serve(commands: argparse._SubParsersAction) -> None:

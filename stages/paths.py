@@ -37,6 +37,16 @@ class Places:
         return self.root / "models"
 
     @property
+    def banked_logs(self) -> Path:
+        """Tuning logs of models tuned before, a folder each."""
+        return self.root / "bank"
+
+    @property
+    def predictors(self) -> Path:
+        """Predictors of the user's own."""
+        return self.root / "predictors"
+
+    @property
     def out(self) -> Path:
         """Everything that stages write."""
         return self.root / "out"

@@ -38,7 +38,7 @@ _PARAMETERS = {
     "seed": 0,
 }
 _ROUNDS = 600
-_AGAIN = "train it again with `python benchmarks/pretrain.py`"
+_AGAIN = "train it again with `fewtune predictor train`"
 
 
 class TaskSamples(NamedTuple):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks import correction
-from benchmarks.pretrain import Learnable
 from fewtune.errors import InputError
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from pipelines.predictor import Learnable
 from tests.made_predictors import features, learnt, some_points
 
 

@@ -1,4 +1,4 @@
-"""Train the predictor anew: ``pretrain.py practice_1 practice_2 --output PATH``.
+"""Predictors: trained anew, listed, described (``fewtune predictor``).
 
 Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and every task of
 a kind that the predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for another
@@ -10,7 +10,6 @@ hundred kilobytes, and ``--samples FILE.npz`` learns from such a file, too, or f
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-try:
-    from benchmarks.common import told
-except ImportError:
-    from alone import told
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
-from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.predictor import files_of, shipped
+from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
 from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
@@ -33,11 +29,12 @@ from fewtune.search.warm_start import measured_trials, task_samples
 from fewtune.storage.database import read_database
 from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import read_tasks
-from fewtune.util.table import Table, number
+from fewtune.util.table import MISSING, Table, number
 from stages.paths import Places
 
 _TOP = (1, 2, 4, 8)
 _DRAWN = 50
+_SHIPPED = shipped()[0].parent
 
 
 class Learnable(NamedTuple):
@@ -97,28 +94,48 @@ def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
     return Table(["chosen", "by the predictor", "by lot"], rows)
 
 
-def main() -> None:
-    """Train, write, and say how good it is."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="*")
-    parser.add_argument("--samples", type=Path, action="append", default=[], metavar="FILE")
-    parser.add_argument("--keep", type=Path, metavar="FILE")
-    parser.add_argument("--hold-out", action="append", default=[], metavar="MODEL")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="path without ending, such as predictors/mine"
-    )
-    arguments = parser.parse_args()
-    with told("pretrain"):
-        run(
-            arguments.models,
-            arguments.hold_out,
-            arguments.output,
-            given=arguments.samples,
-            kept=arguments.keep,
+def predictor_table(paths: Sequence[Path]) -> Table:
+    """One row a predictor: what it was trained on."""
+    rows = []
+    for path in paths:
+        told = read_conditions(path)
+        rows.append(
+            [
+                str(path) if path.parent != _SHIPPED else path.name,
+                str(told.get("device", MISSING)),
+                str(told.get("target", {}).get("mcpu", MISSING)),
+                *(str(told.get(key, MISSING)) for key in ("lanes", "threads", "tasks", "trials")),
+            ]
         )
+    headings = ["predictor", "trained on", "CPU", "lanes", "threads", "tasks", "trials"]
+    return Table(headings, rows, frozenset({0, 1, 2}))
 
 
-def run(
+def known_predictors(places: Places) -> list[Path]:
+    """The predictors that come with the library, and those of the checkout; without endings."""
+    own = sorted(file.with_suffix("") for file in places.predictors.glob("*.json"))
+    return [*shipped(), *own]
+
+
+def predictor_called(name: str, places: Places) -> Path:
+    """A predictor by its name or its path without an ending.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    known = known_predictors(places)
+    for path in known:
+        if name in (path.name, str(path)):
+            return path
+    if files_of(Path(name))[1].is_file():
+        return Path(name)
+    names = ", ".join(path.name for path in known)
+    raise InputError(f"there is no predictor {name}: give {names}, or a path without its ending")
+
+
+def train(
     models: list[str],
     left_out: list[str],
     output: Path,
@@ -182,7 +199,3 @@ def _conditions(places: Places) -> dict[str, Any]:
         "threads": fingerprint.threads,
         "lanes": CpuTraits.of(target).lanes("float32"),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import pretrain
 from fewtune.artifacts import TaskTable
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
 from fewtune.task.extract import write_modules
+from pipelines import cli, predictor
 from stages.paths import Places
 from tests import tuned_tiny
 
@@ -38,7 +37,7 @@ def places(tmp_path: Path) -> Places:
 
 
 def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
-    found = pretrain.learnable_of(MODEL, places)
+    found = predictor.learnable_of(MODEL, places)
     assert found
     for shapes, weight, samples in found:
         assert shapes.startswith("('conv2d', ")
@@ -52,30 +51,34 @@ def test_a_model_that_is_held_out_is_not_learnt(
 ) -> None:
     output = places.out / "predictor"
     monkeypatch.chdir(places.root)
-    command = ["pretrain.py", MODEL, "--output", str(output)]
-    monkeypatch.setattr(sys, "argv", command)
-    pretrain.main()
+    command = ["predictor", "train", MODEL, "--output", str(output)]
+    assert cli.main(command) == 0
     conditions = json.loads(output.with_name("predictor.json").read_text())
     assert conditions["models"] == [MODEL]
-    assert conditions["tasks"] == len(pretrain.learnable_of(MODEL, places))
+    assert conditions["tasks"] == len(predictor.learnable_of(MODEL, places))
     assert Pretrained.read(output).conditions == conditions
     assert f"{conditions['trials']} trials of" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", [*command, "--hold-out", MODEL])
-    with pytest.raises(SystemExit, match="2"):
-        pretrain.main()
-    assert "pretrain: nothing is left to learn from" in capsys.readouterr().err
+    assert cli.main([*command, "--hold-out", MODEL]) == 2
+    assert "fewtune: nothing is left to learn from" in capsys.readouterr().err
 
 
 def test_a_model_that_was_not_tuned_is_refused_in_one_line(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(places.root)
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", "other", "--output", "predictors/mine"])
-    with pytest.raises(SystemExit):
-        pretrain.main()
+    assert cli.main(["predictor", "train", "other", "--output", "predictors/mine"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("pretrain: ")
+    assert line.startswith("fewtune: ")
     assert not (places.root / "predictors").exists()
+
+
+def test_predictors_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predictor", "list"]) == 0
+    assert "znver4" in capsys.readouterr().out
+    assert cli.main(["predictor", "info", "epyc_zen4"]) == 0
+    assert json.loads(capsys.readouterr().out)["lanes"] == 16
+    assert cli.main(["predictor", "info", "nobody"]) == 2
+    assert "there is no predictor nobody: give epyc" in capsys.readouterr().err
 
 
 def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
@@ -84,7 +87,7 @@ def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
     times_s = 1e-3 * (1 + rows[::-1, 0])
     samples = TaskSamples(rows, times_s)
     pretrained = Pretrained.train([samples] * 8, {"lanes": 16, "threads": 2})
-    table = pretrain.regret(pretrained, [pretrain.Learnable(("conv2d", "a"), 2, samples)])
+    table = predictor.regret(pretrained, [predictor.Learnable(("conv2d", "a"), 2, samples)])
     assert table.columns()["chosen"] == ["1", "2", "4", "8"]
     by_predictor, by_lot = (
         [float(cell) for cell in table.columns()[name]] for name in ("by the predictor", "by lot")

@@ -1,0 +1,168 @@
+"""A bank as one file, to be handed to another machine of the same kind.
+
+The file is a zip of four members of known names: what it is and where it holds, and a tuning log
+(`fewtune.storage.log_archive`) with the best schedules of each workload. Nothing in it is code, and
+no name in it decides where something is written: members are read by name and written where the
+reader says, so that neither a path nor a link in the file leads anywhere.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from fewtune.artifacts import Artifact, Fingerprint, LogInfo
+from fewtune.errors import InputError, JournalError
+from fewtune.storage.database import RECORDS, WORKLOADS
+from fewtune.storage.log_archive import log_info, logs_below, merge, read_workloads
+from fewtune.util.files import canonical_json, write_bytes
+
+FORMAT, SCHEMA = "fewtune-bank", 1
+_MANIFEST = "manifest.json"
+_LOG = (LogInfo.file_name, WORKLOADS, RECORDS)
+# No bank is larger; a file that claims to be fills memory.
+_MOST_BYTES = 512 * 2**20
+# The members' date: equal banks are equal bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError)
+
+
+class BankFile(Artifact):
+    """What a bank's file says of itself."""
+
+    file_name = _MANIFEST
+
+    format: Literal["fewtune-bank"]
+    schema_version: int
+    workloads: int
+    schedules: int
+    licence: str = Field(description="what the schedules may be used for, as whoever made it says")
+    holds_for: LogInfo = Field(description="machine, target, threads and TVM that it holds for")
+
+
+def export_bank(
+    logs: Path, file: Path, fingerprint: Fingerprint, *, licence: str, best: int = 8
+) -> BankFile:
+    """Write the best schedules of all logs below a folder into one file.
+
+    Parameters
+    ----------
+    logs : Path
+        Folder of tuning logs, as `build_bank.logs`.
+    file : Path
+        To be made.
+    fingerprint : Fingerprint
+        Of this machine: its logs alone are exported.
+    licence : str
+        A note for whoever takes it.
+    best : int
+        Schedules a workload.
+
+    Raises
+    ------
+    InputError
+        If there is no log, one is of another machine or predicted, or the file is there already.
+    """
+    if file.exists() or file.is_symlink():
+        raise InputError(f"{file} is there already: give another name, or remove it")
+    found = logs_below(logs, fingerprint, "exported") if logs.is_dir() else []
+    if not found:
+        raise InputError(f"{logs} holds no tuning log: `fewtune log` makes one there")
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as folder:
+        scratch = Path(folder)
+        kept = merge(found, scratch, best)
+        told = BankFile(
+            format=FORMAT,
+            schema_version=SCHEMA,
+            workloads=len(kept),
+            schedules=sum(kept.values()),
+            licence=licence,
+            holds_for=LogInfo.read(scratch),
+        )
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            manifest = canonical_json(told.model_dump(mode="json")).encode()
+            members = {_MANIFEST: manifest, **{n: (scratch / n).read_bytes() for n in _LOG}}
+            for name, held in members.items():
+                entry = zipfile.ZipInfo(name, _DATE)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, held)
+    write_bytes(file, content.getvalue())
+    return told
+
+
+def import_bank(file: Path, fingerprint: Fingerprint, directory: Path) -> BankFile:
+    """Read such a file into a folder, as a tuning log that a bank can be built of.
+
+    Parameters
+    ----------
+    file : Path
+    fingerprint : Fingerprint
+        Where it is to be used.
+    directory : Path
+        An existing, empty folder.
+
+    Raises
+    ------
+    InputError
+        If the file is no bank, is damaged, or holds for another machine, target, number of
+        threads, TVM version or way of measuring.
+    """
+    told, members = _read(file)
+    ours, theirs = log_info(fingerprint), told.holds_for
+    for key in ("machine", "target", "threads", "tvm", "measuring"):
+        if getattr(ours, key) != getattr(theirs, key):
+            raise InputError(
+                f"{file} does not fit here: its {key} is {getattr(theirs, key)}, this machine's "
+                f"is {getattr(ours, key)}"
+            )
+    if theirs.predicted:
+        raise InputError(f"{file} holds predicted schedules, which nobody measured")
+    theirs.write(directory)
+    for name in (WORKLOADS, RECORDS):
+        write_bytes(directory / name, members[name])
+    try:
+        read_workloads([directory])
+    except JournalError as fault:
+        raise InputError(f"{file} is damaged: {fault}") from None
+    return told
+
+
+def _read(file: Path) -> tuple[BankFile, dict[str, bytes]]:
+    """The manifest and the members of a bank's file."""
+    names = [_MANIFEST, *_LOG]
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if sorted(entry.filename for entry in entries) != sorted(names):
+                raise InputError(f"{file} is no bank: it does not hold {', '.join(names)} alone")
+            if sum(entry.file_size for entry in entries) > _MOST_BYTES:
+                raise InputError(
+                    f"{file} is larger than any bank: {_MOST_BYTES} bytes are the most"
+                )
+            # What an entry claims to be large is read no further than that.
+            members = {name: archive.read(name) for name in names}
+        manifest = json.loads(members[_MANIFEST])
+    except _UNREADABLE as fault:
+        raise InputError(f"{file} cannot be read as a bank: {fault}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{file} is no bank: its manifest does not say {FORMAT}")
+    if manifest.get("schema_version") != SCHEMA:
+        raise InputError(
+            f"{file} has schema version {manifest.get('schema_version')}, this fewtune reads "
+            f"{SCHEMA}: export it again with the same version"
+        )
+    try:
+        return BankFile.model_validate(manifest), members
+    except ValidationError as fault:
+        place = ".".join(str(step) for step in fault.errors()[0]["loc"])
+        raise InputError(
+            f"{file} is damaged: {place} in its manifest is not as it should be"
+        ) from None

@@ -1,0 +1,109 @@
+"""A bank as one file: it comes back as it was, and what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fewtune.bank.build import build_bank
+from fewtune.bank.exchange import export_bank, import_bank
+from fewtune.bank.report import BankOptions
+from fewtune.errors import InputError
+from fewtune.storage.log_archive import read_workloads
+from tests import tuned_tiny
+
+
+@pytest.fixture()
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "tiny").symlink_to(tuned_tiny.tuned())
+    return folder
+
+
+@pytest.fixture()
+def file(tmp_path: Path, logs: Path) -> Path:
+    path = tmp_path / "tiny.bank"
+    export_bank(logs / "tiny", path, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
+    return path
+
+
+def changed(file: Path, target: Path, **members: bytes) -> Path:
+    """The file with members of other content."""
+    with zipfile.ZipFile(file) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in {**held, **members}.items():
+            archive.writestr(name, content)
+    return target
+
+
+def with_manifest(file: Path, target: Path, **values: object) -> Path:
+    with zipfile.ZipFile(file) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    content = json.dumps({**manifest, **values}).encode()
+    return changed(file, target, **{"manifest.json": content})
+
+
+def test_what_was_exported_comes_back(tmp_path: Path, logs: Path, file: Path) -> None:
+    folder = tmp_path / "bank" / "tiny"
+    folder.mkdir(parents=True)
+    told = import_bank(file, tuned_tiny.fingerprint(), folder)
+    assert told.licence == "CC0-1.0"
+    before, after = read_workloads([logs / "tiny"]), read_workloads([folder])
+    assert {d: [t.key for t in w.trials] for d, w in before.items()} == {
+        d: [t.key for t in w.trials] for d, w in after.items()
+    }
+    built = tmp_path / "built"
+    built.mkdir()
+    report = build_bank(BankOptions(logs=str(folder.parent)), tuned_tiny.fingerprint(), built)
+    assert report.entries
+
+
+def test_equal_banks_are_equal_bytes(tmp_path: Path, logs: Path, file: Path) -> None:
+    again = tmp_path / "again.bank"
+    export_bank(logs / "tiny", again, tuned_tiny.fingerprint(), licence="CC0-1.0", best=100)
+    assert again.read_bytes() == file.read_bytes()
+
+
+def test_what_is_there_is_not_written_over(logs: Path, file: Path) -> None:
+    with pytest.raises(InputError, match="there already"):
+        export_bank(logs / "tiny", file, tuned_tiny.fingerprint(), licence="")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("machine", "another CPU"), ("threads", 96), ("tvm", "0.1")]
+)
+def test_a_bank_of_another_machine_is_refused(
+    tmp_path: Path, file: Path, key: str, value: object
+) -> None:
+    with zipfile.ZipFile(file) as archive:
+        holds = json.loads(archive.read("manifest.json"))["holds_for"]
+    foreign = with_manifest(file, tmp_path / "foreign", holds_for={**holds, key: value})
+    with pytest.raises(InputError, match=f"does not fit here: its {key} is"):
+        import_bank(foreign, tuned_tiny.fingerprint(), tmp_path)
+
+
+def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, file: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no zip")
+    record = b"{}" + b"\n"
+    cases = {
+        "cannot be read": text,
+        "does not hold": changed(file, tmp_path / "more", **{"../evil": b""}),
+        "schema version 99": with_manifest(file, tmp_path / "newer", schema_version=99),
+        "does not say fewtune-bank": with_manifest(file, tmp_path / "other", format="x"),
+        "licence in its manifest": with_manifest(file, tmp_path / "odd", licence=3),
+        "is damaged": changed(
+            file, tmp_path / "damaged", **{"database_tuning_record.json": record}
+        ),
+    }
+    for place, (match, path) in enumerate(cases.items()):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        with pytest.raises(InputError, match=match):
+            import_bank(path, tuned_tiny.fingerprint(), folder)
+    assert not (tmp_path.parent / "evil").exists()
