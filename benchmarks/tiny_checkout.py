@@ -19,7 +19,6 @@ MODEL = "three"
 BUDGETS: dict[str, Any] = {
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
-    "share_schedules.refine_trials": 2,
     "benchmark.rounds": 3,
 }
 _LEFT_OUT = ("results/", "docs/", "tests/")

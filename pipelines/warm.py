@@ -246,11 +246,11 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
             os.close(descriptor)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        threads = os.environ.get("TVM_NUM_THREADS")
         os.environ.clear()
         os.environ.update(request["environment"])
-        if threads:
-            os.environ.setdefault("TVM_NUM_THREADS", threads)
+        if TVM in sys.modules:
+            # As it does when it is loaded.
+            sys.modules[TVM].set_default_threads()
         os.chdir(request["folder"])
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)

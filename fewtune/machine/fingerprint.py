@@ -16,7 +16,6 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 
-THREADS = "TVM_NUM_THREADS"
 # By how an address begins, what looks at the device there.
 _ELSEWHERE = {"rpc://": "fewtune.machine.board_fingerprint:board_fingerprint"}
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
@@ -51,8 +50,11 @@ class FingerprintOptions(BaseModel):
             If ``threads`` is more than the usable cores, or TVM_NUM_THREADS is set to what cannot
             be or is not meant.
         """
+        # Late, as everywhere here: TVM takes a while to load, and options are read without it.
+        from fewtune.runtime.tvm import THREADS, given_threads
+
         cores = len(os.sched_getaffinity(0))
-        given = os.environ.get(THREADS)
+        given = given_threads()
         if given is not None and not (given.isdecimal() and 1 <= int(given) <= cores):
             raise InputError(
                 f"{THREADS} is {given!r} in the environment: give a number from 1 to {cores}, the "

@@ -23,14 +23,30 @@ from typing import Any
 
 import numpy as np
 
+THREADS = "TVM_NUM_THREADS"
+# Tells a default from what the user says, in processes that inherit it, too.
+OWN_THREADS = "FEWTUNE_DEFAULT_THREADS"
+
 
 def usable_cores() -> int:
     """Cores that this process may run on (the affinity mask, not the machine's count)."""
     return len(os.sched_getaffinity(0))
 
 
+def set_default_threads() -> None:
+    """Have TVM use all usable cores, unless the user has said otherwise."""
+    if THREADS not in os.environ:
+        os.environ[THREADS] = os.environ[OWN_THREADS] = str(usable_cores())
+
+
+def given_threads() -> str | None:
+    """What the user has set ``TVM_NUM_THREADS`` to; None where it is this software's default."""
+    given = os.environ.get(THREADS)
+    return None if given == os.environ.get(OWN_THREADS) else given
+
+
 # TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
-os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+set_default_threads()
 
 import tvm  # noqa: E402
 import tvm.s_tir  # noqa: E402
@@ -122,10 +138,12 @@ def has_feature(target: tvm.target.Target, feature: str) -> bool:
 __all__ = [
     "build",
     "fill_repeating",
+    "given_threads",
     "has_feature",
     "ms",
     "register_intrinsics",
     "relax",
+    "set_default_threads",
     "set_threads",
     "te",
     "tvm",
