@@ -147,11 +147,17 @@ def _zoo(commands: argparse._SubParsersAction) -> None:
         epilog="examples:\n"
         "  fewtune zoo                               the table\n"
         "  fewtune zoo mobilenet_v2 convnext_tiny    register these two\n"
-        "  fewtune zoo --all --output onnx           write all as .onnx files, register none\n",
+        "  fewtune zoo --all --output onnx           write all as .onnx files, register none\n"
+        "  fewtune zoo resnet50_v1 --quantise        register it in eight bits\n",
     )
     command.add_argument("models", nargs="*", metavar="NAME", help="models of the table")
     command.add_argument("--all", action="store_true", help="every model of the table")
     command.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
+    command.add_argument(
+        "--quantise",
+        action="store_true",
+        help="in eight bits, as NAME-int8: by onnxruntime's quantiser, with seeded inputs",
+    )
     command.add_argument(
         "--output", metavar="DIR", help="write NAME.onnx files there instead of registering"
     )

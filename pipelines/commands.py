@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,14 +87,21 @@ def zoo(options: argparse.Namespace) -> int:
     for name in names:
         verify(name)
     if not names:
-        if options.output is not None:
-            raise InputError("--output writes the models that you name: give some, or --all")
+        for option in ("output", "quantise"):
+            if getattr(options, option):
+                raise InputError(f"--{option} needs the models that you name: give some, or --all")
         zoo_table().print()
         return 0
     if options.output is not None:
-        for line in write_models(names, options.seed, Path(options.output)):
-            print(line, flush=True)
+        directory = Path(options.output)
+        for path in write_models(names, options.seed, directory, options.quantise):
+            print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
         return 0
+    if options.quantise:
+        with tempfile.TemporaryDirectory() as scratch:
+            paths = write_models(names, options.seed, Path(scratch), quantised=True)
+            files = {str(path): None for path in paths}
+            return _register(files, {}, options.seed, {}, options.replace)
     sources = {f"{ZOO_PREFIX}{name}": None for name in names}
     return _register(sources, {}, options.seed, {}, options.replace)
 

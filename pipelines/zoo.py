@@ -8,6 +8,7 @@ from pathlib import Path
 from fewtune.errors import MachineError
 from fewtune.onnx_graph.external_data import save
 from fewtune.util.table import Table, number
+from fewtune.zoo.quantise import SUFFIX, quantise
 from fewtune.zoo.registry import ZOO, verify
 from fewtune.zoo.seeded import SeededOrigin, seeded_model
 
@@ -49,13 +50,23 @@ def zoo_table() -> Table:
     return Table(_HEADINGS, rows, left=frozenset({0, 1, len(_HEADINGS) - 1}))
 
 
-def write_models(names: Sequence[str], seed: int, directory: Path) -> Iterator[str]:
+def write_models(
+    names: Sequence[str], seed: int, directory: Path, quantised: bool = False
+) -> Iterator[Path]:
     """Write models of the zoo as ``.onnx`` files.
+
+    Parameters
+    ----------
+    names : sequence of str
+    seed : int
+    directory : Path
+    quantised : bool
+        In eight bits (`fewtune.zoo.quantise`), as ``NAME-int8.onnx``.
 
     Yields
     ------
-    line : str
-        For each file written.
+    path : Path
+        Each file written.
 
     Raises
     ------
@@ -63,9 +74,10 @@ def write_models(names: Sequence[str], seed: int, directory: Path) -> Iterator[s
         If one cannot be written.
     """
     for name in names:
-        path = directory / f"{name}.onnx"
+        path = directory / f"{name}{SUFFIX if quantised else ''}.onnx"
+        model = seeded_model(SeededOrigin("zoo", name), seed)
         try:
-            save(seeded_model(SeededOrigin("zoo", name), seed), path)
+            save(quantise(model, seed) if quantised else model, path)
         except OSError as error:
             raise MachineError(f"{path} could not be written: {error}") from None
-        yield f"{path}: {path.stat().st_size / 1e6:.1f} MB"
+        yield path

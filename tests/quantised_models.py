@@ -79,6 +79,60 @@ def random_bytes(random, kind, *shape):
     return drawn
 
 
+def network(random) -> ModelProto:
+    """Convolutions of 3, 16 and 17 channels, a pool, a residual, a concatenation, a classifier."""
+
+    def floats(*shape, scale=None):
+        deviation = scale or np.sqrt(2 / np.prod(shape[1:]))
+        return (random.standard_normal(shape) * deviation).astype(np.float32)
+
+    constants = {
+        "w1": floats(16, 3, 3, 3),
+        "b1": floats(16, scale=0.1),
+        "w2": floats(17, 16, 1, 1),
+        "b2": floats(17, scale=0.1),
+        "w3": floats(17, 17, 3, 3),
+        "w4": floats(17, 1, 3, 3),
+        "w5": floats(10, 34),
+        "b5": floats(10, scale=1),
+    }
+    node, pads = helper.make_node, [1, 1, 1, 1]
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], pads=pads, strides=[2, 2]),
+        node("Relu", ["c1"], ["r1"]),
+        node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[1, 1]),
+        node("Conv", ["p1", "w2", "b2"], ["c2"]),
+        node("Conv", ["c2", "w3"], ["c3"], pads=pads),
+        node("Add", ["c2", "c3"], ["a1"]),
+        node("Relu", ["a1"], ["r2"]),
+        node("Conv", ["r2", "w4"], ["c4"], pads=pads, group=17),
+        node("Concat", ["c4", "r2"], ["joined"], axis=1),
+        node("GlobalAveragePool", ["joined"], ["mean"]),
+        node("Flatten", ["mean"], ["flat"]),
+        node("Gemm", ["flat", "w5", "b5"], ["y"], transB=1),
+    ]
+    return model_of(nodes, {"x": (FLOAT, (1, 3, 17, 17))}, {"y": (FLOAT, (1, 10))}, constants)
+
+
+def quantised_network(directory, seed=0, **given) -> tuple[ModelProto, dict[str, np.ndarray]]:
+    """The network in eight bits by onnxruntime's quantiser, and an input."""
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+    random = np.random.default_rng(seed)
+    draws = [{"x": random.standard_normal((1, 3, 17, 17)).astype(np.float32)} for _ in range(3)]
+
+    class Reader(CalibrationDataReader):
+        def __init__(self):
+            self.left = iter(draws)
+
+        def get_next(self):
+            return next(self.left, None)
+
+    onnx.save(network(random), directory / "float.onnx")
+    quantize_static(directory / "float.onnx", directory / "bytes.onnx", Reader(), **given)
+    return onnx.load(directory / "bytes.onnx"), draws[0]
+
+
 FLOAT, UINT8, INT8, INT32 = (
     TensorProto.FLOAT,
     TensorProto.UINT8,

@@ -7,6 +7,7 @@ operator of `fewtune.runtime.dot_products` for its multiplication: the same loop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ class _Kernels(relax.PyExprMutator):
             return None
         groups, channels = int(attributes.groups), int(data.ty.shape[-1])
         window = _Window(attributes, zero)
+        compute: Callable[..., te.Tensor]
         if groups == 1:
             packed, compute, name = _packed(weights, self._lanes), _convolved, "integer_conv2d"
         elif groups == channels == weights.shape[-1]:
@@ -112,7 +114,7 @@ class _Kernels(relax.PyExprMutator):
         turned = self._call_of(data, "relax.permute_dims")
         taken = self._call_of(turned.args[0] if turned is not None else data, "relax.subtract")
         wide = self._call_of(taken.args[0], "relax.astype") if taken is not None else None
-        if wide is None or str(wide.args[0].ty.dtype) != _DATA:
+        if taken is None or wide is None or str(wide.args[0].ty.dtype) != _DATA:
             return None, 0
         zero = taken.args[1]
         if not isinstance(zero, tvm.ir.expr.GenericConst) or zero.value.numpy().size != 1:

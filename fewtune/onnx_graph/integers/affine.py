@@ -64,6 +64,12 @@ class Scaled:
         )
 
 
+def scaled_bytes(given: Bytes) -> Scaled:
+    """Dequantised bytes as a tensor times a factor."""
+    scale = np.float64(given.scale)
+    return Scaled(given.name, np.array(scale), np.array(-scale * given.zero))
+
+
 def number(graph: GraphBuilder, name: str) -> np.ndarray | None:
     """A constant of one element; None of anything else."""
     value = graph.value(name) if name else None

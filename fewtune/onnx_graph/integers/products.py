@@ -1,0 +1,208 @@
+"""Convolutions and products of dequantised bytes, and those that are of integers as they come."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from fewtune.onnx_graph.integers.affine import Bytes, Scaled
+from fewtune.onnx_graph.integers.walk import Walk
+from fewtune.onnx_graph.integers.weights import Window, as_signed, sums_fit
+from fewtune.onnx_graph.operators.fused import attributes_of, optional
+
+_PLANE = 4
+
+
+def convolution(walk: Walk, node: NodeProto) -> bool:
+    """A ``Conv`` of dequantised bytes with constant weights."""
+    data, weight, bias = optional(node.input, 3)
+    found = _operands(walk, data, weight, axis=0)
+    if found is None:
+        return False
+    given, weights, scales = found
+    shape = walk.graph.shape(given.name)
+    if shape is None or len(shape) != _PLANE or weights.ndim != _PLANE:
+        return False
+    window = Window.of(attributes_of(node), shape, list(weights.shape[2:]))
+    if not _has_kernel(window, weights, shape):
+        return False
+    added = _added(walk, bias, scales * np.float64(given.scale), (1, -1, 1, 1))
+    if added is None or not sums_fit(weights, (1, 2, 3), added[0]):
+        return False
+    sums = _summed(walk, "ConvInteger", given, weights, added[0], window.attributes)
+    factor = (scales * np.float64(given.scale)).reshape(1, -1, 1, 1)
+    return walk.keep(node.output[0], Scaled(sums, factor, added[1]))
+
+
+def product(walk: Walk, node: NodeProto) -> bool:
+    """A ``MatMul`` of dequantised bytes with constant weights."""
+    return _matrix(walk, node, *node.input, "", 1.0)
+
+
+def dense(walk: Walk, node: NodeProto) -> bool:
+    """A ``Gemm`` of dequantised bytes with constant weights."""
+    given = attributes_of(node)
+    data, weight, bias = optional(node.input, 3)
+    if given.get("transA") or (bias and given.get("beta", 1.0) != 1.0):
+        return False
+    alpha = float(given.get("alpha", 1.0))
+    return _matrix(walk, node, data, weight, bias, alpha, bool(given.get("transB")))
+
+
+def _matrix(
+    walk: Walk,
+    node: NodeProto,
+    data: str,
+    weight: str,
+    bias: str,
+    alpha: float,
+    turned: bool = False,
+) -> bool:
+    found = _operands(walk, data, weight, axis=0 if turned else 1)
+    if found is None:
+        return False
+    given, weights, scales = found
+    shape = walk.graph.shape(given.name)
+    if weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
+        return False
+    weights = np.ascontiguousarray(weights.T) if turned else weights
+    factor = scales * np.float64(given.scale) * alpha
+    added = _added(walk, bias, factor, (-1,))
+    if added is None or not sums_fit(weights, (0,), added[0]):
+        return False
+    sums = _summed(walk, "MatMulInteger", given, weights, added[0], {})
+    return walk.keep(node.output[0], Scaled(sums, factor, added[1]))
+
+
+def _operands(
+    walk: Walk, data: str, weight: str, axis: int
+) -> tuple[Bytes, np.ndarray, np.ndarray] | None:
+    given, found = walk.bytes_of(data), walk.weights.get(weight)
+    if given is None or found is None:
+        return None
+    weights, scales = found[0].centred(), found[0].scales(axis)
+    return None if weights is None or scales is None else (given, weights, scales)
+
+
+def _added(
+    walk: Walk, bias: str, scales: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """A bias as whole numbers of the sums, where it is that, and as floats."""
+    none = np.zeros(1)
+    if not bias:
+        return none.astype(np.int64), none
+    if bias in walk.weights:
+        found = walk.weights[bias][0]
+        whole = found.values.astype(np.int64) - found.zero.astype(np.int64)
+        floats = whole * found.scale.astype(np.float64)
+        near = np.allclose(found.scale, scales, rtol=1e-5, atol=0)
+        is_whole = found.values.dtype == np.int32 and near
+    else:
+        values = walk.graph.value(bias)
+        if values is None:
+            return None
+        floats, is_whole = values.astype(np.float64), False
+    if floats.ndim > 1 and floats.size != max(floats.shape):
+        return None
+    floats = floats.reshape(-1)
+    if is_whole:
+        return whole.reshape(-1).reshape(shape), none
+    return none.astype(np.int64), floats.reshape(shape)
+
+
+def _summed(
+    walk: Walk,
+    operator: str,
+    data: Bytes,
+    weights: np.ndarray,
+    added: np.ndarray,
+    attributes: dict[str, object],
+) -> str:
+    graph = walk.graph
+    inputs = [data.name, graph.constant(weights)]
+    if data.zero:
+        inputs.append(graph.constant(np.uint8(data.zero)))
+    sums = graph.op(operator, inputs, **attributes)
+    if added.any():
+        sums = graph.op("Add", [sums, graph.constant(added.astype(np.int32))])
+    return sums
+
+
+def integer_product(walk: Walk, node: NodeProto) -> bool:
+    """A ``MatMulInteger`` with constant weights."""
+    data, weight, zero, weight_zero = optional(node.input, 4)
+    weights = _integer_weights(walk, data, weight, weight_zero, -1)
+    shape = walk.graph.shape(data)
+    if weights is None or weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
+        return False
+    sums = weights.astype(np.int64).sum(0)
+    return _with_zero(walk, node, weights, zero, sums, (0,), {})
+
+
+def integer_convolution(walk: Walk, node: NodeProto) -> bool:
+    """A ``ConvInteger`` with constant weights."""
+    data, weight, zero, weight_zero = optional(node.input, 4)
+    weights = _integer_weights(walk, data, weight, weight_zero, 0)
+    shape = walk.graph.shape(data)
+    if weights is None or shape is None or len(shape) != _PLANE or weights.ndim != _PLANE:
+        return False
+    window = Window.of(attributes_of(node), shape, list(weights.shape[2:]))
+    if not _has_kernel(window, weights, shape):
+        return False
+    sums = window.sums(weights, shape)
+    return _with_zero(walk, node, weights, zero, sums, (1, 2, 3), window.attributes)
+
+
+def _integer_weights(
+    walk: Walk, data: str, weight: str, weight_zero: str, axis: int
+) -> np.ndarray | None:
+    graph = walk.graph
+    values = graph.value(weight)
+    zero = graph.value(weight_zero) if weight_zero else np.zeros(1, np.int8)
+    kind = TensorProto.UINT8 if data in walk.unsigned else graph.element_type(data)
+    signed = walk.unsigned.get(data, ("", False))[1]
+    if values is None or zero is None or kind != TensorProto.UINT8 or signed:
+        return None
+    if zero.size > 1:
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        zero = zero.reshape(shape)
+    return as_signed(values, zero)
+
+
+def _with_zero(
+    walk: Walk,
+    node: NodeProto,
+    weights: np.ndarray,
+    zero: str,
+    sums: np.ndarray,
+    axes: tuple[int, ...],
+    attributes: dict[str, object],
+) -> bool:
+    graph, data = walk.graph, node.input[0]
+    place = graph.value(zero) if zero else np.zeros(1, np.uint8)
+    if not sums_fit(weights, axes, sums * 255):
+        return False
+    scalar = (graph.shape(zero) in ([], [1])) if place is None else place.size == 1
+    if not scalar:
+        return False
+    walk.write(data)
+    output = node.output[0]
+    inputs = [data, graph.constant(weights)]
+    if place is not None or not sums.any():
+        if place is not None and place.any():
+            inputs.append(graph.constant(place.reshape(())))
+        graph.op(node.op_type, inputs, output, **attributes)
+        return True
+    result = graph.op(node.op_type, inputs, **attributes)
+    walk.write(zero)
+    wide = graph.cast(zero, TensorProto.INT32)
+    product = graph.op("Mul", [graph.constant(sums.astype(np.int32)), wide])
+    graph.op("Sub", [result, product], output)
+    return True
+
+
+def _has_kernel(window: Window, weights: np.ndarray, shape: list[int]) -> bool:
+    """Whether a convolution has a kernel of bytes: of all channels together, or of each alone."""
+    depthwise = window.groups == shape[1] == weights.shape[0] and weights.shape[1] == 1
+    return window.groups == 1 or depthwise

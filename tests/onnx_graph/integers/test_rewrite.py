@@ -1,0 +1,143 @@
+"""Quantised graphs rewritten: onnxruntime runs both."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType
+
+from fewtune.model.reference import run_onnxruntime
+from tests.quantised_models import FLOAT, UINT8, model_of, operators, quantised_network, simplified
+
+RANDOM = np.random.default_rng(1)
+
+
+def outputs(model, feeds):
+    return run_onnxruntime(model, feeds, 1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"activation_type": QuantType.QUInt8},
+        {"activation_type": QuantType.QInt8, "per_channel": True},
+        {"activation_type": QuantType.QUInt8, "quant_format": QuantFormat.QOperator},
+    ],
+)
+def test_a_network_is_bytes_from_end_to_end(given, tmp_path):
+    """Convolutions, a pool, a residual, a concatenation, a mean and a product."""
+    model, feeds = quantised_network(tmp_path, weight_type=QuantType.QInt8, **given)
+    result = simplified(model)
+    found = operators(result)
+    assert (found["ConvInteger"], found["MatMulInteger"]) == (4, 1)
+    assert not {"Conv", "Gemm", "MatMul"} & found.keys()
+    pools = [node for node in result.graph.node if node.op_type in ("MaxPool", "Concat")]
+    types = {value.name: value.type.tensor_type.elem_type for value in result.graph.value_info}
+    assert {types[node.output[0]] for node in pools} == {UINT8}
+    (actual,), (expected,) = outputs(result, feeds), outputs(model, feeds)
+    # A step of the last scale, for a few at most.
+    step = np.abs(expected).max() / 100
+    assert np.abs(actual - expected).max() <= step
+
+
+def quantised(name, of, scale, zero):
+    constants = {f"{name}_scale": np.float32(scale), f"{name}_zero": np.uint8(zero)}
+    return helper.make_node("QuantizeLinear", [of, *constants], [name]), constants
+
+
+def dequantised(name, of, like):
+    return helper.make_node("DequantizeLinear", [of, f"{like}_scale", f"{like}_zero"], [name])
+
+
+def chain(nodes, inside, out=(0.05, 100), shape=(1, 4, 6, 6)):
+    """Bytes, dequantised, through some nodes from ``a`` to ``b``, and quantised again."""
+    last, constants = quantised("y", "b", *out)
+    constants |= {"x_scale": np.float32(0.04), "x_zero": np.uint8(90), **inside}
+    nodes = [dequantised("a", "x", "x"), *nodes, last]
+    model = model_of(nodes, {"x": (UINT8, shape)}, {"y": (UINT8, None)}, constants)
+    feeds = {"x": RANDOM.integers(0, 256, shape).astype(np.uint8)}
+    return model, feeds
+
+
+CHAINS = {
+    "relu": [helper.make_node("Relu", ["a"], ["b"])],
+    "clip": [helper.make_node("Clip", ["a", "low", "high"], ["b"])],
+    "max pool": [helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2])],
+    "mean": [helper.make_node("AveragePool", ["a"], ["b"], kernel_shape=[3, 3], strides=[2, 2])],
+    "padded mean": [
+        helper.make_node(
+            "AveragePool", ["a"], ["b"], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1
+        )
+    ],
+    "sum with itself": [helper.make_node("Add", ["a", "a"], ["b"])],
+    "product with itself": [helper.make_node("Mul", ["a", "a"], ["b"])],
+    "transposed": [helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1])],
+    "joined": [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
+    "sigmoid": [helper.make_node("Sigmoid", ["a"], ["b"])],
+    "no change": [helper.make_node("Identity", ["a"], ["b"])],
+    "upsampled": [
+        helper.make_node("Resize", ["a", "", "sizes"], ["b"], mode="nearest", nearest_mode="floor")
+    ],
+}
+
+
+@pytest.mark.parametrize("same_scale", [False, True])
+@pytest.mark.parametrize("name", list(CHAINS))
+def test_what_stands_between_dequantising_and_quantising(name, same_scale):
+    inside = {
+        "low": np.float32(-1),
+        "high": np.float32(2.5),
+        "sizes": np.array([1, 1, 2, 2], np.float32),
+    }
+    model, feeds = chain(CHAINS[name], inside, (0.04, 90) if same_scale else (0.053, 77))
+    result = simplified(model)
+    difference = np.abs(outputs(result, feeds)[0].astype(int) - outputs(model, feeds)[0])
+    assert difference.max() <= 1
+    assert (difference > 0).mean() <= 0.02
+
+
+def test_bytes_of_one_scale_are_moved_without_arithmetic():
+    model, _ = chain(CHAINS["max pool"], {}, (0.04, 90))
+    assert set(operators(simplified(model))) <= {"MaxPool", "Identity"}
+
+
+def test_a_tensor_that_floats_need_too_is_computed_once():
+    weights = RANDOM.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
+    constants = {"w": weights, "w_scale": np.float32(0.01), "w_zero": np.int8(0)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"]),
+        helper.make_node("Conv", ["a", "wf"], ["b"]),
+        helper.make_node("Sigmoid", ["b"], ["gate"]),
+    ]
+    model, feeds = chain(nodes, constants)
+    model.graph.output.append(helper.make_tensor_value_info("gate", FLOAT, (1, 4, 6, 6)))
+    result = simplified(model)
+    assert operators(result)["ConvInteger"] == 1
+    for actual, expected in zip(outputs(result, feeds), outputs(model, feeds), strict=True):
+        assert np.abs(actual.astype(float) - expected).max() <= 1
+
+
+def test_weights_that_are_no_signed_bytes_stay_in_floats():
+    """255 - 3 is none, whatever the zero point."""
+    constants = {
+        "w": RANDOM.integers(0, 256, (4, 4, 1, 1)).astype(np.uint8),
+        "w_scale": np.float32(0.01),
+        "w_zero": np.uint8(3),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["wf"]),
+        helper.make_node("Conv", ["a", "wf"], ["b"]),
+    ]
+    model, feeds = chain(nodes, constants)
+    result = simplified(model)
+    assert operators(result)["Conv"] == 1
+    difference = np.abs(outputs(result, feeds)[0].astype(int) - outputs(model, feeds)[0])
+    assert difference.max() <= 1
+
+
+def test_floats_alone_are_left_alone():
+    from fewtune.onnx_graph.integers.rewrite import integers
+
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = model_of([node], {"x": (FLOAT, (2,))}, {"y": (FLOAT, (2,))}, {})
+    assert integers(model) is model
+    assert not [numpy_helper.to_array(each) for each in model.graph.initializer]
