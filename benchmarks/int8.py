@@ -1,0 +1,162 @@
+"""Eight bits beside onnxruntime's and OpenVINO's: ``python benchmarks/int8.py [NAME ...]``.
+
+Models of the zoo are quantised by onnxruntime's quantiser (`fewtune.zoo.quantise`), tuned as they
+came and in eight bits, and then take turns: ours in eight bits, onnxruntime's and OpenVINO's of the
+same file, ours in fp32. ``results/int8.json`` is the list of rows, ``results/int8.md`` the table;
+both are written after each model. What an earlier call tuned in ``--work`` is not tuned again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    from benchmarks.common import told
+except ImportError:
+    from common import told
+from fewtune.api import tune
+from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
+from fewtune.errors import InputError
+from fewtune.machine.device_lock import device_lock
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.onnx_graph.external_data import load, save
+from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import set_threads
+from fewtune.util.files import canonical_json, write_text
+from fewtune.util.table import MISSING, Table
+from fewtune.verify.session import OnnxruntimeSession
+from fewtune.zoo.quantise import calibration_inputs, quantise
+from fewtune.zoo.seeded import SeededOrigin, seeded_model
+
+MODELS = (
+    "squeezenet_v1_1",
+    "mobilenet_v2",
+    "resnet50_v1",
+    "yolov3_mobilenet",
+    "vgg19_bn",
+    "bert_mini",
+)
+_ROUNDS, _LEAST_ROUND_S = 15, 0.1
+_OURS, _ONNXRUNTIME, _OPENVINO, _FLOAT = "ours_ms", "onnxruntime_ms", "openvino_ms", "own_fp32_ms"
+
+
+def written(name: str, work: Path) -> tuple[Path, Path]:
+    """The model's files, in float32 and in eight bits."""
+    given, made = work / f"{name}.onnx", work / f"{name}-int8.onnx"
+    if not made.is_file():
+        model = seeded_model(SeededOrigin("zoo", name), 0)
+        save(model, given)
+        save(quantise(model), made)
+    return given, made
+
+
+def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
+    """Tune both forms of a model, then time them and the peers in turns."""
+    given, made = written(name, work)
+    tuned = {
+        key: tune(path, trials=trials, out=work / "tuned" / f"{name}-{key}")
+        for key, path in (("int8", made), ("fp32", given))
+    }
+    fingerprint = detect_fingerprint(FingerprintOptions())
+    set_threads(fingerprint.threads)
+    target = target_from_json(fingerprint.target)
+    model = load(made)
+    inputs = calibration_inputs(model, 0, 1)[0]
+    order = [value.name for value in model.graph.input]
+    runs: dict[str, Callable[[], Any]] = {}
+    for key, column in (("int8", _OURS), ("fp32", _FLOAT)):
+        compiled = CompiledModel(tuned[key].library, target)
+        compiled.set_inputs([inputs[each] for each in order])
+        runs[column] = compiled.run
+    session = OnnxruntimeSession(made, fingerprint.threads)
+    runs[_ONNXRUNTIME] = lambda: session.run(inputs)
+    row: dict[str, Any] = {"model": name, _OPENVINO: None}
+    if openvino_version() is not None:
+        try:
+            runs[_OPENVINO] = OpenvinoSession(made, fingerprint.threads, inputs).run
+        except InputError as error:
+            row["openvino_remark"] = str(error)
+    with device_lock("cpu", "benchmark int8"):
+        row |= in_turns(runs)
+    row["threads"] = fingerprint.threads
+    return row
+
+
+def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median over rounds of each one's mean time in milliseconds; a round has a turn of each."""
+    counts = {}
+    for column, run in runs.items():
+        run()
+        began_s = time.perf_counter()
+        run()
+        counts[column] = max(1, round(_LEAST_ROUND_S / (time.perf_counter() - began_s)))
+    times_ms: dict[str, list[float]] = {column: [] for column in runs}
+    for number in range(_ROUNDS):
+        columns = list(runs)
+        # Nobody always follows the same one.
+        for column in columns[number % len(columns) :] + columns[: number % len(columns)]:
+            runs[column]()
+            began_s = time.perf_counter()
+            for _ in range(counts[column]):
+                runs[column]()
+            times_ms[column].append(1e3 * (time.perf_counter() - began_s) / counts[column])
+    return {column: round(statistics.median(times), 4) for column, times in times_ms.items()}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a table, with the geometric means of the ratios."""
+    ratios: dict[str, list[float]] = {_ONNXRUNTIME: [], _OPENVINO: [], _FLOAT: []}
+    lines = []
+    for row in rows:
+        cells = [row["model"], f"{row[_OURS]:.3f}"]
+        for column, found in ratios.items():
+            other = row.get(column)
+            cells.append(MISSING if other is None else f"{other:.3f}")
+            cells.append(MISSING if other is None else f"{other / row[_OURS]:.2f}")
+            if other is not None:
+                found.append(other / row[_OURS])
+        lines.append(cells)
+    means = ["geometric mean", ""]
+    for found in ratios.values():
+        means += ["", f"{np.exp(np.mean(np.log(found))):.2f}" if found else MISSING]
+    headings = ("model", "ours ms", "onnxruntime ms", "times", "OpenVINO ms", "times",
+                "own fp32 ms", "times")  # fmt: skip
+    table = Table(headings, [tuple(line) for line in [*lines, means]], left=frozenset({0}))
+    return (
+        "# Eight bits\n\nModels of the zoo by onnxruntime's quantiser, "
+        f"{rows[0]['threads'] if rows else 0} threads, in turns. ``times``: latency of that column "
+        "over ours in eight bits.\n\n" + table.markdown() + "\n"
+    )
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="NAME", help="of the zoo; six unless given")
+    parser.add_argument("--work", type=Path, default=Path(".fewtune/int8"), help="scratch folder")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where tables go")
+    parser.add_argument("--trials", type=int, help="a task; the default of `tune` unless given")
+    asked = parser.parse_args()
+    path = asked.results / "int8.json"
+    rows = {row["model"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
+    asked.work.mkdir(parents=True, exist_ok=True)
+    with told("int8"):
+        for name in asked.models or MODELS:
+            rows[name] = measure(name, asked.work, asked.trials)
+            print(rows[name], flush=True)
+            known = [rows[each] for each in dict.fromkeys([*MODELS, *rows]) if each in rows]
+            write_text(path, canonical_json(known))
+            write_text(asked.results / "int8.md", markdown(known))
+
+
+if __name__ == "__main__":
+    main()
