@@ -20,6 +20,7 @@ from fewtune.errors import FewtuneError, InputError
 from fewtune.report import tables
 from fewtune.util.files import remove_left
 from pipelines.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
+from pipelines.dvc_leftovers import mend_rwlock
 from pipelines.outcome import Outcome
 from pipelines.project import find_root
 from pipelines.recorded import is_recorded
@@ -154,6 +155,7 @@ def run_all(
             places = Places(root)
             for folder in (places.models, places.out, places.scratch):
                 remove_left(folder.rglob(".*"))
+            mend_rwlock(root)
             dag = read_dag(root)
             plan = dag.plan(_wanted(dag, models, strategies))
             for name, missing in plan.left_out.items():

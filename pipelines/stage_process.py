@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
+from fewtune.errors import MachineError
 from fewtune.util.child_python import child_python
 from stages.parent_watch import RUN_PID
 
@@ -30,6 +31,11 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^fewtune: .+")
 _EXITED = re.compile(r"exited with (\d+)")
 _BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
+# DVC's ways of saying that the disk takes nothing more; the last where it cannot even copy.
+_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied|"
+    r"No possible cache link types"
+)
 _UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
 # What DVC says after every stage about git.
 _NOISE = (
@@ -120,7 +126,7 @@ def run_stage(
     )
     os.close(child_output)
     os.close(child_errors)
-    with log.open("wb") as kept:
+    with log.open("wb", buffering=0) as kept:
         lines = _Lines(kept, say, errors, sys.stdout.buffer if live else None)
         try:
             _pump(process, (output, errors), lines, poll)
@@ -138,7 +144,7 @@ class _Lines:
     """Complete lines out of what two streams give piecemeal."""
 
     def __init__(
-        self, kept: BinaryIO, say: Callable[[str], None], errors: int, screen: BinaryIO | None
+        self, kept: IO[bytes], say: Callable[[str], None], errors: int, screen: IO[bytes] | None
     ) -> None:
         self._kept, self._say, self._error_stream, self._screen = kept, say, errors, screen
         self._partial: dict[int, bytes] = {}
@@ -175,6 +181,12 @@ class _Lines:
             # The stage's line names the stage without its model; the whole name is said here.
             prefix = f"fewtune: {name.split('@')[0]}: "
             told = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
+        elif _DISK.search(self._last_error):
+            return Ending(
+                MachineError.exit_code,
+                f"the disk does not take what was made ({self._last_error[-300:]}): free some "
+                "space, or make the folder writable, and run again; what was measured is kept",
+            )
         else:
             told = f"{self._last_error or 'ended without a word'} (see {log})"
         return Ending(self._exit_code or exit_code, told, busy=self._busy)
@@ -190,8 +202,11 @@ class _Lines:
         if self._screen is not None:
             self._screen.write(raw[shown:].rstrip(b"\r") + b"\n")
             self._screen.flush()
-        self._kept.write(text.encode() + b"\n")
-        self._kept.flush()
+        try:
+            self._kept.write(text.encode() + b"\n")
+        except OSError as error:
+            # It names no file by itself.
+            raise OSError(error.errno, error.strerror, str(self._kept.name)) from None
         self._note(stream, text)
         self._say(text)
 

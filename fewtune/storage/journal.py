@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from fewtune.errors import JournalError
+from fewtune.errors import JournalError, MachineError
 
 _FORMAT = 1
 
@@ -56,7 +56,7 @@ class Journal:
 
         Raises
         ------
-        JournalError
+        MachineError
             If the disk does not take it; what was written of it is removed again.
         """
         text = json.dumps(event, separators=(",", ":"), sort_keys=True)
@@ -69,7 +69,7 @@ class Journal:
             os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, size)
-            raise JournalError(
+            raise MachineError(
                 f"{self.path}: cannot write ({error.strerror}); every batch before this one is "
                 "kept: free some space and run again to resume"
             ) from None

@@ -139,6 +139,11 @@ def _told(file: Path, code: int) -> Exception:
     return getattr(errors, kind)(message)
 
 
+def _tell(file: Path, error: FewtuneError) -> int:
+    file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))
+    return error.exit_code
+
+
 def _main(file: Path, parent: int) -> int:
     # The child never outlives the stage that started it, which may have ended while this loaded.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -168,8 +173,11 @@ def _main(file: Path, parent: int) -> int:
                 device,
             )
     except FewtuneError as error:
-        file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))
-        return error.exit_code
+        return _tell(file, error)
+    except OSError as error:
+        if error.errno not in errors.MACHINES_FAULT:
+            raise
+        return _tell(file, errors.MachineError(errors.disk_line(error)))
     finally:
         progress.close()
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.errors import JournalError
+from fewtune.errors import JournalError, MachineError
 from fewtune.storage.journal import Journal
 
 HEADER = {"machine": "0123456789ab", "target": "llvm", "search": {"seed": 0}}
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(
 
     with monkeypatch.context() as patch:
         patch.setattr("fewtune.storage.journal.os.write", write_a_part_then_fail)
-        with pytest.raises(JournalError, match="cannot write .No space left on device.*resume"):
+        with pytest.raises(MachineError, match="cannot write .No space left on device.*resume"):
             journal.append(EVENTS[1])
     assert len(calls) == 2
     assert path.read_bytes() == before

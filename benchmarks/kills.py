@@ -1,0 +1,266 @@
+"""Kill processes of runs at random moments; say whether anything was lost, repeated or left behind.
+
+    python benchmarks/kills.py [--kills 50] [--seed 0] [--output results/kills.json]
+
+Each kill begins a run of a small network anew, waits a random part of what such a run takes, and
+sends SIGKILL, SIGTERM or SIGINT to a random process of it: the command, the warm process, DVC, a
+stage, a process that tunes or one that builds and measures. Afterwards the same command runs to
+its end. Then
+
+- the run has gone on with every journal, and no trial in it was measured twice: nothing is lost,
+  nothing repeated;
+- no process of the run is alive, and no file, folder, journal or socket under way lies anywhere.
+
+Prints a line a kill, then one line of JSON. Exit code 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import tiny_checkout
+from benchmarks.tiny_checkout import MODEL
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+# A command that is interrupted or ended tells so by its exit code within this time.
+_END_S = 30.0
+_BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
+_MARK = "FEWTUNE_KILLS"
+_FORKED = (
+    "warm process",
+    "DVC, stage or tuning process",
+    "what forks workers",
+    "build and measuring worker",
+)
+
+
+def kind_of(process: psutil.Process, command: int) -> str:
+    """What a process of a run is: what the warm process forks, by how far it is from that."""
+    if process.pid == command:
+        return "command"
+    words = " ".join(process.cmdline())
+    if "warm_python" in words:
+        return "client of the warm process"
+    if "pipelines.warm" not in words:
+        return Path(process.name()).name
+    ancestors = [parent.pid for parent in process.parents()]
+    depth = ancestors.index(command) if command in ancestors else len(_FORKED)
+    return _FORKED[min(depth, len(_FORKED) - 1)]
+
+
+def processes_of(mark: str) -> list[psutil.Process]:
+    """Every live process that has inherited ``mark`` in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(_MARK) == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+class Journals:
+    """The journals of a killed run, held by links: a stage that ends well removes its own.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    held : Path
+        A new folder of the same file system.
+    """
+
+    def __init__(self, root: Path, held: Path) -> None:
+        shutil.rmtree(held, ignore_errors=True)
+        held.mkdir()
+        self._before: dict[Path, bytes] = {}
+        for number, journal in enumerate(sorted((root / ".fewtune").rglob("*.jsonl"))):
+            link = held / f"{number}.jsonl"
+            link.hardlink_to(journal)
+            content = link.read_bytes()
+            # What was torn by the kill is no trial: it was never measured to its end.
+            self._before[link] = content[: content.rfind(b"\n") + 1]
+
+    @property
+    def trials(self) -> int:
+        """How many trials were journalled before the kill."""
+        return sum(len(_trials(content)) for content in self._before.values())
+
+    def faults(self) -> list[str]:
+        """What of it is gone, or was measured once more, since."""
+        found = []
+        for link, before in self._before.items():
+            after = link.read_bytes()
+            if not after.startswith(before):
+                found.append(f"a journal of {len(_trials(before))} trials was not gone on with")
+            counts = Counter(_trials(after))
+            found += [
+                f"measured {count} times: {name}" for name, count in counts.items() if count > 1
+            ]
+        return found
+
+
+def _trials(content: bytes) -> list[str]:
+    """The trials of a journal's batches by task and trace; a torn or foreign line holds none."""
+    found = []
+    for line in content.split(b"\n"):
+        try:
+            event = json.loads(line.partition(b" ")[2])
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("kind") == "batch":
+            for trial in event.get("trials") or []:
+                digest = zlib.crc32(json.dumps(trial["trace"]).encode())
+                found.append(f"{event.get('task')} {digest:08x}")
+    return found
+
+
+def left_behind(root: Path, mark: str) -> list[str]:
+    """Processes, files under way and locks of a run that has ended."""
+    found = [f"process {process.pid}: {process.name()}" for process in processes_of(mark)]
+    for folder in (root / "out", root / ".fewtune", root / "models"):
+        found += [str(path) for path in folder.rglob(".*") if _BESIDE.fullmatch(path.name)]
+    locks = root.parent / f"{root.name}.beside" / "locks"
+    found += [str(path) for path in locks.iterdir() if path.name.startswith(("fewtune-warm", "."))]
+    found += [str(path) for path in (root / ".fewtune").rglob("*.jsonl")]
+    return found
+
+
+def reset(root: Path) -> None:
+    """Take back all results, caches and journals."""
+    for name in ("out", ".fewtune", "mlruns", "mlartifacts"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    for name in ("dvc.lock", "mlflow.db"):
+        (root / name).unlink(missing_ok=True)
+    for name in ("cache", "tmp"):
+        shutil.rmtree(root / ".dvc" / name, ignore_errors=True)
+
+
+def begin(root: Path, mark: str) -> subprocess.Popen[str]:
+    """Start a run."""
+    with (root / "run.log").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines.cli", "run", MODEL],
+            cwd=root,
+            env=tiny_checkout.environment(root, {_MARK: mark}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> dict[str, Any]:
+    """Kill one process of a new run, run again to the end, and look at what came of it."""
+    reset(root)
+    mark = f"{root}-{number}"
+    sent = chance.choice(SIGNALS)
+    wait_s, pick = chance.uniform(0.2, run_s), chance.random()
+    process = begin(root, mark)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(wait_s)
+    alive = processes_of(mark)
+    row: dict[str, Any] = {"kill": number, "signal": sent.name, "after_s": round(wait_s, 1)}
+    if not alive:
+        return {**row, "process": "none: the run had ended", "faults": []}
+    # A kind first, then one of it: there are more workers than anything else.
+    kinds: dict[str, list[psutil.Process]] = {}
+    for each in alive:
+        try:
+            kinds.setdefault(kind_of(each, process.pid), []).append(each)
+        except psutil.Error:
+            continue
+    kind = sorted(kinds)[int(pick * len(kinds))]
+    victim = chance.choice(sorted(kinds[kind], key=lambda each: each.pid))
+    try:
+        victim.send_signal(sent)
+    except psutil.Error:
+        kind = f"{kind} (had ended)"
+    row["process"] = kind
+    faults = []
+    try:
+        code = process.wait(_END_S if kind == "command" else 400)
+    except subprocess.TimeoutExpired:
+        faults.append(f"the command had not ended {_END_S:g} s after {sent.name}")
+        process.kill()
+        code = process.wait()
+    row["code"] = code
+    text = (root / "run.log").read_text(errors="replace")
+    if "Traceback" in text:
+        faults.append("a traceback in the killed run")
+    journals = Journals(root, root.with_name("held"))
+    row["journalled"] = journals.trials
+    again = begin(root, mark)
+    row["again"] = again.wait(400)
+    text = (root / "run.log").read_text(errors="replace")
+    if again.returncode:
+        faults.append(f"the next run ended with {again.returncode}: {text[-300:]}")
+    if "Traceback" in text:
+        faults.append("a traceback in the next run")
+    faults += journals.faults()
+    time.sleep(1.5)
+    faults += [f"left behind: {what}" for what in left_behind(root, mark)]
+    return {**row, "faults": faults}
+
+
+def main() -> int:
+    """Kill, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        root = tiny_checkout.make(Path(scratch) / "checkout")
+        began = time.monotonic()
+        whole = begin(root, "whole")
+        if whole.wait(400):
+            print((root / "run.log").read_text())
+            return 1
+        run_s = time.monotonic() - began
+        chance = random.Random(options.seed)
+        for number in range(options.kills):
+            rows.append(one_kill(root, number, chance, run_s))
+            print(json.dumps(rows[-1]), flush=True)
+            if options.output:
+                options.output.write_text(summary(rows, run_s) + "\n")
+    print(summary(rows, run_s))
+    return 1 if any(row["faults"] for row in rows) else 0
+
+
+def summary(rows: list[dict[str, Any]], run_s: float) -> str:
+    """All kills as JSON, with counts."""
+    return json.dumps(
+        {
+            "kills": len(rows),
+            "with_faults": sum(bool(row["faults"]) for row in rows),
+            "run_s": round(run_s, 1),
+            "by_process": dict(Counter(row["process"] for row in rows)),
+            "by_signal": dict(Counter(row["signal"] for row in rows)),
+            "rows": rows,
+        }
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
