@@ -102,6 +102,8 @@ def tune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     dimensions: Mapping[str, int] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    inputs: str | Path | None = None,
     trials: int | None = None,
     budget_s: float | None = None,
     strategy: str = "selective",
@@ -122,6 +124,10 @@ def tune(
         Static shape of each input that has dynamic dimensions.
     dimensions : mapping of str to int, optional
         Size of each named dynamic dimension.
+    constants : mapping, optional
+        Input bound to a value: a number or nested lists; the tuned model has it no longer.
+    inputs : str or Path, optional
+        An ``.npz`` file of sample inputs, input name to array; outputs are compared on them, too.
     trials : int, optional
         Schedules measured a task, as an average over the tuned tasks.
     budget_s : float, optional
@@ -166,7 +172,15 @@ def tune(
     folder = Path(out)
     steps = _Steps(folder)
     add_model(
-        str(model), folder / "models", _NAME, shapes, seed, dimensions=dimensions, replace=True
+        str(model),
+        folder / "models",
+        _NAME,
+        shapes,
+        seed,
+        dimensions,
+        replace=True,
+        constants=constants,
+        inputs=None if inputs is None else Path(inputs),
     )
     machine = FingerprintOptions(target=target, threads="auto" if threads is None else threads)
     fingerprint = detect_fingerprint(machine)

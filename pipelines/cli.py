@@ -194,6 +194,7 @@ def _run(commands: argparse._SubParsersAction) -> None:
         "  fewtune run                                  models of params.yaml, selective\n"
         "  fewtune run squeezenet resnet50 --all        every strategy, and their comparison\n"
         "  fewtune run model.onnx --shape x=1,3,64,64   registers your model first\n"
+        "  fewtune run voice.onnx --constant sr=16000   the same, an input bound to a value\n"
         "  fewtune run squeezenet --trials 32 --set share_schedules.top='5%'\n"
         "\nTrials, budget, target and --set are written into params.yaml, so that DVC knows\n"
         "them; they stay until they are changed again.\n\n" + _CODES,
@@ -240,6 +241,7 @@ def _run(commands: argparse._SubParsersAction) -> None:
         "of fewtune, or a noisy hour",
     )
     _shape_options(command)
+    _input_options(command)
 
 
 def _record(commands: argparse._SubParsersAction) -> None:

@@ -244,9 +244,18 @@ def _models(options: argparse.Namespace, places: Places, root: Path) -> list[str
                 hint = nearest(text, registered, "registered")
             raise InputError(f"{text!r} is no registered model and no file{hint}")
     shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
-    if (shapes or dimensions) and len(sources) != 1:
-        raise InputError("shapes belong to one .onnx file: give one, or use `fewtune add`")
-    named = {text: add_model(text, places.models, None, shapes, 0, dimensions) for text in sources}
+    constants = parse_constants(options.constant)
+    inputs = None if options.inputs is None else Path(options.inputs)
+    if (shapes or dimensions or constants or inputs) and len(sources) != 1:
+        raise InputError(
+            "shapes, constants and inputs belong to one .onnx file: give one, or use `fewtune add`"
+        )
+    named = {
+        text: add_model(
+            text, places.models, None, shapes, 0, dimensions, constants=constants, inputs=inputs
+        )
+        for text in sources
+    }
     problem = track(root, model_files(root, named.values()))
     if problem:
         say(f"fewtune: {problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,7 +98,9 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     if not _open_values(model):
         return model
     if any(static_shape(value) is None for value in model.graph.output):
-        _take_output_shapes(model, slimmed(expand(model, EARLY)))
+        # What cannot be expanded without more shapes is run all the same.
+        with contextlib.suppress(InputError):
+            _take_output_shapes(model, slimmed(expand(model, EARLY)))
     varying = complete_shapes(model, samples)
     if fold_shapes(model):
         light_model, weights = detach_weights(model)

@@ -10,7 +10,7 @@ from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.runtime.executable import build_executable
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import compiled, relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task import weight_layout
 
@@ -82,7 +82,7 @@ def kernel_fault(
     """What compiling a kernel by itself raises."""
     try:
         function = schedules.module({name: level})[name]
-        tvm.driver.build(tvm.IRModule({name: function}), target=target)
+        compiled(tvm.IRModule({name: function}), target)
     except Exception as fault:  # noqa: BLE001 (whatever it raises is the answer)
         return fault
     return None

@@ -22,6 +22,7 @@ from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_idle_permutes
 from fewtune.model.passes.winograd import Convolution
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
+from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
 from fewtune.runtime.tvm import relax, tvm
@@ -31,6 +32,7 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
+_VECTOR_FUNCTIONS = "vector_functions"
 # Optional steps, those that others build upon first.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
@@ -41,6 +43,7 @@ LOWERINGS = (
     PAD_FILTERS,
     WINOGRAD,
     _FREE_LAYOUT,
+    _VECTOR_FUNCTIONS,
 )
 # Transposed convolutions have no NHWC form in TVM 0.27: naming their own layout keeps them out.
 _NHWC = {
@@ -118,6 +121,8 @@ def lower(
     at("TVM was lowering the graph to kernels")
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(module)
+    if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
+        lowered = vector_math.left_to_library(lowered)
     if traits is None or not steps.uses(_FREE_LAYOUT):
         # Only MetaSchedule's rules for CPUs move weights.
         return lowered

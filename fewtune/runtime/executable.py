@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.runtime import vector_math
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import relax, tvm
 
@@ -62,7 +63,7 @@ def build_executable(
             *pipeline.finalize_passes(target),
         ]
     )
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target, tvm.transform.PassContext(opt_level=3), vector_math.as_marked(lowered):
         return relax.build(lowered, target=target, relax_pipeline=passes)
 
 

@@ -118,9 +118,15 @@ def module_of(text: str) -> tvm.IRModule:
     return from_json_graph_str(text)
 
 
+def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Compile kernels, each with the functions that they are marked for (`vector_math`)."""
+    with vector_math.as_marked(module):
+        return tvm.driver.build(module, target=target)
+
+
 def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Compile kernels into a module whose functions can be called in this process."""
-    built = tvm.driver.build(module, target=target)
+    built = compiled(module, target)
     return getattr(built, "jit", lambda: built)()
 
 
@@ -137,6 +143,7 @@ def has_feature(target: tvm.target.Target, feature: str) -> bool:
 
 __all__ = [
     "build",
+    "compiled",
     "fill_repeating",
     "given_threads",
     "has_feature",

@@ -12,12 +12,15 @@ beside float64 are a few units in the last place (tests/runtime/test_vector_math
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import tvm  # tvm_runtime registers what is here: it cannot be imported from here
 
+# Kernels of this attribute keep the C library's functions (`left_to_library`).
+LIBRARY_FUNCTIONS = "fewtune.library_functions"
 _FLOAT = "float32"
 # Above TVM's own rules, which are at 10 and 99.
 _LEVEL = 120
@@ -103,6 +106,37 @@ def register() -> None:
     _register("pow", lambda call: power(*call.args))
 
 
+def left_to_library(module: tvm.IRModule) -> tvm.IRModule:
+    """Mark a module's kernels: they are to call the C library, as TVM has it."""
+    marked = {
+        name: function.with_attr(LIBRARY_FUNCTIONS, 1)
+        if isinstance(function, tvm.tirx.PrimFunc)
+        else function
+        for name, function in module.functions.items()
+    }
+    return tvm.IRModule(marked, attrs=module.attrs, global_infos=module.global_infos)
+
+
+@contextmanager
+def as_marked(module: tvm.IRModule) -> Iterator[None]:
+    """Within the block, what is compiled has the functions that a module is marked for."""
+    before = _Use.vectors
+    _Use.vectors = not any(
+        function.attrs is not None and LIBRARY_FUNCTIONS in function.attrs
+        for function in module.functions.values()
+    )
+    try:
+        yield
+    finally:
+        _Use.vectors = before
+
+
+class _Use:
+    """Whether this process lowers functions to vectors now: the rules see calls alone."""
+
+    vectors = True
+
+
 def _register(name: str, rule: Callable[[Any], Any | None]) -> None:
     """Lower an operator by a rule where that knows how, else as TVM did."""
     theirs = tvm.ir.Op.get(f"tirx.{name}").get_attr("llvm.FLowerIntrinsic")
@@ -110,8 +144,10 @@ def _register(name: str, rule: Callable[[Any], Any | None]) -> None:
         theirs = tvm.ir.Op.get(f"tirx.{name}").get_attr("default.FLowerIntrinsic")
 
     def lowered(call: Any) -> Any:
-        found = rule(call) if _is_float(call) else None
-        return theirs(call) if found is None else found
+        found = rule(call) if _Use.vectors and _is_float(call) else None
+        if found is not None:
+            return found
+        return _by_element(call, theirs) if name == "erf" else theirs(call)
 
     tvm.tirx.register_intrin_lowering(f"tirx.{name}", target="llvm", f=lowered, level=_LEVEL)
 
@@ -243,6 +279,19 @@ def _let(value: Any, body: Callable[[Any], Any]) -> Any:
     """What a value is used for, the value computed once."""
     variable = tvm.tirx.Var("value", _dtype(value))
     return tvm.tirx.Let(variable, value, body(variable))
+
+
+def _by_element(call: Any, lower: Callable[[Any], Any]) -> Any:
+    """Lower a call of several lanes lane by lane: the C library knows no vectors."""
+    lanes = tvm.DataType(_dtype(call)).lanes
+    if lanes == 1:
+        return lower(call)
+    element = _dtype(call).rsplit("x", 1)[0]
+    parts = [
+        lower(tvm.tirx.call_intrin(element, call.op, tvm.tirx.Shuffle([call.args[0]], [lane])))
+        for lane in range(lanes)
+    ]
+    return tvm.tirx.Shuffle(parts, list(range(lanes)))
 
 
 def _dtype(x: Any) -> str:

@@ -16,6 +16,7 @@ from fewtune.task.calls import call_counts, kernel_calls
 
 FREE = "layout_free_buffers"
 _ORDERED_AXES = 2
+_REDUCTION = tvm.tirx.IterVar.CommReduce
 
 
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:
@@ -58,6 +59,10 @@ def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
     So every index of the read has to be an axis of its block, each axis once, over the whole
     extent; where the extent is 1 it may be 0.
 
+    A block that only moves or converts elements may be computed within the block that reads its
+    result, so that has to be read in the same way: a table of places that is transposed and then
+    read by a gather, twice an element, is not.
+
     Parameters
     ----------
     function : PrimFunc
@@ -66,8 +71,10 @@ def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
         Number of the argument.
     """
     buffer = function.params[place]
-    if not isinstance(buffer, tvm.tirx.Buffer):
-        return False
+    return isinstance(buffer, tvm.tirx.Buffer) and _is_read_straight(function, buffer)
+
+
+def _is_read_straight(function: tvm.tirx.PrimFunc, buffer: tvm.tirx.Buffer) -> bool:
     reads = [
         (block, region)
         for block in _blocks(function)
@@ -87,7 +94,13 @@ def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
         if index.min in used or not _is(extents.get(index.min), extent):
             return False
         used.add(index.min)
-    return True
+    if any(axis.iter_type == _REDUCTION for axis in block.iter_vars):
+        return True
+    return all(
+        any(written.source.same_as(given) for given in function.params)
+        or _is_read_straight(function, written.source)
+        for written in block.writes
+    )
 
 
 def _blocks(function: tvm.tirx.PrimFunc) -> list[tvm.s_tir.SBlock]:

@@ -21,7 +21,7 @@ from fewtune.machine.rpc_board import (
     set_board_threads,
 )
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import module_of, tvm
+from fewtune.runtime.tvm import compiled, module_of
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
 from fewtune.timing.timer import BuiltKernel, Race, Timer
@@ -61,7 +61,7 @@ class BoardBuilder:
         started = time.perf_counter()
         module = as_in_model(module_of(module_json), self._target)
         with without_checks():
-            built = tvm.driver.build(module, target=self._target)
+            built = compiled(module, self._target)
         path = library_path(self._folder, number)
         built.export_library(str(path), fcompile=self._link)
         layout = [argument_shapes(module["main"]), weight_places(module)]

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewtune.runtime.tvm import module_of, tvm
+from fewtune.runtime.tvm import compiled, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial
@@ -73,7 +73,7 @@ def link(
         functions[symbol] = function.with_attr("global_symbol", symbol)
         contenders[symbol] = Contender(str(path), symbol, argument_shapes(function))
     with without_checks():
-        tvm.driver.build(tvm.IRModule(functions), target=target).export_library(str(path))
+        compiled(tvm.IRModule(functions), target).export_library(str(path))
     return contenders
 
 

@@ -37,13 +37,34 @@ def transposed_convolution(inputs: int, outputs: int) -> tvm.tirx.PrimFunc:
     return te.create_prim_func([data, weights, made])
 
 
+def table_of_places() -> tvm.tirx.PrimFunc:
+    """A gather by pairs of places, which are transposed first."""
+    data = te.placeholder((4, 64), "float32", "data")
+    places = te.placeholder((64, 2), "int64", "places")
+    transposed = te.compute((2, 64), lambda i, j: places[j, i], "transposed")
+    made = te.compute((64,), lambda j: data[transposed[0, j], transposed[1, j]])
+    return te.create_prim_func([data, places, made])
+
+
+def converted_weights() -> tvm.tirx.PrimFunc:
+    """A product with weights of 8 bits, converted first."""
+    data = te.placeholder((32, SUMMED), "float32", "data")
+    weights = te.placeholder((SUMMED, 16), "int8", "weights")
+    wide = te.compute((SUMMED, 16), lambda i, j: weights[i, j].astype("float32"), "wide")
+    row = te.reduce_axis((0, SUMMED), "row")
+    made = te.compute((32, 16), lambda i, j: te.sum(data[i, row] * wide[row, j], axis=row))
+    return te.create_prim_func([data, weights, made])
+
+
 STRAIGHT = {
+    "converted": converted_weights(),
     "as they lie": product((16, 16), lambda w, r, j: w[r, j]),
     "transposed": product((16, 16), lambda w, r, j: w[j, r]),
     "axes of one element": product((1, 16, 1, 16), lambda w, r, j: w[0, r, 0, j]),
     "one column": product((16, 1), lambda w, r, j: w[r, j], columns=1),
 }
 AWKWARD = {
+    "a table of places, transposed": table_of_places(),
     "rows flipped": product((16, 16), lambda w, r, j: w[15 - r, j]),
     "columns flipped": product((16, 16), lambda w, r, j: w[r, 15 - j]),
     "one column flipped": product((16, 1), lambda w, r, j: w[15 - r, j], columns=1),

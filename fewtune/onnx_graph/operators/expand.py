@@ -16,6 +16,7 @@ from fewtune.onnx_graph.operators import (
     quantized,
     quantized_fused,
     recurrent,
+    recurrent_quantized,
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
@@ -27,6 +28,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **plain.HANDLERS,
     **quantized.HANDLERS,
     **quantized_fused.HANDLERS,
+    **recurrent_quantized.HANDLERS,
     **convolutions.HANDLERS,
     **normalizations.HANDLERS,
     **standard_attention.HANDLERS,

@@ -137,10 +137,16 @@ def _dequantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 
 def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    output, scale, zero_point = node.output
     (data,) = node.input
     if graph.shape(data) is None:
         return False
+    dynamic_quantize(graph, data, node.output)
+    return True
+
+
+def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> None:
+    """Quantise to uint8 by the range that the values have: quantised, scale and zero point."""
+    output, scale, zero_point = outputs
     zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(_MOST_OF_BYTE))
     high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), zero])
     low = graph.op("Min", [graph.reduce("ReduceMin", data, None, 0), zero])
@@ -153,7 +159,6 @@ def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     graph.cast(place, TensorProto.UINT8, zero_point)
     scaled = graph.op("Add", [_half_to_even(graph, graph.op("Div", [data, scale])), place])
     graph.cast(graph.clip(scaled, 0.0, float(_MOST_OF_BYTE)), TensorProto.UINT8, output)
-    return True
 
 
 def combined_scale(graph: GraphBuilder, first: str, second: str, result: str) -> str:

@@ -8,6 +8,8 @@ a slice would be a kernel a step.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,10 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 # Each step is five nodes and two to four kernels.
 _MOST_STEPS = 2000
+
+
+Product = Callable[[str, str, int], str]
+"""Of rows with a direction's weights: (rows, inputs), the weights of all directions, its index."""
 
 
 @dataclass
@@ -42,6 +48,8 @@ class _Direction:
         GRU's, of the hidden gate's recurrent product, (hidden).
     peepholes : list of str or None
         LSTM's weights from the cell to the gates i, o and f.
+    recurrent_product : callable or None
+        Of a state with the recurrent weights, where that is no plain product.
     """
 
     graph: GraphBuilder
@@ -55,6 +63,7 @@ class _Direction:
     peepholes: list[str] | None
     reset_after: bool
     input_forget: bool
+    recurrent_product: Callable[[str], str] | None = None
 
     def step(self, given: str, state: _State) -> _State:
         """One step from the input's product, (batch, gates x hidden)."""
@@ -66,7 +75,10 @@ class _Direction:
     def _sum(self, given: str, hidden: str | None) -> str:
         if hidden is None:
             return given
-        product = self.graph.op("MatMul", [hidden, self.recurrent])
+        if self.recurrent_product is not None:
+            product = self.recurrent_product(hidden)
+        else:
+            product = self.graph.op("MatMul", [hidden, self.recurrent])
         return self.graph.op("Add", [product, given])
 
     def _gru(self, given: str, state: _State) -> _State:
@@ -131,8 +143,29 @@ class _Direction:
 
 
 def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Expand a layer of static length."""
-    kind = node.op_type
+    return expand_layer(graph, node, node.op_type)
+
+
+def expand_layer(
+    graph: GraphBuilder,
+    node: NodeProto,
+    kind: str,
+    product: Product | None = None,
+    most_steps: int = _MOST_STEPS,
+) -> bool:
+    """Expand a layer of static length.
+
+    Parameters
+    ----------
+    graph : GraphBuilder
+    node : NodeProto
+        Its first eight inputs are those of ONNX's operator.
+    kind : {"LSTM", "GRU", "RNN"}
+    product : callable, optional
+        Stands for the products with the weights, which then are (directions, inputs, gates x
+        hidden).
+    most_steps : int
+    """
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     data, weights, recurrent, *others = [*node.input, *[""] * 8][:8]
     bias, lengths, first_hidden, first_cell, peepholes = others
@@ -143,11 +176,11 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
         data = graph.transpose(data, [1, 0, 2])
         shape = [shape[1], shape[0], shape[2]]
     steps, batch, width = shape
-    if steps > _MOST_STEPS:
+    if steps > most_steps:
         return graph.refuse(
-            node, f"has {steps} steps; at most {_MOST_STEPS} are unrolled: bind a shorter sequence"
+            node, f"has {steps} steps; at most {most_steps} are unrolled: bind a shorter sequence"
         )
-    directions, _, hidden = recurrent_shape
+    directions, hidden = recurrent_shape[0], recurrent_shape[1 if product else 2]
     functions = _functions(kind, directions, given)
     if functions is None:
         return graph.refuse(node, "has an activation that ONNX does not define")
@@ -162,13 +195,17 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
             hidden,
             functions[index],
             given.get("clip"),
-            _part(graph, recurrent, index, transposed=True),
+            "" if product else part_of(graph, recurrent, index, transposed=True),
             _state_bias(graph, bias, index, hidden, kind, given),
             _peepholes(graph, peepholes, index, hidden),
             bool(given.get("linear_before_reset")),
             bool(given.get("input_forget")),
+            product and functools.partial(_of_state, product, recurrent, index),
         )
-        products = graph.op("MatMul", [rows, _part(graph, weights, index, transposed=True)])
+        if product:
+            products = product(rows, weights, index)
+        else:
+            products = graph.op("MatMul", [rows, part_of(graph, weights, index, transposed=True)])
         if bias:
             offset = _input_bias(graph, bias, index, hidden, kind, given)
             products = graph.op("Add", [products, offset])
@@ -196,6 +233,10 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
+def _of_state(product: Product, recurrent: str, index: int, state: str) -> str:
+    return product(state, recurrent, index)
+
+
 def _functions(
     kind: str, directions: int, given: dict[str, object]
 ) -> list[list[Activation]] | None:
@@ -211,7 +252,7 @@ def _functions(
     return [found[count * index : count * (index + 1)] for index in range(directions)]
 
 
-def _part(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:
+def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False) -> str:
     """One direction's part of a tensor, without the axis of directions."""
     shape = graph.shape(name)
     part = name if shape[0] == 1 else graph.fold_slice(name, 0, index, index + 1)
@@ -223,7 +264,7 @@ def _input_bias(
     graph: GraphBuilder, bias: str, index: int, hidden: int, kind: str, given: dict[str, object]
 ) -> str:
     """What is added to the inputs' products: both biases, where the second needs no product."""
-    part, size = _part(graph, bias, index), _GATES[kind] * hidden
+    part, size = part_of(graph, bias, index), _GATES[kind] * hidden
     first = graph.fold_slice(part, 0, 0, size)
     second = graph.fold_slice(part, 0, size, 2 * size)
     if kind == "GRU" and given.get("linear_before_reset"):
@@ -237,14 +278,14 @@ def _state_bias(
 ) -> str | None:
     if kind != "GRU" or not given.get("linear_before_reset") or not bias:
         return None
-    part = graph.fold_slice(_part(graph, bias, index), 0, 5 * hidden, 6 * hidden)
+    part = graph.fold_slice(part_of(graph, bias, index), 0, 5 * hidden, 6 * hidden)
     return graph.fold("Reshape", [part, graph.constant([1, hidden], np.int64)])
 
 
 def _peepholes(graph: GraphBuilder, name: str, index: int, hidden: int) -> list[str] | None:
     if not name:
         return None
-    part = _part(graph, name, index)
+    part = part_of(graph, name, index)
     return [graph.fold_slice(part, 0, i * hidden, (i + 1) * hidden) for i in range(3)]
 
 
@@ -257,7 +298,7 @@ def _first(graph: GraphBuilder, name: str, index: int, given: dict[str, object])
         return None
     if given.get("layout"):
         name = graph.fold("Transpose", [name], perm=[1, 0, 2])
-    return _part(graph, name, index)
+    return part_of(graph, name, index)
 
 
 def _mask(graph: GraphBuilder, lengths: str, step: int, steps: int, batch: int) -> str | None:

@@ -1,0 +1,63 @@
+"""onnxruntime's LSTM of 8-bit weights, which quantises what each product reads as it comes."""
+
+from __future__ import annotations
+
+import functools
+
+from onnx import NodeProto, TensorProto
+
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import optional
+from fewtune.onnx_graph.operators.quantized import (
+    along,
+    centred,
+    dynamic_quantize,
+    floats,
+    integer_products,
+)
+from fewtune.onnx_graph.operators.recurrent import expand_layer, part_of
+
+# Each step quantises its state, in a dozen nodes more than a step of floats has, and they are there
+# before the graph is simplified.
+_MOST_STEPS = 200
+
+
+def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    (weights, recurrent), scales = node.input[1:3], optional(node.input, 12)[8:]
+    by_weight = {weights: scales[:2], recurrent: scales[2:]}
+    if any(graph.shape(name) is None for name in (weights, recurrent, *scales) if name):
+        return graph.refuse(node, "has weights whose shape is not known")
+    product = functools.partial(_product, graph, by_weight)
+    return expand_layer(graph, node, "LSTM", product, _MOST_STEPS)
+
+
+def _product(
+    graph: GraphBuilder, by_weight: dict[str, list[str]], rows: str, weights: str, index: int
+) -> str:
+    """Rows quantised, times a direction's weights, scaled back."""
+    scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
+    names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
+    dynamic_quantize(graph, rows, names)
+    left = centred(graph, names[0], names[2], -2)
+    right = centred(graph, part_of(graph, weights, index), zero, -1)
+    sums = integer_products(graph, left, right)
+    if len(sums) > 1:
+        # Each is exact; together they may be more than float32 holds exactly.
+        whole = [graph.cast(each, TensorProto.INT32) for each in sums]
+        while len(whole) > 1:
+            whole[:2] = [graph.op("Add", whole[:2])]
+        sums = [graph.cast(whole[0], TensorProto.FLOAT)]
+    factor = graph.fold("Mul", [along(graph, scale, 1, 0), floats(graph, names[1])])
+    return graph.op("Mul", [sums[0], factor])
+
+
+def _of_direction(graph: GraphBuilder, name: str, index: int) -> str:
+    """A direction's scale or zero point: one number, or one for each column."""
+    return (
+        graph.fold_slice(name, 0, index, index + 1)
+        if len(graph.shape(name)) == 1
+        else part_of(graph, name, index)
+    )
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {(MICROSOFT, "DynamicQuantizeLSTM"): _expand}
