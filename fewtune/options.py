@@ -16,17 +16,17 @@ from pydantic import (
     field_validator,
 )
 
-from fewtune.predictor import AUTO, NEVER, files_of
+from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
 
 
 def _existing(value: str, info: ValidationInfo) -> str:
     """Refuse the path of a predictor that is not there; a context may have the folder it is in."""
     root = Path((info.context or {}).get("root", "."))
-    for file in files_of(root / value) if value not in (AUTO, NEVER) else ():
+    for file in files_of(root / value) if value not in (AUTO, NEVER, PREDEFINED) else ():
         if not file.is_file():
             raise ValueError(
-                f"give {AUTO}, {NEVER}, or the path of a predictor without its ending: there is no "
-                f"{value}{file.suffix}"
+                f"give {AUTO}, {NEVER}, {PREDEFINED}, or the path of a predictor without its "
+                f"ending: there is no {value}{file.suffix}"
             )
     return value
 
@@ -98,7 +98,8 @@ class TuneOptions(BaseModel):
     predictor: PredictorChoice = Field(
         default=AUTO,
         description="pretrained predictor that rates candidates: auto (the one of those that come "
-        "with fewtune that knows such CPUs best), never, or a path, such as predictors/mine",
+        "with fewtune that knows such CPUs best), never, predefined (an analytic model, nothing "
+        "in it is learnt), or a path, such as predictors/mine",
     )
     population_ratio: float = Field(
         default=1.5, ge=1, le=100, description="candidates scored for each one measured"

@@ -25,6 +25,8 @@ from fewtune.artifacts import (
 from fewtune.bank.bank import Bank
 from fewtune.oneshot.choose import most_promising, points_of
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.predictor import AUTO, PREDEFINED
+from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, is_trained_on, predictor_for
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
@@ -50,6 +52,10 @@ _RULE = (
 # What the first choice took over the best trial of a task, geometric means over 588 practice tasks
 # measured on a Zen 4: by predictors of a Zen 5 and of a Xeon; and by its own, of shapes held out.
 _FOREIGN, _OWN = "1.23 to 1.25", "1.11"
+_ANALYTIC = (
+    "schedules are rated by the analytic model, which knows the processor's figures and learnt "
+    "nothing: expect less than from a predictor of such a CPU (`fewtune predictor train`)"
+)
 
 
 class _Chosen(NamedTuple):
@@ -128,6 +134,9 @@ def predict_schedules(
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
     predictor = predictor_for(options.predictor, target)
+    if predictor is None and options.predictor == AUTO:
+        # No predictor is for such vectors and threads: the analytic model is better than none.
+        predictor = predictor_for(PREDEFINED, target)
     aside = set(selection.set_aside)
     wanted = [task for task in tasks if task.info.name not in aside]
     whole = sum(task.info.share for task in wanted) or 1.0
@@ -253,6 +262,8 @@ def _told(predictor: Predictor | None, target: tvm.target.Target, points: int) -
             "by rule, which is worth little; tune the model (`--strategy selective`), or train a "
             "predictor (`fewtune predictor train`)",
         )
+    if isinstance(predictor.pretrained, Predefined):
+        return Prediction(predictor=PREDEFINED, points=points, warning=_ANALYTIC)
     conditions = predictor.pretrained.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
     warning = ""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 # What can be chosen instead of a path: one of those that come with the library, or none.
 AUTO, NEVER = "auto", "never"
+# The analytic model: nothing of it lies in a file.
+PREDEFINED = "predefined"
 # What the names of a predictor's files end in.
 TREES, CONDITIONS = ".ubj", ".json"
 _DATA = Path(__file__).parent / "data"
@@ -31,6 +33,8 @@ def chosen_digest(choice: str) -> str | None:
     """That of the predictors that may be taken, given `AUTO`, `NEVER` or a path; None without."""
     if choice == NEVER:
         return None
+    if choice == PREDEFINED:
+        return digest(PREDEFINED.encode())
     trees = [files_of(path)[0] for path in (shipped() if choice == AUTO else [Path(choice)])]
     there = [file.read_bytes() for file in trees if file.is_file()]
     return digest(b"".join(there)) if there else None

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor import AUTO, NEVER, shipped
+from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
 from fewtune.predictor.gaussian_process import Residual
+from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.pretrained import Pretrained, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
@@ -32,10 +33,10 @@ class Predictor:
 
     Parameters
     ----------
-    pretrained : Pretrained
+    pretrained : Pretrained or Predefined
     """
 
-    def __init__(self, pretrained: Pretrained) -> None:
+    def __init__(self, pretrained: Pretrained | Predefined) -> None:
         self.pretrained = pretrained
         self._residual = Residual()
 
@@ -71,20 +72,20 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     return None if pretrained is None else Predictor(pretrained)
 
 
-def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
+def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Predefined | None:
     """The trees that are corrected.
 
     Parameters
     ----------
     choice : str
         `AUTO`: of those that come with the library, that know the target's vectors and were trained
-        with as many threads, the one of such a CPU, else of its maker, else any; `NEVER`; or the
-        path of another one, without its ending.
+        with as many threads, the one of such a CPU, else of its maker, else any; `NEVER`;
+        `PREDEFINED`, the analytic model; or the path of another one, without its ending.
     target : Target
 
     Returns
     -------
-    pretrained : Pretrained or None
+    pretrained : Pretrained, Predefined or None
         None where there is none for the target.
 
     Raises
@@ -94,6 +95,8 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
     """
     if choice == NEVER or "cpu" not in list(target.keys):
         return None
+    if choice == PREDEFINED:
+        return Predefined.of(target)
     traits = CpuTraits.of(target)
     lanes = traits.lanes("float32")
     if choice == AUTO:
@@ -116,7 +119,7 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | None:
     )
 
 
-def is_trained_on(pretrained: Pretrained, target: tvm.target.Target) -> bool:
+def is_trained_on(pretrained: Pretrained | Predefined, target: tvm.target.Target) -> bool:
     """Whether a predictor was trained on such a CPU, by LLVM's name of it."""
     return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
 

@@ -1,0 +1,120 @@
+"""An analytic model of a contraction's time, written from the machine's figures; nothing is fitted.
+
+The third kind of cost model in surveys of tuners, beside learnt and measured ones: predefined. A
+core begins `_PIPES` multiply-adds of vectors a cycle, loads and stores so many vectors, and moves
+so many bytes a cycle from each cache (AMD's and Intel's optimisation manuals; rounded, they are
+alike for cores with AVX2 or AVX-512). A schedule takes the longest of what its arithmetic, its
+loads, and its traffic from each cache take, and what idle cores add. It goes by the same features
+as the trees (`fewtune.predictor.features`), so that it rates a point in microseconds, and what a
+run measures corrects it likewise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fewtune.machine.cache_sizes import own_cache_bytes
+from fewtune.predictor.feature_names import NAMES
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import tvm
+
+# Multiply-adds and loads that a core begins in a cycle, and stores.
+_PIPES, _LOADS, _STORES = 2.0, 2.0, 1.0
+# Bytes a cycle from the second cache, from the shared one, from memory; of one core.
+_SECOND, _SHARED, _MEMORY = 32.0, 16.0, 8.0
+_FIRST_BYTES, _SECOND_BYTES = 32 * 2**10, 2**20
+# A loop that is not unrolled counts and jumps: a cycle each time.
+_JUMP = 1.0
+_PLACES = {name: place for place, name in enumerate(NAMES)}
+
+
+class Predefined:
+    """The analytic model of one CPU; stands where `Pretrained` does.
+
+    Parameters
+    ----------
+    traits : CpuTraits
+    second_bytes : int
+        Of a core's own cache before the shared one.
+    """
+
+    def __init__(self, traits: CpuTraits, second_bytes: int) -> None:
+        self._traits = traits
+        self._second_bytes = second_bytes
+        self.conditions: dict[str, Any] = {"device": "an analytic model", "target": {}}
+
+    @staticmethod
+    def of(target: tvm.target.Target) -> Predefined:
+        """The model of a CPU target; the cache's size is this machine's."""
+        return Predefined(CpuTraits.of(target), own_cache_bytes() or _SECOND_BYTES)
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector, float32."""
+        return self._traits.lanes("float32")
+
+    @property
+    def threads(self) -> int:
+        """How many cores share the loops."""
+        return self._traits.threads
+
+    def expected(self, features: np.ndarray) -> np.ndarray:
+        """Logarithms of the pace beside that of arithmetic alone, (points,): 0 is the peak."""
+        cycles, peak_cycles = self._cycles(np.asarray(features, dtype=float))
+        return np.log(peak_cycles / cycles)
+
+    def _cycles(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cycles of points, and of as many multiply-adds at the peak, (points,) each."""
+
+        def flag(name: str) -> np.ndarray:
+            return features[:, _PLACES[name]] > 0
+
+        def size(name: str) -> np.ndarray:
+            return 2.0 ** features[:, _PLACES[name]]
+
+        outputs = size("rows") * size("groups") * size("width")
+        peak = size("reduction") * outputs / self.lanes / _PIPES
+        # A vector that is not full, or of an odd length, takes as long as a full one.
+        filled = np.minimum(1.0, size("piece")) * np.where(flag("is_odd_vector"), 0.5, 1.0)
+        compute = peak * _PIPES / filled * self._cycles_of_one(features, flag, size)
+        tiles = outputs / (size("tile_rows") * size("elements") * size("tile_groups"))
+        tile = size("tile_weights") + size("tile_data")
+        piece = size("cache_weights") + size("cache_data")
+        parallel = size("threads")
+        # What a cache holds of a piece is read from beyond it once, else anew for each tile.
+        second = np.where(piece > _FIRST_BYTES, tiles * tile, parallel * piece) / _SECOND
+        shared = np.where(piece > self._second_bytes, tiles * tile, parallel * piece) / _SHARED
+        weights, data, results = (size(f"{name}_bytes") for name in ("weights", "data", "results"))
+        apart = np.where(flag("is_cold"), weights, 0.0) / _MEMORY
+        # Passes of their own: padding ahead of everything, results that wait in a buffer, and data
+        # that the other core has.
+        apart += np.where(flag("is_ahead"), 2 * data, 0.0) / _SHARED
+        apart += np.where(features[:, _PLACES["written"]] < 0, 2 * results, 0.0) / _SHARED
+        apart += np.where(flag("parted_alike"), 0.0, data / 2) / _SHARED
+        rounds = np.ceil(parallel / self.threads) * self.threads / parallel
+        whole = np.maximum(compute, np.maximum(second, shared)) * rounds + apart
+        return whole / self.threads, peak / self.threads
+
+    def _cycles_of_one(self, features: np.ndarray, flag: Any, size: Any) -> np.ndarray:
+        """Cycles of one multiply-add of a vector, (points,), its loads and stores included."""
+        accumulators, held = size("accumulators"), size("held")
+        is_unrolled = flag("is_unrolled")
+        room = self._traits.registers + self._traits.operands
+        kept = accumulators + np.minimum(size("vectors"), size("tile_rows"))
+        # Sums leave the registers: those that are too many, those outside the inner reduction, and,
+        # where loops stay loops, those that do not stand innermost.
+        spilt = np.maximum(0.0, kept - room) / accumulators
+        leaving = np.where(held < accumulators, 1.0 / size("inner_reduction"), 0.0)
+        looped = np.where(is_unrolled | (held >= accumulators), 0.0, 1.0)
+        moved = np.minimum(1.0, spilt + leaving + looped)
+        latency = self._traits.in_flight / _PIPES / np.maximum(1.0, accumulators)
+        paces = [
+            np.full(len(features), 1.0 / _PIPES),
+            latency,
+            (features[:, _PLACES["loads"]] + moved) / _LOADS,
+            moved / _STORES,
+        ]
+        jumps = np.where(is_unrolled, 0.0, _JUMP / np.maximum(1.0, held))
+        return np.maximum.reduce(paces) + jumps
