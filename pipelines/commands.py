@@ -466,13 +466,19 @@ def ui(options: argparse.Namespace) -> int:
     from pipelines import environment
 
     uri = os.environ["MLFLOW_TRACKING_URI"]
-    if not uri.startswith(("http://", "https://")):
+    local = not uri.startswith(("http://", "https://"))
+    if local:
         check_port(options.port)
-        address = f"http://{environment.LOCALHOST}:{options.port}"
-        print(f"MLflow: {address} in about 15 s, Ctrl-C to end it", flush=True)
+    from pipelines.mlflow_view import address
+    from pipelines.tracking import Store
+
+    experiment_id = Store(root).experiment_id
+    if local:
+        page = address(f"http://{environment.LOCALHOST}:{options.port}", experiment_id)
+        print(f"MLflow, in about 15 s, until Ctrl-C: {page}", flush=True)
         os.chdir(root)
         server = ["--host", environment.LOCALHOST, "--port", str(options.port), "--workers", "1"]
         command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, *server]
         os.execv(sys.executable, command)
-    print(f"results are recorded on a server, which has its own page: {uri}")
+    print(f"MLflow: {address(uri, experiment_id)}")
     return 0

@@ -152,7 +152,8 @@ def _figures(found: tables.Result) -> dict[str, float]:
         "representatives": metrics.representatives,
         "max_relative_error": metrics.max_relative_error,
     }
-    return {name: value for name, value in figures.items() if value is not None}
+    # As many digits as a column shows.
+    return {name: float(f"{value:.5g}") for name, value in figures.items() if value is not None}
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:

@@ -18,6 +18,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 from fewtune.errors import MachineError
+from pipelines.mlflow_view import experiment_tags
 
 EXPERIMENT = "fewtune"
 # Written last: a run without it was interrupted, and is no record.
@@ -27,8 +28,6 @@ TABLE_KEY = "fewtune.results_table"
 # A machine, whatever its software's versions.
 MACHINE = "fewtune.machine"
 _RECORDED = "fewtune.recorded_ms"
-# What MLflow's page opens the experiment as: a table of runs, not traces of a language model.
-_KIND = {"mlflow.experimentKind": "custom_model_development"}
 _PAGE = 1000
 
 
@@ -72,12 +71,12 @@ class Store:
                 local = self.uri == environment.default_tracking_uri(root)
                 location = (root / "mlartifacts").as_uri() if local else None
                 self.experiment_id: str = self.client.create_experiment(
-                    EXPERIMENT, location, tags=_KIND
+                    EXPERIMENT, location, tags=experiment_tags()
                 )
             else:
                 self.experiment_id = experiment.experiment_id
-                for name, value in _KIND.items():
-                    if name not in experiment.tags:
+                for name, value in experiment_tags().items():
+                    if experiment.tags.get(name) != value:
                         self.client.set_experiment_tag(self.experiment_id, name, value)
 
     def find(self, tags: Mapping[str, str]) -> list[Run]:

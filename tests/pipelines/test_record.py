@@ -12,6 +12,7 @@ import pytest
 from fewtune.errors import InputError, MachineError
 from pipelines import record
 from pipelines.compare import compare
+from pipelines.mlflow_view import address
 from pipelines.registry import machine_of
 from pipelines.tracking import KEY, Store
 from tests import made_results as made
@@ -189,6 +190,17 @@ def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:
     store = Store(checkout.root)
     experiment = store.client.get_experiment(store.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    view = json.loads(experiment.tags["mlflow.sharedViewState.fewtune"])
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    (run,) = store.find({})
+    columns = [name.replace("`", "").split(".") for name in view["selectedColumns"]]
+    assert {name for kind, name in columns if kind == "tags"} <= run.data.tags.keys()
+    compared = set(record.COMPARED_METRICS)
+    metrics = {name for kind, name in columns if kind == "metrics"}
+    assert metrics - compared <= run.data.metrics.keys()
+    page = address("http://127.0.0.1:5000/", store.experiment_id)
+    assert page.startswith(f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?")
 
 
 def versions(checkout: Checkout) -> dict[str, str]:
