@@ -120,6 +120,8 @@ class Store:
         with _reported():
             for left in self.find({STARTED: key}):
                 if left.data.tags.get(tag) != key:
+                    for made in left.outputs.model_outputs if left.outputs else ():
+                        self.client.delete_logged_model(made.model_id)
                     self.client.delete_run(left.info.run_id)
             run = self.client.create_run(self.experiment_id, began_ms, tags, run_name)
             run_id = run.info.run_id

@@ -10,6 +10,7 @@ from dvc.repo import Repo
 
 from fewtune.errors import InputError
 from pipelines.dag import Dag, DvcBusyError, Result, outdated, read_dag
+from pipelines.track import track
 from tests import small_pipeline
 
 PROJECT = Path(__file__).parents[2]
@@ -149,6 +150,32 @@ def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch)
         outdated(root, ["finish@good-full"])
     other.close()
     assert outdated(root, ["finish@good-full"]) == ["finish@good-full"]
+
+
+def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path / "pulled")
+    for model in small_pipeline.MODELS:
+        file = root / "given" / model / "weights.bin"
+        file.parent.mkdir(parents=True)
+        file.write_text(model)
+    pipeline = root / "dvc.yaml"
+    text = pipeline.read_text()
+    given = '[out/look.txt, "given/${item.model}"]'
+    pipeline.write_text(text.replace("[out/look.txt]\n    params", f"{given}\n    params"))
+    files = [f"given/{model}/weights.bin" for model in small_pipeline.MODELS]
+    assert track(root, files) == ""
+    assert all((root / f"{file}.dvc").is_file() for file in files)
+    stages = read_dag(root).stages
+    assert not [name for name in stages if name.endswith(".dvc")]
+    prepare = stages["prepare@good"]
+    assert prepare.needs == ("look",)
+    assert prepare.missing() == ""
+    (root / "given" / "good" / "weights.bin").unlink()
+    assert prepare.missing() == (
+        "given/good/weights.bin is missing: `dvc pull given/good/weights.bin.dvc` brings it here"
+    )
+    assert stages["prepare@bad"].missing() == ""
+    assert "is not under DVC" in track(root, ["given/none"])
 
 
 def test_the_projects_own_pipeline_ends_each_result_once() -> None:

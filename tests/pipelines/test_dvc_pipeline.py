@@ -68,6 +68,7 @@ class Repository:
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(PROJECT),
             "TMPDIR": str(scratch),  # a device lock of its own
+            "MLFLOW_TRACKING_URI": f"sqlite:///{root / 'mlflow.db'}",
             "DVC_NO_ANALYTICS": "1",
             "DVC_GLOBAL_CONFIG_DIR": str(scratch / "dvc-global"),
             "DVC_SYSTEM_CONFIG_DIR": str(scratch / "dvc-system"),
@@ -84,7 +85,7 @@ class Repository:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=1200,
         )
         if code is not None:
             assert done.returncode == code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
@@ -378,3 +379,36 @@ def test_garbage_collection_keeps_what_is_in_use(clone: Repository) -> None:
     (clone.root / "models" / MODEL / "model.onnx").unlink()
     clone.run("dvc", "checkout")
     assert clone.changed() == {}
+
+
+LOAD = """
+import sys
+import mlflow
+import numpy as np
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+given = {t.name: np.zeros(t.shape, t.type) for t in model.metadata.signature.inputs}
+names = [t.name for t in model.metadata.signature.outputs]
+assert list(model.predict(given)) == names
+assert "fewtune" not in sys.modules
+"""
+
+
+def test_real_results_are_recorded_loaded_and_watched(clone: Repository) -> None:
+    clone.fewtune("record")
+    clone.run(sys.executable, "-c", LOAD)
+    assert "the first of its kind" in clone.fewtune("watch").stdout
+    # The same result, as if everything had taken ten times as long tonight.
+    directory = clone.places.benchmarked(MODEL, "selective")
+    report = BenchmarkReport.read(directory).model_dump()
+    for name, value in report["variants"]["tuned"].items():
+        if name.endswith("_ms"):
+            report["variants"]["tuned"][name] = 10 * value
+    BenchmarkReport.model_validate(report).write(directory)
+    metrics = Metrics.read(directory)
+    metrics.model_copy(update={"latency_ms": 10 * metrics.latency_ms}).write(directory)
+    clone.run("dvc", "commit", "--force", f"benchmark@{MODEL}-selective")
+    clone.fewtune("record")
+    told = clone.fewtune("watch", MODEL, code=6).stderr
+    assert f"{MODEL}-selective is 900.0 % slower" in told
+    assert "first differs in benchmark (the library is the same); no version changed" in told

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
 from pipelines import record
@@ -83,8 +84,11 @@ def test_an_interrupted_record_leaves_nothing(
     # What a killed process leaves has no key, and goes with the next recording.
     assert store.client.search_logged_models([store.experiment_id]) == []
     left = store.client.create_run(store.experiment_id, tags={"fewtune.recording": "k"})
+    half = store.client.create_logged_model(store.experiment_id, "half")
+    store.client.log_outputs(left.info.run_id, [LoggedModelOutput(half.model_id, step=0)])
     with store.recording("k", "again"):
         pass
+    assert store.client.search_logged_models([store.experiment_id]) == []
     assert [run.info.run_name for run in store.find({})] == ["again"]
     assert left.info.run_id not in {run.info.run_id for run in store.find({})}
 
