@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from onnx import ModelProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import graph_inputs, type_name
 from fewtune.onnx_graph.shapes import declared_dimensions
+
+_UNREADABLE = (
+    OSError, ValueError, EOFError, KeyError, MemoryError, AttributeError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def read_samples(path: Path) -> dict[str, np.ndarray]:
@@ -32,7 +38,7 @@ def read_samples(path: Path) -> dict[str, np.ndarray]:
                     "numpy.savez(path, INPUT=array, ..)"
                 )
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
             f"{path} is no .npz file of plain arrays ({reason}): write it with "

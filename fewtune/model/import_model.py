@@ -33,7 +33,7 @@ from fewtune.util.apart import at
 from fewtune.util.files import write_text
 from fewtune.util.optional_steps import OptionalSteps, first_line, with_most_steps
 from fewtune.verify.comparison import Difference
-from fewtune.verify.draws import INPUTS_FILE, drawn_inputs, given_inputs
+from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
 from fewtune.verify.locate import locate
 from fewtune.verify.reference import make_reference
@@ -270,9 +270,9 @@ def import_model(
         )
     inputs, outputs = tensor_specs(bound)
     draws = drawn_inputs(simplified, inputs, options.seed)
-    given = models_directory / name / INPUTS_FILE
-    if given.is_file():
-        draws.insert(0, given_inputs(given, inputs))
+    if loaded.samples is not None:
+        samples = loaded.samples
+        draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
     at("onnxruntime was loading or running the model")
     reference = make_reference(reference_path, simplified, outputs, draws, threads, options.seed)
     notes += reference.notes

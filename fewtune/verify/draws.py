@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto
 
 from fewtune.artifacts import TensorSpec
-from fewtune.errors import InputError
 from fewtune.verify.values import Value, known_values
 
-# The user's own inputs, beside a registered model.
-INPUTS_FILE = "inputs.npz"
+# The user's own inputs.
 GIVEN = "given inputs"
 
 # Floats of each draw. The first is what a normalised image or a latent looks like; the others
@@ -134,55 +131,3 @@ def _rows_read(
                 seen.update(fresh)
                 pending += fresh
     return rows
-
-
-def given_inputs(path: Path, specs: Sequence[TensorSpec]) -> Draw:
-    """Read the user's own inputs.
-
-    Parameters
-    ----------
-    path : Path
-        A file of `numpy.savez`: an array for each input, by its name.
-    specs : sequence of TensorSpec
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or an array is missing, of another shape, or of a kind that
-        does not fit the input.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError, AttributeError, KeyError) as error:
-        raise InputError(f"{path} is no file of arrays as numpy.savez writes: {error}") from None
-    except Exception as error:  # noqa: BLE001 (zipfile and zlib raise classes of their own)
-        raise InputError(f"{path} is damaged: {error}") from None
-    names = [spec.name for spec in specs]
-    for name in arrays:
-        if name not in names:
-            raise InputError(
-                f"{path} holds {name!r}, which is no input of the model: name the arrays "
-                f"{', '.join(names)}"
-            )
-    feeds = {}
-    for spec in specs:
-        if spec.name not in arrays:
-            raise InputError(f"{path} has no array for input {spec.name!r}: add one")
-        feeds[spec.name] = _fitted(arrays[spec.name], spec, path)
-    return Draw(GIVEN, feeds)
-
-
-def _fitted(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
-    dtype = np.dtype(spec.dtype)
-    if list(array.shape) != list(spec.shape):
-        raise InputError(
-            f"{path}: {spec.name!r} has shape {list(array.shape)}, the model's input has "
-            f"{list(spec.shape)}: give an array of that shape"
-        )
-    if not np.can_cast(array.dtype, dtype, casting="same_kind"):
-        raise InputError(
-            f"{path}: {spec.name!r} holds {array.dtype.name}, the model's input is {dtype.name}: "
-            "convert the array"
-        )
-    return array.astype(dtype)

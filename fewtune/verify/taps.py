@@ -193,7 +193,8 @@ def find_sites(
             if values[name].dtype == each.array.dtype and _near(own, mark):
                 for axes in _orders(values[name].shape):
                     away = _away(each.array, values[name].transpose(axes))
-                    if away <= _ALIKE and (best is None or away < best[0]):
+                    # Of equal ones the last: ReLU is fused into what comes before it.
+                    if away <= _ALIKE and (best is None or away <= best[0]):
                         best = away, name, axes
         if best is not None:
             _, name, axes = best

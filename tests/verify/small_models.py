@@ -144,3 +144,79 @@ def embedding() -> ModelProto:
         weights,
         input_type=TensorProto.INT64,
     )
+
+
+def gated() -> ModelProto:
+    """A gate deep inside whose bias drowns what it reads."""
+    generator = np.random.default_rng(7)
+    weights = {
+        "w1": random_weight(generator, 16, 3, 3, 3),
+        "squeeze": random_weight(generator, 8, 16, 1, 1) * np.float32(1e-3),
+        "squeeze_bias": np.full(8, 2, np.float32),
+        "excite": random_weight(generator, 16, 8, 1, 1) * np.float32(1e-3),
+        "excite_bias": np.full(16, 8, np.float32),
+        "w2": random_weight(generator, 10, 16, 1, 1),
+    }
+    nodes = [
+        conv("x", "c1", "w1", "conv1"),
+        helper.make_node("GlobalAveragePool", ["c1"], ["mean"], name="pool"),
+        helper.make_node("Conv", ["mean", "squeeze", "squeeze_bias"], ["s"], name="squeeze"),
+        helper.make_node("Relu", ["s"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "excite", "excite_bias"], ["e"], name="excite"),
+        helper.make_node("Sigmoid", ["e"], ["gate"], name="sigmoid"),
+        helper.make_node("Mul", ["c1", "gate"], ["g"], name="gating"),
+        helper.make_node("Conv", ["g", "w2"], ["y"], name="conv2"),
+    ]
+    return make_model(nodes, {"x": [1, 3, 16, 16]}, {"y": [1, 10, 16, 16]}, weights)
+
+
+def masked_rows() -> ModelProto:
+    """A softmax of rows of which some are masked as a whole: NaN, whatever is fed."""
+    generator = np.random.default_rng(8)
+    kept = np.ones((8, 1), bool)
+    kept[[2, 5]] = False
+    weights = {"w": random_weight(generator, 16, 8), "kept": kept, "fill": np.float32(-np.inf)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"], name="dense"),
+        helper.make_node("Where", ["kept", "scores", "fill"], ["masked"], name="mask"),
+        helper.make_node("Softmax", ["masked"], ["y"], name="softmax"),
+    ]
+    return make_model(nodes, {"x": [8, 16]}, {"y": [8, 8]}, weights)
+
+
+def clipped() -> ModelProto:
+    """Sums of thousands of elements behind ReLU, many of them close to zero."""
+    generator = np.random.default_rng(9)
+    weights = {"w": random_weight(generator, 2048, 512)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["sums"], name="dense"),
+        helper.make_node("Relu", ["sums"], ["y"], name="relu"),
+    ]
+    return make_model(nodes, {"x": [64, 2048]}, {"y": [64, 512]}, weights)
+
+
+def penalised() -> ModelProto:
+    """Attention's scores with a penalty made of a mask of integers, as ``(1 - mask) * -10000``."""
+    generator = np.random.default_rng(10)
+    weights = {
+        "table": random_weight(generator, 50, 16),
+        "w": random_weight(generator, 16, 8),
+        "one": np.float32(1),
+        "penalty": np.float32(-10000),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="read"),
+        helper.make_node("MatMul", ["rows", "w"], ["scores"], name="dense"),
+        helper.make_node("Cast", ["mask"], ["kept"], name="cast", to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["one", "kept"], ["left"], name="left"),
+        helper.make_node("Mul", ["left", "penalty"], ["penalties"], name="penalise"),
+        helper.make_node("Add", ["scores", "penalties"], ["sum"], name="add"),
+        helper.make_node("Softmax", ["sum"], ["y"], name="softmax"),
+    ]
+    return make_model(
+        nodes,
+        {"ids": [8], "mask": [8, 8]},
+        {"y": [8, 8]},
+        weights,
+        input_type=TensorProto.INT64,
+    )

@@ -26,6 +26,10 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
     "segmenter": small_models.segmenter,
     "quantised": small_models.quantised,
     "embedding": small_models.embedding,
+    "gated": small_models.gated,
+    "masked rows": small_models.masked_rows,
+    "clipped": small_models.clipped,
+    "penalised": small_models.penalised,
 }
 
 
@@ -96,6 +100,9 @@ def test_rounding_in_another_order_is_right(name: str) -> None:
         ("quantised", "w"),
         ("embedding", "table"),
         ("embedding", "w"),
+        ("masked rows", "w"),
+        ("clipped", "w"),
+        ("penalised", "w"),
     ],
 )
 @pytest.mark.parametrize("change", [scaled, swapped])
@@ -190,6 +197,38 @@ def test_what_onnxruntime_cannot_compute_is_said_to_be_its_own() -> None:
     negative = [Draw("negative inputs", {"x": -np.ones((5, 6), np.float32)})]
     with pytest.raises(InputError, match="onnxruntime itself gives NaN .*--inputs"):
         reference_of(model, negative)
+
+
+def test_nan_in_places_on_every_draw_leaves_the_rest_to_compare() -> None:
+    model, run = small_models.masked_rows(), runs(small_models.masked_rows())
+    reference = reference_of(model)
+    assert len(reference.notes) == len(reference.checked) == 3
+
+    def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.nan_to_num(run(feeds)[0])]
+
+    assert reference.check(wrong).allowances == np.inf
+
+
+def test_sums_behind_a_kink_may_be_rounded_to_its_other_side() -> None:
+    """What ReLU makes zero in every run of the noise may be a little above it in another order."""
+    model = small_models.clipped()
+    weight = numpy_helper.to_array(model.graph.initializer[0])
+
+    def reordered(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        parts = np.split(feeds["x"], 512, 1), np.split(weight, 512, 0)
+        total = sum(a @ b for a, b in zip(*parts, strict=True))
+        return [np.maximum(total, 0)]
+
+    found = reference_of(model).check(reordered)
+    assert found.allowances <= 1, found.text
+
+
+def test_a_mask_of_whole_numbers_has_no_noise() -> None:
+    reference = reference_of(small_models.penalised())
+    for checked in reference.checked:
+        (output,) = checked.outputs
+        assert float(output.noise.max()) < 1e-4
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:

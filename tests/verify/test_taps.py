@@ -1,0 +1,151 @@
+"""What kernels write is found among the model's values, and compared there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.model.import_model import ImportOptions, lower_checked
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.executable import CompiledModel, Observer
+from fewtune.runtime.tvm import tvm
+from fewtune.verify.comparison import Expected
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.inside import Inside
+from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.session import tensor_specs
+from fewtune.verify.taps import Site, Tap, Written, check_taps, find_sites
+from tests.verify import small_models
+
+
+class Changed:
+    """A library in which something writes other values."""
+
+    def __init__(self, compiled: CompiledModel, wrong: Callable[..., None]) -> None:
+        self._compiled, self._wrong = compiled, wrong
+
+    def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
+        """Run once, with the change."""
+
+        def after(kernel: str, call: int, arguments: Sequence[Any]) -> None:
+            array = arguments[-1].numpy().copy()
+            self._wrong(kernel, array)
+            arguments[-1].copyfrom(array)
+            observe(kernel, call, arguments)
+
+        return self._compiled.observed(inputs, after)
+
+    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Run once, with the change."""
+        return self.observed(inputs, lambda kernel, call, arguments: None)
+
+
+@pytest.fixture(scope="module")
+def gated() -> tuple[CompiledModel, Reference]:
+    """A model with a gate, its library and its reference."""
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    bound = bind_shapes(small_models.gated(), {}, {})
+    simplified = simplify(bound)
+    inputs, outputs = tensor_specs(bound)
+    draws = drawn_inputs(simplified, inputs, 0)
+    reference = make_reference(bound, simplified, outputs, draws, 1, 0)
+    compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
+    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    reference.taps[:] = inside.taps(compiled, ["x"])
+    return compiled, reference
+
+
+def test_most_kernels_write_a_value_of_the_model(gated: tuple[CompiledModel, Reference]) -> None:
+    names = {tap.expected.name for tap in gated[1].taps}
+    assert names == {"c1", "mean", "r", "g", "y"}
+
+
+def test_the_library_itself_is_right(gated: tuple[CompiledModel, Reference]) -> None:
+    compiled, reference = gated
+    found = reference.check_library(compiled, ["x"])
+    assert found.allowances <= 1
+    assert found.text == ""
+
+
+def test_a_fault_that_a_bias_drowns_is_refused_where_it_is(
+    gated: tuple[CompiledModel, Reference],
+) -> None:
+    compiled, reference = gated
+    (kernel,) = {tap.site.kernel for tap in reference.taps if tap.expected.name == "r"}
+
+    def wrong(symbol: str, array: np.ndarray) -> None:
+        if symbol == kernel:
+            array *= np.float32(1.01)
+
+    library = Changed(compiled, wrong)
+    assert reference.check(lambda feeds: library.outputs([feeds["x"]])).allowances <= 1
+    found = reference.check_library(library, ["x"])
+    assert found.allowances > 1
+    assert found.text.startswith(f"kernel {kernel}: value 'r' is ")
+
+
+def test_the_first_kernel_is_named_where_outputs_differ(
+    gated: tuple[CompiledModel, Reference],
+) -> None:
+    compiled, reference = gated
+    (kernel,) = {tap.site.kernel for tap in reference.taps if tap.expected.name == "c1"}
+
+    def wrong(symbol: str, array: np.ndarray) -> None:
+        if symbol == kernel:
+            array *= np.float32(1.01)
+
+    found = reference.check_library(Changed(compiled, wrong), ["x"])
+    assert found.text.startswith("output 'y' is ")
+    assert f"the first value inside: kernel {kernel}: value 'c1' is " in found.text
+
+
+def test_a_library_elsewhere_is_compared_by_its_outputs(
+    gated: tuple[CompiledModel, Reference],
+) -> None:
+    compiled, reference = gated
+
+    class Elsewhere:
+        """A library that only gives outputs."""
+
+        outputs = staticmethod(compiled.outputs)
+
+    assert reference.check_library(Elsewhere(), ["x"]).allowances <= 1
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
+def test_a_value_is_found_in_another_layout(order: tuple[int, ...]) -> None:
+    value = np.random.default_rng(0).standard_normal((1, 6, 4, 3)).astype("f4")
+    other = np.random.default_rng(1).standard_normal((1, 6, 4, 3)).astype("f4")
+    written = np.ascontiguousarray(value.transpose(order)) * np.float32(1 + 1e-6)
+    ((site, name),) = find_sites([Written("k", 2, written)], {"other": other, "value": value})
+    assert (name, site.kernel, site.call) == ("value", "k", 2)
+    np.testing.assert_allclose(site.value_of(written, value), value, rtol=1e-5)
+
+
+def test_what_is_no_value_of_the_model_has_no_site() -> None:
+    generator = np.random.default_rng(0)
+    value, other = generator.standard_normal((2, 4, 8, 8)).astype("f4")
+    assert find_sites([Written("k", 0, other)], {"value": value}) == []
+
+
+def test_a_part_is_found_in_a_larger_buffer() -> None:
+    generator = np.random.default_rng(0)
+    value = generator.standard_normal((1, 4, 5, 5)).astype("f4")
+    whole = generator.standard_normal((1, 5, 5, 12)).astype("f4")
+    whole[..., 6:10] = value.transpose(0, 2, 3, 1)
+    site = Site("k", 0, (1, 5, 5, 4), (0, 2, 3, 1))
+    np.testing.assert_array_equal(site.value_of(whole, value), value)
+    assert site.value_of(whole[0], value) is None
+
+
+def test_a_kernel_that_is_not_called_is_not_missed(
+    gated: tuple[CompiledModel, Reference],
+) -> None:
+    expected = Expected("gone", np.ones(4, "f4"), np.ones(4, "f4"))
+    tap = Tap(Site("no_such_kernel", 0, (4,), (0,)), expected)
+    found = check_taps(gated[0], [gated[1].feeds["x"]], [tap])
+    assert found.allowances == 0
