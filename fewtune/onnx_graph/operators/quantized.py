@@ -155,7 +155,7 @@ def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> 
     one = graph.constant(np.float32(1))
     graph.op("Where", [empty, one, graph.op("Div", [width, most])], scale)
     place = graph.op("Neg", [graph.op("Div", [low, scale])])
-    place = _half_to_even(graph, graph.clip(place, 0.0, float(_MOST_OF_BYTE)))
+    place = graph.clip(_half_to_even(graph, place), 0.0, float(_MOST_OF_BYTE))
     graph.cast(place, TensorProto.UINT8, zero_point)
     scaled = graph.op("Add", [_half_to_even(graph, graph.op("Div", [data, scale])), place])
     graph.cast(graph.clip(scaled, 0.0, float(_MOST_OF_BYTE)), TensorProto.UINT8, output)
