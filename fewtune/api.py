@@ -12,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.variants import BenchmarkOptions
 from fewtune.compile.compile import CompileOptions, compile_model
 from fewtune.errors import InputError
+from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.call_graph import make_skeleton
@@ -110,6 +112,7 @@ def tune(
     mode: str = "measure",
     target: str = "auto",
     threads: int | None = None,
+    device: str = "here",
     out: str | Path = "fewtune-out",
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -142,6 +145,9 @@ def tune(
         ``auto`` (this CPU), a kind such as ``cuda``, or a TVM target as JSON.
     threads : int, optional
         All usable cores unless given.
+    device : str
+        Where to measure: ``here``, ``rpc://HOST:9190/KEY`` (boards behind a TVM tracker, with a
+        target as JSON), ``tcp://HOST:8786`` (a fleet behind a Dask scheduler).
     out : str or Path
         Folder of the result; what stands there from an equal call is taken as it is.
     seed : int
@@ -182,7 +188,9 @@ def tune(
         constants=constants,
         inputs=None if inputs is None else Path(inputs),
     )
-    machine = FingerprintOptions(target=target, threads="auto" if threads is None else threads)
+    machine = FingerprintOptions(
+        target=target, threads="auto" if threads is None else threads, device=device
+    )
     fingerprint = detect_fingerprint(machine)
     steps.depend(fingerprint.identity(), *_digests(folder / "models" / _NAME))
     compiled = _made(steps, folder, fingerprint, given, strategy)
@@ -283,7 +291,10 @@ def _made(
     target = target_from_json(fingerprint.target)
     journals = folder / "journals"
 
-    def measuring(step: str) -> Any:
+    def measuring(step: str, *, by_fleet: bool = False) -> Any:
+        # A fleet's machines hold their own devices, batch by batch.
+        if by_fleet and fingerprint.is_fleet:
+            return nullcontext()
         return device_lock(device_name(fingerprint), f"{step} {folder}")
 
     def taken(scratch: Path) -> None:
@@ -318,7 +329,7 @@ def _made(
         if given["tune"].predicts(selection.method):
             empty_report(selection, fingerprint, given["tune"], scratch)
             return
-        with measuring("tune"):
+        with measuring("tune", by_fleet=True):
             tune_tasks(
                 read_tasks(folder / "tasks"),
                 selection,
@@ -326,6 +337,7 @@ def _made(
                 given["tune"],
                 journals / "tune",
                 scratch,
+                run=runner_of(fingerprint),
             )
 
     def shared(scratch: Path) -> None:
@@ -339,7 +351,7 @@ def _made(
                 bank_directory=folder / "bank",
             )
             return
-        with measuring("share schedules of"):
+        with measuring("share schedules of", by_fleet=True):
             share_schedules(
                 read_tasks(folder / "tasks"),
                 Selection.read(folder / "select"),
@@ -350,6 +362,7 @@ def _made(
                 scratch,
                 bank_directory=folder / "bank",
                 model_directory=folder / "tasks",
+                run=runner_of(fingerprint),
             )
 
     def compiled(scratch: Path) -> None:

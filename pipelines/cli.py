@@ -54,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
         _log,
         _bank,
         _predictor,
+        _compile,
+        _worker,
         _serve,
         _ui,
     ):
@@ -221,11 +223,19 @@ def _run(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--target", metavar="T", help="fingerprint.target: auto, a kind such as cuda, or JSON"
     )
-    command.add_argument(
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
         "--device",
         metavar="D",
         help="fingerprint.device: here, or a board behind a TVM tracker as rpc://HOST:9190/KEY, "
         "with --target as JSON",
+    )
+    where.add_argument(
+        "--cluster",
+        dest="device",
+        metavar="C",
+        help="the same, a fleet: tcp://HOST:8786 of a Dask scheduler, or local:2 for two workers "
+        "here (they take turns)",
     )
     command.add_argument(
         "--set",
@@ -397,6 +407,49 @@ def _predictor(commands: argparse._SubParsersAction) -> None:
     kinds.add_parser("list", help="those that come with fewtune, and those of predictors/")
     info = kinds.add_parser("info", help="what one was trained on")
     info.add_argument("name", metavar="NAME", help="of the list, or a path without its ending")
+
+
+def _compile(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "compile",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="compile a model for a GPU that is not here, without tuning",
+        description="Import a model, check it on this machine's CPU beside onnxruntime, schedule "
+        "its kernels by rule, and write a library with machine code for the architecture named. "
+        "Needs NVIDIA's compiler: pip install 'fewtune[cuda]'. Nothing is run on a GPU.",
+        epilog="examples:\n"
+        "  fewtune compile squeezenet --target cuda --arch sm_90\n"
+        "  fewtune compile model.onnx --shape x=1,3,64,64 --target cuda --output gpu\n\n" + _CODES,
+    )
+    command.add_argument("model", metavar="MODEL", help="a registered name or an .onnx file")
+    command.add_argument("--target", choices=["cuda"], default="cuda")
+    command.add_argument("--arch", default="sm_90", help="of the GPU (default sm_90)")
+    command.add_argument(
+        "--output", metavar="DIR", help="gets model.so (default out/MODEL/cuda-ARCH)"
+    )
+    _shape_options(command)
+
+
+def _worker(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "worker",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="let this machine measure for a fleet",
+        description="Run a Dask worker with one device, until interrupted. It runs whatever the "
+        "scheduler's clients send: connect it to machines that you trust only. Further options go "
+        "to Dask's worker.",
+        epilog="examples:\n"
+        "  dask scheduler --host 192.168.1.2                       on one machine\n"
+        "  fewtune worker tcp://192.168.1.2:8786                   on each that measures\n"
+        "  fewtune run squeezenet --cluster tcp://192.168.1.2:8786\n",
+    )
+    command.add_argument("scheduler", metavar="ADDRESS", help="tcp://HOST:8786, or tls://...")
+    command.add_argument(
+        "options",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="of `dask worker`, such as --tls-ca-file FILE --tls-cert FILE --tls-key FILE",
+    )
 
 
 def _serve(commands: argparse._SubParsersAction) -> None:

@@ -449,6 +449,45 @@ def watch(options: argparse.Namespace) -> int:
     return RegressionError.exit_code if lines else 0
 
 
+def compile(options: argparse.Namespace) -> int:  # noqa: A001 (the command's name)
+    """Compile a model for a GPU that is not here."""
+    from fewtune.compile.device_code import compile_for_gpu, gpu_target
+    from fewtune.model.source import add_model
+
+    gpu_target(options.arch)
+    root = find_root()
+    places = Places(root)
+    name, models = options.model, places.models
+    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        if name not in places.registered():
+            models = Path(scratch)
+            name = add_model(options.model, models, None, shapes, 0, dimensions)
+        elif shapes or dimensions:
+            raise InputError(f"{name} is registered with its shapes: leave --shape out")
+        output = Path(options.output or places.out / name / f"cuda-{options.arch}")
+        made = compile_for_gpu(name, models, options.arch, output)
+    print(
+        f"{made.path}: {made.kernels} kernels, {made.unscheduled} unscheduled, device code for "
+        f"{', '.join(f'sm_{each}' for each in made.architectures)}; not run on a GPU; the import "
+        f"was checked on this CPU, relative error {made.relative_error:.1e}"
+    )
+    return 0
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Become a Dask worker of a fleet."""
+    from fewtune.fleet.worker import command
+    from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+
+    if "://" not in options.scheduler:
+        raise InputError(f"{options.scheduler!r} is no address: give tcp://HOST:8786 or tls://...")
+    own = detect_fingerprint(FingerprintOptions())
+    say(f"{own.device}, {own.threads} threads, for {options.scheduler}; Ctrl-C to end it")
+    arguments = command(options.scheduler, options.options)
+    os.execv(arguments[0], arguments)
+
+
 def serve(options: argparse.Namespace) -> int:
     """Serve the deployments of prefect.yaml."""
     root = find_root()

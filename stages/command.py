@@ -7,7 +7,7 @@ import inspect
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
@@ -16,6 +16,8 @@ from stages.parent_watch import end_with_starter
 
 INTERRUPTED = 130
 TERMINATED = 143
+# Stages that a fleet's machines do.
+_ON_FLEET = ("tune", "share_schedules")
 _HELP = {
     "model": "a model registered under models/",
     "strategy": "a strategy of params.yaml, such as selective or full",
@@ -31,6 +33,9 @@ def measuring(
     fingerprint: Fingerprint, stage: str, model: str, strategy: str | None = None
 ) -> AbstractContextManager[None]:
     """Hold the device that ``stage`` measures on, waiting while another run measures there."""
+    if fingerprint.is_fleet and stage in _ON_FLEET:
+        # Its machines hold their own devices, batch by batch.
+        return nullcontext()
     purpose = f"{stage} {model}" + (f" ({strategy})" if strategy else "")
     return device_lock(device_name(fingerprint), purpose)
 

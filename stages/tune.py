@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
+from fewtune.fleet.runner import runner_of
 from fewtune.oneshot.predict import empty_report
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
@@ -32,7 +33,16 @@ def run(model: str, strategy: str) -> None:
         measuring(fingerprint, "tune", model, strategy),
         whole_directory(places.tuned(model, strategy)) as directory,
     ):
-        report = tune(tasks, selection, fingerprint, options, journal, directory, progress)
+        report = tune(
+            tasks,
+            selection,
+            fingerprint,
+            options,
+            journal,
+            directory,
+            progress,
+            run=runner_of(fingerprint),
+        )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
     if report.stopped_by == "nothing_to_tune":

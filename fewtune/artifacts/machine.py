@@ -44,6 +44,11 @@ class Fingerprint(Artifact):
         """Whether it is a board behind TVM's RPC."""
         return self.at.startswith("rpc://")
 
+    @property
+    def is_fleet(self) -> bool:
+        """Whether it is a fleet's: what it measures is asked of a Dask cluster."""
+        return self.at.startswith(("tcp://", "tls://", "local:"))
+
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """As files of this machine have always been: without what says nothing."""

@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 def device_name(fingerprint: Fingerprint) -> str:
     """The lock's name of the device that a fingerprint's target runs on, such as ``cpu``."""
-    if fingerprint.at:
+    if fingerprint.is_board:
         return re.sub(r"[^\w.-]+", "-", fingerprint.at)
     kind = json.loads(fingerprint.target)["kind"]
     return "cpu" if kind in ("llvm", "c") else f"{kind}-0"

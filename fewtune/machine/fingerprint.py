@@ -17,7 +17,10 @@ from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 
 # By how an address begins, what looks at the device there.
-_ELSEWHERE = {"rpc://": "fewtune.machine.board_fingerprint:board_fingerprint"}
+_ELSEWHERE = {
+    "rpc://": "fewtune.machine.board_fingerprint:board_fingerprint",
+    **dict.fromkeys(("tcp://", "tls://", "local:"), "fewtune.fleet.cluster:fleet_fingerprint"),
+}
 _VERSIONED = ("apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "xgboost", "numpy")
 
 
@@ -34,8 +37,9 @@ class FingerprintOptions(BaseModel):
     )
     device: str = Field(
         default="here",
-        description="where candidates are measured: here, or a board behind a TVM tracker as "
-        "rpc://HOST:9190/KEY",
+        description="where candidates are measured: here; a board behind a TVM tracker, "
+        "rpc://HOST:9190/KEY; a fleet behind a Dask scheduler, tcp://HOST:8786; or local:2, two "
+        "workers here",
     )
     cross_compiler: str = Field(
         default="", description="what links for a board of another architecture; found unless named"

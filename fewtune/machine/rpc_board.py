@@ -11,7 +11,6 @@ import shutil
 import socket
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +21,8 @@ from fewtune.runtime.tvm import tvm
 PREFIX = "rpc://"
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1
+# In the middle of a run, in which a board that was just let go has to be there again.
+BACK_S = 20.0
 _FORM = re.compile(r"rpc://(?P<host>[^/:]+|\[[^\]]+\]):(?P<port>\d+)/(?P<key>[^/\s]+)")
 _TRIPLES = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
 
@@ -52,62 +53,66 @@ class BoardAddress(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a tracker says of a key: the servers' hosts, and how many servers are free."""
+    """What a tracker says of a key: its servers' hosts, how many are free; and all its keys."""
 
     hosts: list[str]
     free: int
+    keys: list[str]
 
 
-def ask_tracker(address: BoardAddress) -> Known:
-    """Ask a tracker for the boards of a key; answers within seconds, whatever is wrong.
+def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
+    """Ask a tracker for the boards of a key, one of which is free; answers, whatever is wrong.
 
     TVM's own request for a key that nobody serves waits for ever, and so does one for a key whose
-    servers are all taken.
+    servers are all taken. A server that was let go is unknown to its tracker for a moment.
+
+    Parameters
+    ----------
+    address : BoardAddress
+    wait_s : float
+        Seconds in which a server has to be free.
 
     Raises
     ------
     MachineError
-        If there is no tracker, or it knows no server of the key.
+        If there is no tracker, or none of its servers of the key is free.
     """
-    where = f"{address.host}:{address.port}"
+    deadline_s = time.monotonic() + wait_s
+    while not (known := _known(address)).hosts or known.free == 0:
+        if time.monotonic() > deadline_s:
+            raise MachineError(_missing(address, known))
+        time.sleep(_POLL_S)
+    return known
+
+
+def _known(address: BoardAddress) -> Known:
     try:
         summary = _summary(address)
     except (OSError, ValueError, struct.error) as error:
         raise MachineError(
-            f"no TVM tracker answers at {where} ({error}): start one with "
+            f"no TVM tracker answers at {address.host}:{address.port} ({error}): start one with "
             "`python -m tvm.exec.rpc_tracker`, or mend the address"
         ) from None
-    keys = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
-    hosts = [
-        str(server["addr"][0])
+    servers = [
+        (server["key"].removeprefix("server:"), str(server["addr"][0]))
         for server in summary["server_info"]
-        if server["key"].removeprefix("server:") == address.key
     ]
-    if not hosts:
-        known = ", ".join(sorted(keys)) or "none"
-        raise MachineError(
-            f"the tracker at {where} has no server of key {address.key!r}; its keys: {known}"
+    free = int(summary["queue_info"].get(address.key, {}).get("free", 0))
+    return Known(
+        [host for key, host in servers if key == address.key], free, sorted({k for k, _ in servers})
+    )
+
+
+def _missing(address: BoardAddress, known: Known) -> str:
+    if known.hosts:
+        return (
+            f"all {len(known.hosts)} servers of {address} are taken: wait until one is free, or "
+            "end who holds it"
         )
-    return Known(hosts, int(summary["queue_info"].get(address.key, {}).get("free", 0)))
-
-
-def free_boards(address: BoardAddress) -> Known:
-    """As `ask_tracker`, once a server is free: one that was let go takes a moment.
-
-    Raises
-    ------
-    MachineError
-        If all are taken for seconds.
-    """
-    deadline_s = time.monotonic() + ANSWER_S
-    while (known := ask_tracker(address)).free == 0:
-        if time.monotonic() > deadline_s:
-            raise MachineError(
-                f"all {len(known.hosts)} servers of {address} are taken: wait until one is free, "
-                "or end who holds it"
-            )
-        time.sleep(_POLL_S)
-    return known
+    return (
+        f"the tracker at {address.host}:{address.port} has no server of key {address.key!r}; its "
+        f"keys: {', '.join(known.keys) or 'none'} (a server that is taken may not show)"
+    )
 
 
 def _summary(address: BoardAddress) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def reserve(address: BoardAddress) -> Any:
     MachineError
         If there is none, or it does not answer.
     """
-    free_boards(address)
+    ask_tracker(address, BACK_S)
     try:
         tracker = tvm.rpc.connect_tracker(address.host, address.port)
         return tracker.request(address.key, max_retry=1)

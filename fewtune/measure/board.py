@@ -17,8 +17,9 @@ from typing import Any
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine.rpc_board import (
+    BACK_S,
     BoardAddress,
-    free_boards,
+    ask_tracker,
     linker,
     reserve,
     set_board_threads,
@@ -40,8 +41,6 @@ from fewtune.workers.pool import WorkerPool
 _BUILDER, _RUNNER = "fewtune.workers.board:BoardBuilder", "fewtune.workers.board:BoardRunner"
 # Boards are slower than what builds for them, and the network between may be, too.
 _OPTIONS = WorkerOptions(build_timeout_s=20.0, run_timeout_s=60.0)
-# Seconds in which a board that was lost has to be there again.
-_BACK_S = 20.0
 _MOST_BOARDS = 16
 
 
@@ -92,7 +91,7 @@ class BoardPool(WorkerPool):
         super().tidy()
         for runner in self.runners:
             try:
-                runner.call("forget", kept, timeout_s=_BACK_S)
+                runner.call("forget", kept, timeout_s=BACK_S)
             except (WorkerLostError, RequestFailedError):
                 runner.kill()
 
@@ -206,7 +205,7 @@ class BoardMeasurer(Measurer):
         """Ask the process of a board, which has to have one."""
         runner = self.pool.runners[board]
         try:
-            runner.call("connect", timeout_s=_BACK_S)
+            runner.call("connect", timeout_s=2 * BACK_S)
         except (WorkerLostError, RequestFailedError) as fault:
             raise MachineError(
                 f"{' '.join(str(fault).split())}; what was measured is kept: run again when the "
@@ -235,7 +234,7 @@ class Board(Device):
         """
         address = BoardAddress.of(self.fingerprint.at)
         linker(self.target, self.fingerprint.cross_compiler)
-        known = free_boards(address)
+        known = ask_tracker(address, BACK_S)
         self._boards = min(known.free, _MOST_BOARDS)
         crowded = [host for host, servers in Counter(known.hosts).items() if servers > 1]
         if crowded and self._boards > 1:

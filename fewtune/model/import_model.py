@@ -24,7 +24,7 @@ from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nod
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.target import host_target, is_foreign
+from fewtune.runtime.target import device_of, host_target, is_foreign
 from fewtune.runtime.tvm import relax, set_threads, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
@@ -158,7 +158,7 @@ def lower_checked(
             with steps.step(_DEFAULT_SCHEDULES):
                 at("TVM was giving kernels their default schedules")
                 names = list(call_counts(lowered))
-                scheduled = apply_default_schedules(lowered, names, target, schedules)
+                scheduled = apply_default_schedules(lowered, names, here, schedules)
                 scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
         at("TVM was compiling the kernels")
         executable = build_executable(scheduled, here)
@@ -189,7 +189,8 @@ def lower_checked(
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     """What a model is compiled for to be checked here: its target, where that can run here."""
-    return host_target(usable_cores()) if is_foreign(target) else target
+    runs_here = not is_foreign(target) and device_of(target).exist
+    return target if runs_here else host_target(usable_cores())
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ def share_schedules(
     progress_path: Path | None = None,
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
+    run: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> ShareReport:
     """Give every task that was not tuned a schedule; write the log of all into ``directory``.
 
@@ -67,6 +69,8 @@ def share_schedules(
         What `fewtune.bank` wrote: needed where the selection takes schedules from it.
     model_directory : Path, optional
         The tasks' own, with the model's skeleton: what the finals in the model need.
+    run : callable, optional
+        What carries the work out; `fewtune.tuning.child_process.supervise` unless given.
 
     Raises
     ------
@@ -112,7 +116,7 @@ def share_schedules(
             "measuring": MEASURING,
             "options": options.model_dump(mode="json"),
         }
-        events = supervise(
+        events = (run or supervise)(
             "fewtune.sharing.job:share_session",
             job,
             [by_name[name] for name in dict.fromkeys([*takers, *selection.representatives])],

@@ -190,7 +190,7 @@ class Session:
             first, *others = (self.state.tasks[t.name] for t in waiting[: self._tasks_a_batch])
             worth_it = [s for s in others if self.patience.is_worth_it(gains_s[s.task.info.name])]
             began_s = self._clock()
-            self._batch([first, *worth_it], room)
+            self.batch([first, *worth_it], room)
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
@@ -199,7 +199,7 @@ class Session:
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
 
-    def _batch(self, states: list[TaskState], room: int) -> None:
+    def batch(self, states: list[TaskState], room: int) -> None:
         """Measure up to ``room`` candidates, of each task no more than the options say.
 
         Several tasks where there are several boards to measure them on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def run_session(
     cold_weights: bool = False,
     stands_for: dict[str, float] | None = None,
     covered: float = 1.0,
+    run: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -90,6 +92,8 @@ def run_session(
         How many times its own share of the model's time a task stands for.
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
+    run : callable, optional
+        What carries the work out; `supervise` unless given.
 
     Returns
     -------
@@ -113,7 +117,7 @@ def run_session(
         if entries:
             text = json.dumps(entries, sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        events = supervise(
+        events = (run or supervise)(
             f"{__name__}:_session",
             {
                 "tuned": tuned,
@@ -176,6 +180,7 @@ def tune(
     journal_directory: Path,
     directory: Path,
     progress_path: Path | None = None,
+    run: Callable[..., list[dict[str, Any]]] | None = None,
 ) -> TuneReport:
     """Tune the representatives of a selection and write the tuning log into ``directory``.
 
@@ -192,6 +197,8 @@ def tune(
         Gets ``tune.json``, ``curve.json``, ``log.json`` and TVM's two database files.
     progress_path : Path, optional
         File that holds where the run stands.
+    run : callable, optional
+        As of `run_session`.
 
     Raises
     ------
@@ -218,6 +225,7 @@ def tune(
         cold_weights=cold_weights,
         stands_for=stands_for(kept, tasks, selection),
         covered=sum(shares[name] for cluster in selection.clusters for name in cluster.members),
+        run=run,
     )
     log_info(fingerprint).write(directory)
     write_database(

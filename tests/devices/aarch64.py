@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.fleet import note
 from fewtune.artifacts import ShareReport, TuneReport
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.variants import BenchmarkOptions
@@ -87,6 +88,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         error = run(sys.argv[1], Path(scratch))
     print(f"AArch64 (emulated): relative error {error:.1e}, at most {MOST_ERROR:g}")
+    note({"aarch64_max_error": error})
     return int(not error <= MOST_ERROR)
 
 

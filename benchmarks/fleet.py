@@ -1,0 +1,214 @@
+"""What a fleet costs and brings: ``python benchmarks/fleet.py [--only scaling|loopback]``.
+
+``scaling_4``, ``scaling_8``: throughput of four and eight devices over that of one, where a device
+only sleeps, 50 ms a candidate: what the client and Dask add is all that can be lost.
+``loopback_time_ratio``, ``loopback_latency_ratio``: a model tuned and shared through one Dask
+worker of this machine over the same in this process: seconds, and the model's estimated latency.
+They take turns, and medians of the ratios stand; have the machine alone.
+
+``results/fleet.json`` gets them; what a call leaves out stays, such as ``aarch64_max_error``, which
+``make test-aarch64`` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import distributed
+
+from fewtune.artifacts import Fingerprint, TaskInfo
+from fewtune.fleet.cluster import Cluster, fleet_fingerprint
+from fewtune.fleet.orders import Orders
+from fewtune.fleet.runner import on_fleet
+from fewtune.fleet.tuning import FleetTuning
+from fewtune.fleet.worker import RESOURCE
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.source import add_model
+from fewtune.options import ShareOptions, TuneOptions
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.sharing.share import share_schedules
+from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task, extract_tasks
+from fewtune.tuning.child_process import supervise
+from fewtune.tuning.progress import Progress
+from fewtune.tuning.tune import tune
+from fewtune.util.files import canonical_json, write_text
+
+OUT = Path("results/fleet.json")
+SLEEP_S = 0.05
+_TASKS, _TRIALS, _BATCH = 16, 16, 8
+_ROUNDS = 3
+
+
+def asleep(order: dict[str, Any]) -> tuple:
+    """A device that takes 50 ms a candidate, whatever it is, and no time for anything else."""
+    name = order["tasks"][0][0]["name"]
+    known = sum(len(event.get("trials", [])) for event in order["events"])
+    if order["what"] == "batch":
+        time.sleep(SLEEP_S * order["room"])
+        trials = [{"trace": [known + i], "run_s": [1e-3]} for i in range(order["room"])]
+        phases = {"run_s": SLEEP_S * order["room"]}
+        events = [{"kind": "batch", "task": name, "phases": phases, "trials": trials}]
+    elif order["what"] == "default":
+        time.sleep(SLEEP_S)
+        events = [{"kind": "default", "task": name, "trial": {"trace": None, "run_s": [2e-3]}}]
+    else:
+        events = []
+    return "ok", {"events": events, "is_done": False}
+
+
+def sleeping_task(name: str) -> Task:
+    """A task that is never looked at."""
+    info = TaskInfo(
+        name=name,
+        workload=name,
+        weight=1,
+        anchor="matmul",
+        operator="matmul",
+        shapes=[[1, 4]],
+        dtype="float32",
+        flops=1.0,
+        bytes=1,
+        share=1 / _TASKS,
+    )
+    return Task(info, tvm.IRModule({}))
+
+
+def throughput(devices: int) -> float:
+    """Candidates a second of so many devices that sleep."""
+    workers = distributed.LocalCluster(
+        n_workers=devices,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tcp",
+        resources={RESOURCE: 1},
+        dashboard_address=None,
+    )
+    options = FingerprintOptions(device=workers.scheduler_address)
+    own = fleet_fingerprint(options)
+    tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
+    names = [task.info.name for task in tasks]
+    tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
+    job = {"tuned": names, "seeds": {}, "cold_weights": False, "stands_for": None, "covered": 1.0}
+    job["options"] = tuning.model_dump(mode="json")
+    with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
+        while len(cluster.machines()) < devices:
+            time.sleep(0.1)
+        orders = Orders(cluster, own, asleep)
+        journal = Journal(Path(scratch) / "journal.jsonl", {})
+        progress = Progress(stream=open(Path(scratch) / "said", "w"))  # noqa: SIM115
+        began_s = time.perf_counter()
+        session = FleetTuning(tasks, job, journal, progress, orders, "benchmark")
+        session.run()
+        taken_s = time.perf_counter() - began_s
+        assert session.state.trials == _TRIALS * _TASKS
+        return session.state.trials / taken_s
+
+
+def scaling() -> dict[str, float]:
+    """Throughput of several devices over that of one."""
+    one = throughput(1)
+    found = {f"scaling_{count}": round(throughput(count) / one, 2) for count in (4, 8)}
+    print(f"{one:.1f} candidates/s of one device; {found}")
+    return found
+
+
+def loopback(model: str) -> dict[str, float]:
+    """A model through one Dask worker of this machine over the same in this process."""
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        folder = Path(scratch)
+        own = detect_fingerprint(FingerprintOptions())
+        target = target_from_json(own.target)
+        add_model(f"zoo:{model}", folder / "models", model)
+        (folder / "import").mkdir()
+        import_model(
+            model, folder / "models", target, own.threads, ImportOptions(), folder / "import"
+        )
+        tasks = extract_tasks(read_lowered(folder / "import"), target)
+        selection, _ = select_tasks(
+            tasks, SelectOptions(), target=target, model=model, strategy="selective"
+        )
+        ratios: list[tuple[float, float]] = []
+        with distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            resources={RESOURCE: 1},
+            memory_limit=0,
+            dashboard_address=None,
+        ) as workers:
+            fleet = fleet_fingerprint(FingerprintOptions(device=workers.scheduler_address))
+            for number in range(_ROUNDS):
+                pair = [("here", own, supervise), ("fleet", fleet, on_fleet)]
+                taken = {}
+                for name, which, run in pair if number % 2 == 0 else pair[::-1]:
+                    at = folder / f"{name}{number}"
+                    taken[name] = tuned(tasks, selection, which, run, at)
+                (here_s, here_ms), (fleet_s, fleet_ms) = taken["here"], taken["fleet"]
+                ratios.append((fleet_s / here_s, fleet_ms / here_ms))
+                print(
+                    f"round {number + 1}: here {here_s:.1f} s, {here_ms:.3f} ms; "
+                    f"fleet {fleet_s:.1f} s, {fleet_ms:.3f} ms"
+                )
+    times, latencies = zip(*ratios, strict=True)
+    return {
+        "loopback_time_ratio": round(statistics.median(times), 3),
+        "loopback_latency_ratio": round(statistics.median(latencies), 3),
+    }
+
+
+def tuned(
+    tasks: list[Task], selection: Any, own: Fingerprint, run: Any, folder: Path
+) -> tuple[float, float]:
+    """Seconds of tuning and sharing, all that starts and ends included, and the latency in ms."""
+    for name in ("tune", "share"):
+        (folder / name).mkdir(parents=True)
+    began_s = time.perf_counter()
+    journals, options = folder / "journals", TuneOptions(start_from=str(folder / "none"))
+    tune(tasks, selection, own, options, journals, folder / "tune", run=run)
+    report = share_schedules(
+        tasks, selection, folder / "tune", own, ShareOptions(), journals, folder / "share", run=run
+    )
+    taken_s = time.perf_counter() - began_s
+    weights = {task.info.name: task.info.weight for task in tasks}
+    lines = [*report.tasks, *report.representatives]
+    latency_ms = sum(weights[line.task] * (line.known_ms or 0.0) for line in lines)
+    tune_report = json.loads((folder / "tune" / "tune.json").read_text())
+    told = {line.task for line in lines}
+    latency_ms += sum(
+        weights[line["task"]] * (line["best_ms"] or 0.0)
+        for line in tune_report["tasks"]
+        if line["task"] not in told
+    )
+    return taken_s, latency_ms
+
+
+def note(found: dict[str, Any]) -> None:
+    """Write figures beside those that stand already."""
+    known = json.loads(OUT.read_text()) if OUT.is_file() else {}
+    write_text(OUT, canonical_json({**known, **found}))
+
+
+def main() -> None:
+    """Measure what is asked for, and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["scaling", "loopback"])
+    parser.add_argument("--model", default="squeezenet_v1_1", help="of `fewtune zoo`")
+    options = parser.parse_args()
+    if options.only != "loopback":
+        note(scaling())
+    if options.only != "scaling":
+        note(loopback(options.model))
+    print(OUT.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""A library with device code for a GPU that is not here: compiled by rule, and not run.
+
+The model's import is checked on this machine's CPU. Kernels have dlight's default schedules.
+Whether there is code for the named architecture in the library is read from the library itself: TVM
+leaves source text there, without a word, where it cannot compile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fewtune import errors
+from fewtune.errors import FewtuneError, InputError, MachineError
+
+_ELF, _OF_CUDA = b"\x7fELF", 190
+_MACHINE_AT, _FLAGS_AT = 18, 48
+LIBRARY = "model.so"
+# What TVM's schedule rules have to know of a GPU: of every architecture from sm_70 on, at least.
+_LIMITS = {
+    "max_shared_memory_per_block": 49152,
+    "max_threads_per_block": 1024,
+    "thread_warp_size": 32,
+}
+
+
+class DeviceLibrary(NamedTuple):
+    """A library that was compiled for a GPU.
+
+    Attributes
+    ----------
+    path : Path
+    architectures : list of int
+        Of its device code, such as 90.
+    kernels, unscheduled : int
+        Distinct kernels, and those that no rule schedules.
+    relative_error : float
+        Of the import, run on this machine's CPU beside onnxruntime.
+    """
+
+    path: Path
+    architectures: list[int]
+    kernels: int
+    unscheduled: int
+    relative_error: float
+
+
+def gpu_target(arch: str) -> str:
+    """A CUDA target as JSON for an architecture such as ``sm_90``.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    digits = arch.removeprefix("sm_").rstrip("af")
+    if not (arch.startswith("sm_") and digits.isdecimal() and int(digits) >= 70):
+        raise InputError(f"architecture {arch!r} is none: give sm_70 or newer, such as sm_90")
+    return json.dumps({"kind": "cuda", "arch": arch, **_LIMITS})
+
+
+def device_architectures(library: Path) -> list[int]:
+    """The architectures that a library has CUDA machine code for, such as 90; read, not loaded."""
+    content = library.read_bytes()
+    found, place = set(), content.find(_ELF, 1)
+    while place >= 0:
+        if len(content) >= place + _FLAGS_AT + 4:
+            (machine,) = struct.unpack_from("<H", content, place + _MACHINE_AT)
+            (flags,) = struct.unpack_from("<I", content, place + _FLAGS_AT)
+            if machine == _OF_CUDA:
+                found.add(flags >> 8 & 0xFF)
+        place = content.find(_ELF, place + 1)
+    return sorted(found)
+
+
+def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> DeviceLibrary:
+    """Compile a registered model for a GPU, in a process of its own.
+
+    Parameters
+    ----------
+    name : str
+        A registered model.
+    models : Path
+        Folder of registered models.
+    arch : str
+        Such as ``sm_90``.
+    directory : Path
+        Gets ``model.so``.
+
+    Raises
+    ------
+    InputError
+        If the model or the architecture cannot be used.
+    MachineError
+        If NVIDIA's compiler is missing, or TVM made no machine code.
+    VerificationError
+        If the import's outputs differ from onnxruntime's.
+    """
+    target = gpu_target(arch)
+    request = {"name": name, "models": str(models), "target": target, "out": str(directory)}
+    path = os.pathsep.join(each for each in sys.path if each)
+    done = subprocess.run(
+        [sys.executable, "-m", "fewtune.compile.device_code", json.dumps(request)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    told = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    if "error" in told:
+        raise getattr(errors, told["error"])(told["message"])
+    if done.returncode != 0:
+        raise RuntimeError(f"compiling for {arch} ended with exit code {done.returncode}")
+    library = directory / LIBRARY
+    found = device_architectures(library)
+    wanted = int(arch.removeprefix("sm_").rstrip("af"))
+    if wanted not in found:
+        library.unlink()
+        raise MachineError(
+            f"TVM made no machine code for {arch}, only source text that cannot be loaded: see "
+            "that NVIDIA's compiler works (pip install 'fewtune[cuda]')"
+        )
+    return DeviceLibrary(
+        library, found, told["kernels"], told["unscheduled"], told["relative_error"]
+    )
+
+
+def _compiled(request: dict[str, Any]) -> dict[str, Any]:
+    """Import, schedule by rule, build and export; what came of it."""
+    from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+    from fewtune.runtime.executable import build_executable
+    from fewtune.runtime.tvm import tvm, usable_cores
+    from fewtune.schedule.defaults.default import apply_default_schedules
+    from fewtune.task.extract import kernels
+
+    target = tvm.target.Target(json.loads(request["target"]))
+    out = Path(request["out"])
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        imported = Path(scratch)
+        models = Path(request["models"])
+        report = import_model(
+            request["name"], models, target, usable_cores(), ImportOptions(), imported
+        )
+        lowered = read_lowered(imported)
+    names = sorted(kernels(lowered))
+    scheduled = apply_default_schedules(lowered, names, target)
+    unscheduled = [
+        name for name in names if "tirx.is_scheduled" not in (scheduled[name].attrs or {})
+    ]
+    executable = build_executable(scheduled, target)
+    out.mkdir(parents=True, exist_ok=True)
+    executable.export_library(str(out / LIBRARY))
+    return {
+        "kernels": len(names),
+        "unscheduled": len(unscheduled),
+        "relative_error": report.max_relative_error,
+    }
+
+
+def _main(request: dict[str, Any]) -> int:
+    from fewtune.runtime.cuda_toolkit import make_ready
+
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as toolkit:
+        try:
+            make_ready(Path(toolkit))
+            told = _compiled(request)
+        except FewtuneError as error:
+            told = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(told), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(json.loads(sys.argv[1])))

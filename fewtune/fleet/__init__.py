@@ -1,0 +1,1 @@
+"""A fleet: machines of one class that tune together, as workers of Dask."""

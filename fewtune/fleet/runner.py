@@ -1,0 +1,128 @@
+"""How a stage's measuring is run: in a child process here, or by a fleet."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import Fingerprint
+from fewtune.errors import MachineError
+from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task
+from fewtune.tuning.child_process import journal_path, lay_crash, supervise
+from fewtune.tuning.progress import Progress
+
+Runner = Callable[..., list[dict[str, Any]]]
+# What of a job names a folder of this machine.
+_FOLDERS = ("bank", "model")
+_TUNING = "fewtune.tuning.tune:"
+_MOST_LOSSES = 5
+
+
+def runner_of(fingerprint: Fingerprint) -> Runner:
+    """What runs measuring work on the device of a fingerprint (`supervise`)."""
+    return on_fleet if fingerprint.is_fleet else supervise
+
+
+def on_fleet(
+    work: str,
+    job: dict[str, Any],
+    tasks: list[Task],
+    fingerprint: Fingerprint,
+    header: dict[str, Any],
+    journal_directory: Path,
+    progress_path: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run measuring work on a fleet; as `fewtune.tuning.child_process.supervise`.
+
+    Tuning is spread over all machines; other work, such as sharing, runs on one of them.
+    """
+    from fewtune.fleet.cluster import Cluster
+    from fewtune.fleet.orders import Orders, options_of
+    from fewtune.fleet.tuning import FleetTuning
+
+    path = journal_path(journal_directory, header)
+    journal, progress = Journal(path, header), Progress(progress_path)
+    key = _run_of(journal)
+    try:
+        with Cluster(fingerprint.at, options_of(fingerprint), progress.say) as cluster:
+            orders = Orders(cluster, fingerprint)
+            progress.say(f"{len(orders.machines)} machines of {fingerprint.at} take part")
+            if work.startswith(_TUNING):
+                FleetTuning(tasks, job, journal, progress, orders, key).run()
+            else:
+                _on_one(work, job, tasks, journal, progress, orders, key)
+    finally:
+        progress.close()
+        journal.close()
+    journal = Journal(path, header)
+    journal.close()
+    return journal.events
+
+
+def _on_one(
+    work: str,
+    job: dict[str, Any],
+    tasks: list[Task],
+    journal: Journal,
+    progress: Progress,
+    orders: Any,
+    key: str,
+) -> None:
+    """Run work on one machine, a batch at a time; where that is lost, on another one."""
+    from fewtune.fleet.orders import packed
+
+    order = {
+        "key": key,
+        "purpose": work.rpartition(":")[2],
+        "work": work,
+        "job": job,
+        "folders": {name: _files(job.get(name)) for name in _FOLDERS if job.get(name)},
+        "tasks": [packed(task) for task in tasks],
+    }
+    known, losses = list(journal.events), 0
+    machine = orders.idle[0]
+    while True:
+        orders.give(machine, None, {**order, "events": known})
+        while (answered := orders.next_answer()) is None:
+            pass
+        answer = answered[2]
+        for event in answer.events:
+            journal.append(event)
+            known.append(event)
+        if answer.is_done:
+            return
+        if answer.died:
+            journal.events = known
+            task = lay_crash(journal, answer.died)
+            known.append({"kind": "crash", "task": task, "signal": answer.died})
+            progress.say(f"TVM died of {answer.died} in {task}: it is left out")
+        elif answer.lost:
+            losses += 1
+            if losses > _MOST_LOSSES:
+                raise MachineError("machine after machine is lost: see what ends them")
+            progress.say(f"{machine} is lost; another one goes on")
+            orders.look()
+            machine = orders.idle[0]
+
+
+def _run_of(journal: Journal) -> str:
+    """What this run is called at its machines: they keep its sessions until it has ended.
+
+    Another run of the same work has another name, or it would be answered from there.
+    """
+    known = [event["run"] for event in journal.events if event["kind"] == "run"]
+    if known:
+        return known[0]
+    event = {"kind": "run", "run": secrets.token_hex(8)}
+    journal.append(event)
+    journal.events.append(event)
+    return event["run"]
+
+
+def _files(folder: str) -> dict[str, bytes]:
+    """The files of a folder, by their paths in it."""
+    root = Path(folder)
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}

@@ -1,0 +1,60 @@
+"""A Dask scheduler and workers of this machine, as `fewtune worker` starts them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import distributed
+
+from fewtune.fleet.worker import RESOURCE, command
+from tests.rpc_boards import end_group, free_port
+
+_START_S = 90.0
+
+
+def start(arguments: list[str]) -> subprocess.Popen:
+    """A process in a group of its own, so that all that it starts can be ended."""
+    return subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def worker_pids(at: str) -> dict[str, int]:
+    """The process of each Dask worker that has a device, by address."""
+    with distributed.Client(at, set_as_default=False) as client:
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        able = [a for a, it in workers.items() if it["resources"].get(RESOURCE)]
+        found = client.run(_own_pid, workers=able) if able else {}
+    return {address: int(pid) for address, pid in found.items()}
+
+
+def _own_pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+@contextmanager
+def cluster(count: int) -> Iterator[str]:
+    """A scheduler with so many workers; gives its address."""
+    port = free_port()
+    at = f"tcp://127.0.0.1:{port}"
+    scheduler = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    started = [start([sys.executable, "-m", "distributed.cli.dask_scheduler", *scheduler])]
+    try:
+        started += [start(command(at, ["--death-timeout", "90"])) for _ in range(count)]
+        deadline_s = time.monotonic() + _START_S
+        while time.monotonic() < deadline_s:
+            try:
+                if len(worker_pids(at)) == count:
+                    break
+            except OSError:
+                time.sleep(0.3)
+        yield at
+    finally:
+        for each in started[::-1]:
+            end_group(each)
