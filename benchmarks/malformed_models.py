@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 
 CODES = frozenset({0, 2, 3, 4})
 LIMIT_S = 240
@@ -400,14 +404,20 @@ def _graphs() -> Iterator[Case]:
     yield Case("too_many_inputs", _edited(_node(1, input=["c"] * 5)))
     yield Case("empty_input", _edited(_node(0, input=["", "w", "b"])))
     yield Case("long_name", _edited(_long_name), may_pass=True)
-    yield Case("name_of_nul", _edited(_do(_node(1, output=["a\0b"]), _node(2, input=["a\0b"]))))
+    yield Case(
+        "name_of_nul",
+        _edited(_do(_node(1, output=["a\0b"]), _node(2, input=["a\0b"]))),
+        may_pass=True,
+    )
     for version in (0, -3, 999, 2**62):
         yield Case(f"opset_{version}", _edited(_opset(version)))
     yield Case("ir_of_the_future", _edited(lambda model: setattr(model, "ir_version", 10**6)))
     yield Case("recursion", _edited(_recursion))
     yield Case("mutual_recursion", _edited(_mutual_recursion))
     yield Case("branch_of_floats", _edited(_branches))
-    yield Case("branches_12_deep", _edited(lambda model: _branches_of_truth(model, 12)))
+    yield Case(
+        "branches_8_deep", _edited(lambda model: _branches_of_truth(model, 8)), may_pass=True
+    )
     yield Case("endless_loop", _edited(_endless_loop))
 
 
@@ -508,17 +518,59 @@ def check_case(case: Case) -> Result:
     return judged(case, done.returncode, done.stdout, done.stderr, seconds)
 
 
+def check_case_warm(case: Case) -> Result:
+    """Put one case through what the command calls, in a fork of this process.
+
+    The process must have no thread of TVM's or onnxruntime's: it imports, and forks.
+    """
+    from fewtune.model_check.check import check_here, job_of
+
+    with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
+        path, said = case.write(Path(scratch)), Path(scratch) / "report.json"
+        errors = Path(scratch) / "errors.txt"
+        began_s = time.perf_counter()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                silent = os.open(errors, os.O_WRONLY | os.O_CREAT, 0o600)
+                os.dup2(silent, 1)
+                os.dup2(silent, 2)
+                report = check_here(job_of(path))
+                said.write_text(json.dumps(report))
+                code = report["exit_code"]
+            except BaseException:  # noqa: BLE001 (what the command would print)
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.perf_counter() - began_s > LIMIT_S:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+        seconds = time.perf_counter() - began_s
+        output = said.read_text() if said.is_file() else ""
+        code = os.waitstatus_to_exitcode(ended[1])
+        return judged(case, code, output, errors.read_text(errors="replace"), seconds)
+
+
 def main() -> None:
     """Check all, or those named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", nargs="+", help="only these")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--warm", action="store_true", help="fork a process that has all loaded: faster, no command"
+    )
     parser.add_argument("--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
     chosen = [case for case in cases() if case.name in (arguments.case or [case.name])]
     results = []
     with ThreadPoolExecutor(arguments.processes) as pool:
-        for result in pool.map(check_case, chosen):
+        warm = arguments.warm
+        if warm:
+            detect_fingerprint(FingerprintOptions())
+        for result in map(check_case_warm, chosen) if warm else pool.map(check_case, chosen):
             results.append(result)
             verdict = f"FAULT: {result.fault}" if result.fault else f"code {result.code}"
             print(f"{result.name:22} {verdict:12} {result.seconds:5.1f} s  {result.said}")

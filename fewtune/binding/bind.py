@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,11 @@ from onnx import ModelProto, NodeProto, helper
 from fewtune.binding.branches import settle_branches
 from fewtune.binding.constants import bind_constants, constant_arrays
 from fewtune.binding.fold import fold_shapes
+from fewtune.binding.memory import refuse_beyond_memory
 from fewtune.errors import InputError
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.graph import (
+    all_nodes,
     attach_weights,
     detach_weights,
     graph_inputs,
@@ -23,6 +24,8 @@ from fewtune.onnx_graph.graph import (
     static_shape,
 )
 from fewtune.onnx_graph.observed_shapes import complete_shapes
+from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
+from fewtune.onnx_graph.operators.control_flow import TooLongError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import input_shapes
@@ -69,6 +72,8 @@ def bind_shapes(
     InputError
         If a dimension is left open, the graph cannot be run, or the shape of an output depends
         on the input's values.
+    MachineError
+        If a tensor takes more memory than there is.
     """
     constants = constants or {}
     bound = input_shapes(model, shapes, dimensions, constants)
@@ -85,12 +90,26 @@ def bind_shapes(
         rewrites.explicit_broadcasts(light_model)
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = with_shapes(light_model)
+    refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
     kept = [value for value in result.graph.input if value.name not in names]
     del result.graph.input[:]
     result.graph.input.extend(kept)
     # Before shapes are completed and after: an inner condition may follow from a shape.
-    return settle_branches(_with_all_shapes(settle_branches(result), samples))
+    result = settle_branches(result)
+    _refuse_endless(result)
+    return settle_branches(_with_all_shapes(result, samples))
+
+
+def _refuse_endless(model: ModelProto) -> None:
+    """Tell a loop that never ends before onnxruntime runs it."""
+    if any(node.op_type == "Loop" for node in all_nodes(model.graph)):
+        try:
+            expand(model, CONTROL_FLOW)
+        except TooLongError:
+            raise
+        except InputError:
+            pass  # what it is for, the import will tell
 
 
 def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
@@ -98,9 +117,12 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     if not _open_values(model):
         return model
     if any(static_shape(value) is None for value in model.graph.output):
-        # What cannot be expanded without more shapes is run all the same.
-        with contextlib.suppress(InputError):
+        try:
             _take_output_shapes(model, slimmed(expand(model, EARLY)))
+        except TooLongError:
+            raise
+        except InputError:
+            pass  # what cannot be expanded without more shapes is run all the same
     varying = complete_shapes(model, samples)
     if fold_shapes(model):
         light_model, weights = detach_weights(model)

@@ -123,13 +123,14 @@ def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check` in this process, which native code may crash."""
     found = CheckReport(ok=False, reason=None, exit_code=0, model=job["source"])
     try:
-        fingerprint = detect_fingerprint(FingerprintOptions.model_validate(job["machine"]))
-        target = target_from_json(fingerprint.target)
         with tempfile.TemporaryDirectory(prefix="fewtune-check-") as scratch:
             folder = Path(scratch)
             at("the model's file was being read")
             models, name = _registered(job, folder)
             found = replace(found, model=name)
+            # Not before: it loads a second's worth of TVM, and many a model is refused by now.
+            fingerprint = detect_fingerprint(FingerprintOptions.model_validate(job["machine"]))
+            target = target_from_json(fingerprint.target)
             report = import_model(
                 name,
                 models,

@@ -43,6 +43,13 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         raise InputError(f"{path}: the model has no outputs")
     if not graph_inputs(model.graph):
         raise InputError(f"{path}: the model has no inputs: there is nothing to run it on")
+    outputs = [value.name for value in model.graph.output]
+    twice = next((name for name in outputs if outputs.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"{path}: output {twice!r} is listed twice: leave one, or give the other a name by an "
+            "Identity node"
+        )
     locations = external_files(model, path.parent)
     taken = sorted(taken_names & set(locations))
     if taken:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path, PurePosixPath
 
 import onnx
-from onnx import ModelProto, TensorProto, external_data_helper
+from onnx import ModelProto, TensorProto, external_data_helper, helper
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import all_tensors, detach_weights, model_bytes
@@ -13,6 +14,24 @@ from fewtune.util.files import write_bytes
 
 # Protobuf refuses messages of 2 GB; from here on weights are written beside the model.
 EMBEDDED_BYTES = 1_900_000_000
+# Types whose elements take whole bytes of their own.
+_WHOLE_BYTES = frozenset(
+    {
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.BOOL,
+        TensorProto.INT8,
+        TensorProto.INT16,
+        TensorProto.INT32,
+        TensorProto.INT64,
+        TensorProto.UINT8,
+        TensorProto.UINT16,
+        TensorProto.UINT32,
+        TensorProto.UINT64,
+    }
+)
 
 
 def external_files(model: ModelProto, directory: Path) -> list[str]:
@@ -44,7 +63,13 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
         location = entries.get("location", "")
         path = _checked_path(tensor.name, location, directory)
         offset, length = _extent(tensor.name, entries)
-        size = path.stat().st_size
+        size, needed = path.stat().st_size, _needed_bytes(tensor)
+        if length and length < needed:
+            raise InputError(
+                f"tensor {tensor.name!r} takes {needed} bytes, but its external data has {length}: "
+                "the model is damaged, export it again"
+            )
+        length = length or needed
         if offset + length > size:
             raise InputError(
                 f"external data file {path} is truncated: tensor {tensor.name!r} needs "
@@ -52,6 +77,13 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
             )
         locations.add(str(PurePosixPath(location)))
     return sorted(locations)
+
+
+def _needed_bytes(tensor: TensorProto) -> int:
+    """How many bytes a tensor takes at least; 0 where its dimensions make no sense."""
+    if tensor.data_type not in _WHOLE_BYTES or any(size < 0 for size in tensor.dims):
+        return 0
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def _checked_path(tensor: str, location: str, directory: Path) -> Path:

@@ -33,6 +33,9 @@ _EXAMPLE_LENGTH = 128
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 
 
+_NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+
+
 def check_types(model: ModelProto) -> None:
     """Refuse models whose inputs, outputs or weights are of a kind that cannot be tuned.
 
@@ -60,11 +63,8 @@ def check_types(model: ModelProto) -> None:
                 f"{role} {value.name!r} holds {_words(element_type)}; supported are {supported}"
             )
     for tensor in model.graph.initializer:
-        if tensor.data_type in (
-            TensorProto.STRING,
-            TensorProto.COMPLEX64,
-            TensorProto.COMPLEX128,
-        ):
+        unknown = tensor.data_type not in TensorProto.DataType.values()
+        if unknown or tensor.data_type in _NOT_NUMBERS:
             raise InputError(
                 f"initialiser {tensor.name!r} holds {_words(tensor.data_type)}; "
                 f"supported are {supported}"
@@ -72,6 +72,8 @@ def check_types(model: ModelProto) -> None:
 
 
 def _words(element_type: int) -> str:
+    if element_type not in TensorProto.DataType.values():
+        return f"the unknown element type {element_type}"
     return TensorProto.DataType.Name(element_type).lower()
 
 

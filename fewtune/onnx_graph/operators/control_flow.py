@@ -10,12 +10,17 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
+from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # A model of more nodes takes minutes to import and to compile.
 _MOST_NODES = 20_000
 _MOST_STEPS = 2000
 _SCAN_WITHOUT_BATCH = 9
+
+
+class TooLongError(InputError):
+    """A loop has more steps than can be unrolled, perhaps without end: nothing should run it."""
 
 
 def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -68,11 +73,12 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         if not value.reshape(()):
             break
         if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:
-            return graph.refuse(
+            graph.refuse(
                 node,
                 f"runs for more than {step} steps, {graph.node_count - begin} nodes unrolled: "
                 f"at most {_MOST_STEPS} steps and {_MOST_NODES} nodes can be",
             )
+            raise TooLongError("; ".join(graph.refusals))
         names = [value.name for value in body.input]
         given = [graph.constant(np.array(step, np.int64)), going, *carried]
         results = _inlined(graph, body, dict(zip(names, given, strict=True)), scope)

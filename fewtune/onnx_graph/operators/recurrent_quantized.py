@@ -27,19 +27,24 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     by_weight = {weights: scales[:2], recurrent: scales[2:]}
     if any(graph.shape(name) is None for name in (weights, recurrent, *scales) if name):
         return graph.refuse(node, "has weights whose shape is not known")
-    product = functools.partial(_product, graph, by_weight)
+
+    @functools.cache
+    def operands(weights: str, index: int) -> tuple[str, str]:
+        """A direction's weights, counted from their zero point, and their scale: for all steps."""
+        scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
+        return centred(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
+
+    def product(rows: str, weights: str, index: int) -> str:
+        return _product(graph, rows, *operands(weights, index))
+
     return expand_layer(graph, node, "LSTM", product, _MOST_STEPS)
 
 
-def _product(
-    graph: GraphBuilder, by_weight: dict[str, list[str]], rows: str, weights: str, index: int
-) -> str:
+def _product(graph: GraphBuilder, rows: str, right: str, scale: str) -> str:
     """Rows quantised, times a direction's weights, scaled back."""
-    scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
     names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
     dynamic_quantize(graph, rows, names)
     left = centred(graph, names[0], names[2], -2)
-    right = centred(graph, part_of(graph, weights, index), zero, -1)
     sums = integer_products(graph, left, right)
     if len(sums) > 1:
         # Each is exact; together they may be more than float32 holds exactly.
@@ -47,7 +52,7 @@ def _product(
         while len(whole) > 1:
             whole[:2] = [graph.op("Add", whole[:2])]
         sums = [graph.cast(whole[0], TensorProto.FLOAT)]
-    factor = graph.fold("Mul", [along(graph, scale, 1, 0), floats(graph, names[1])])
+    factor = graph.fold("Mul", [scale, floats(graph, names[1])])
     return graph.op("Mul", [sums[0], factor])
 
 
