@@ -213,7 +213,9 @@ def make_reference(
         others = [unoptimised.run(draw.feeds)]
         checked.append(Checked(draw, meter.expected(draw.feeds, values, others, seed + number)))
 
-    checked, notes, unusable = [], [], []
+    checked: list[Checked] = []
+    notes: list[str] = []
+    unusable: list[str] = []
     # Draws with NaN in places, as a row that is masked as a whole has: better than none.
     partly: list[tuple[int, Draw, list[np.ndarray]]] = []
     for number, draw in enumerate(draws):

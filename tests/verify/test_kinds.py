@@ -1,0 +1,186 @@
+"""Kinds of outputs that a check may refuse though they are right: each is imported and passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.model.import_model import ImportOptions, lower_checked
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.tvm import tvm
+from fewtune.verify.comparison import Difference
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.inside import Inside
+from fewtune.verify.reference import make_reference
+from fewtune.verify.session import tensor_specs
+from tests.tiny_models import random_weight
+from tests.verify.small_models import conv
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+PLANE = [1, 8, 8, 8]
+N = helper.make_node
+SCALES = {"big": np.float32(1e6), "tiny": np.float32(1e-12)}
+LOWEST = np.float32(np.finfo(np.float32).min)
+TRIANGLE = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+# By name: nodes after a convolution whose value is ``c``, outputs, constants.
+KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, Any]]] = {
+    "mixed scales": (
+        [
+            N("Sigmoid", ["c"], ["s"]),
+            N("Mul", ["c", "big"], ["b"]),
+            N("Mul", ["s", "tiny"], ["t"]),
+            N("Concat", ["b", "t", "s"], ["y"], axis=1),
+        ],
+        {"y": (FLOAT, [1, 24, 8, 8])},
+        SCALES,
+    ),
+    "ties of a maximum": (
+        [
+            N("Relu", ["c"], ["r"]),
+            N("Floor", ["r"], ["f"]),
+            N("ArgMax", ["f"], ["y"], axis=1),
+            N("ArgMax", ["f"], ["z"], axis=1, select_last_index=1),
+        ],
+        {"y": (INT64, [1, 1, 8, 8]), "z": (INT64, [1, 1, 8, 8])},
+        {},
+    ),
+    "ties of the largest": (
+        [
+            N("Relu", ["c"], ["r"]),
+            N("Reshape", ["r", "rows"], ["f"]),
+            N("TopK", ["f", "k"], ["y", "i"]),
+        ],
+        {"y": (FLOAT, [8, 40]), "i": (INT64, [8, 40])},
+        {"rows": np.array([8, 64]), "k": np.array([40])},
+    ),
+    "booleans": (
+        [N("Greater", ["c", "low"], ["y"])],
+        {"y": (BOOL, PLANE)},
+        {"low": SCALES["tiny"]},
+    ),
+    "NaN of half the elements": ([N("Log", ["c"], ["y"])], {"y": (FLOAT, PLANE)}, {}),
+    "NaN inside only": (
+        [
+            N("Sqrt", ["c"], ["q"]),
+            N("IsNaN", ["q"], ["n"]),
+            N("Where", ["n", "zero", "q"], ["y"]),
+        ],
+        {"y": (FLOAT, PLANE)},
+        {"zero": np.float32(0)},
+    ),
+    "division by zero": (
+        [N("Relu", ["c"], ["r"]), N("Div", ["one", "r"], ["y"])],
+        {"y": (FLOAT, PLANE)},
+        {"one": np.float32(1)},
+    ),
+    "no element": (
+        [N("Slice", ["c", "two", "two", "one"], ["y"]), N("Relu", ["c"], ["z"])],
+        {"y": (FLOAT, [1, 0, 8, 8]), "z": (FLOAT, PLANE)},
+        {"two": np.array([2]), "one": np.array([1])},
+    ),
+    "a scalar": ([N("ReduceMean", ["c"], ["y"], keepdims=0)], {"y": (FLOAT, [])}, {}),
+    "a constant": (
+        [N("Identity", ["k"], ["y"])],
+        {"c": (FLOAT, PLANE), "y": (FLOAT, [3])},
+        {"k": np.arange(3, dtype=np.float32)},
+    ),
+    "an input handed on": (
+        [N("Identity", ["x"], ["y"])],
+        {"c": (FLOAT, PLANE), "y": (FLOAT, [1, 3, 8, 8])},
+        {},
+    ),
+    "one value twice": (
+        [N("Relu", ["c"], ["y"]), N("Identity", ["y"], ["z"])],
+        {"y": (FLOAT, PLANE), "z": (FLOAT, PLANE)},
+        {},
+    ),
+    "a shape": ([N("Shape", ["c"], ["y"])], {"c": (FLOAT, PLANE), "y": (INT64, [4])}, {}),
+    "the lowest float and a softmax of it": (
+        [N("Where", ["mask", "c", "fill"], ["a"]), N("Softmax", ["a"], ["y"], axis=-1)],
+        {"a": (FLOAT, PLANE), "y": (FLOAT, PLANE)},
+        {"mask": np.random.default_rng(1).random((1, 1, 8, 8)) < 0.4, "fill": LOWEST},
+    ),
+    "minus infinity in a triangle": (
+        [N("Add", ["c", "triangle"], ["a"]), N("Softmax", ["a"], ["y"], axis=-1)],
+        {"a": (FLOAT, PLANE), "y": (FLOAT, PLANE)},
+        {"triangle": TRIANGLE},
+    ),
+    "overflow": (
+        [N("Mul", ["c", "k"], ["m"]), N("Exp", ["m"], ["y"])],
+        {"y": (FLOAT, PLANE)},
+        {"k": np.float32(60)},
+    ),
+    "digits that cancel": (
+        [N("Add", ["c", "k"], ["m"]), N("Sub", ["m", "k"], ["y"])],
+        {"y": (FLOAT, PLANE)},
+        {"k": np.float32(1e4)},
+    ),
+    "rounded numbers": (
+        [N("Mul", ["c", "k"], ["m"]), N("Round", ["m"], ["y"])],
+        {"y": (FLOAT, PLANE)},
+        {"k": np.float32(4)},
+    ),
+    "pixels": (
+        [
+            N("Mul", ["c", "k"], ["m"]),
+            N("Clip", ["m", "zero", "most"], ["l"]),
+            N("Cast", ["l"], ["y"], to=TensorProto.UINT8),
+        ],
+        {"y": (TensorProto.UINT8, PLANE)},
+        {"k": np.float32(64), "zero": np.float32(0), "most": np.float32(255)},
+    ),
+    "half precision at the end": (
+        [N("Cast", ["c"], ["y"], to=TensorProto.FLOAT16)],
+        {"y": (TensorProto.FLOAT16, PLANE)},
+        {},
+    ),
+    "double precision at the end": (
+        [N("Cast", ["c"], ["d"], to=TensorProto.DOUBLE), N("Exp", ["d"], ["y"])],
+        {"y": (TensorProto.DOUBLE, PLANE)},
+        {},
+    ),
+}
+
+
+def model_of(kind: str) -> ModelProto:
+    nodes, outputs, constants = KINDS[kind]
+    weight = random_weight(np.random.default_rng(0), 8, 3, 3, 3)
+    tensors = {"w": weight, **{n: np.asarray(value) for n, value in constants.items()}}
+    graph = helper.make_graph(
+        [conv("x", "c", "w", "conv"), *nodes],
+        "kind",
+        [helper.make_tensor_value_info("x", FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info(name, *spec) for name, spec in outputs.items()],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
+    """How far the imported library is off, and what is compared inside."""
+    bound = bind_shapes(model, {}, {})
+    simplified = simplify(bound)
+    inputs, outputs = tensor_specs(bound)
+    order = [spec.name for spec in inputs]
+    reference = make_reference(
+        bound, simplified, outputs, drawn_inputs(simplified, inputs, 0), 1, 0
+    )
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
+    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    reference.taps[:] = inside.taps(compiled, order)
+    names = [tap.expected.name for tap in reference.taps]
+    return reference.check_library(compiled, order), names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_passes(kind: str) -> None:
+    found, inside = found_of(model_of(kind))
+    assert found.allowances <= 1, found.text
+    assert found.text == ""
+    assert inside
