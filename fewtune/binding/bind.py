@@ -79,6 +79,7 @@ def bind_shapes(
     bound = input_shapes(model, shapes, dimensions, constants)
     arrays = constant_arrays(model, constants, shapes, dimensions)
     light_model, weights = detach_weights(model)
+    _tell_outputs_apart(light_model)
     names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
     light_model.ir_version = max(light_model.ir_version, MINIMUM_IR_VERSION)
     bind_constants(light_model, arrays)
@@ -99,6 +100,21 @@ def bind_shapes(
     result = settle_branches(result)
     _refuse_endless(result)
     return settle_branches(_with_all_shapes(result, samples))
+
+
+def _tell_outputs_apart(model: ModelProto) -> None:
+    """Give an output that is listed once more another name: onnxruntime takes both, little else."""
+    taken = {name for node in all_nodes(model.graph) for name in node.output}
+    taken |= {value.name for value in model.graph.input}
+    seen: set[str] = set()
+    for value in model.graph.output:
+        source, number = value.name, 2
+        if source in seen:
+            while f"{source}_{number}" in taken | seen:
+                number += 1
+            value.name = f"{source}_{number}"
+            model.graph.node.append(helper.make_node("Identity", [source], [value.name]))
+        seen.add(value.name)
 
 
 def _refuse_endless(model: ModelProto) -> None:

@@ -135,5 +135,5 @@ def _same(given: np.ndarray, simplified: np.ndarray) -> bool:
 
 
 def _scale(values: np.ndarray) -> float:
-    finite = np.abs(values[np.isfinite(values)])
+    finite = np.abs(values[np.isfinite(values)].astype(np.float64))
     return float(finite.mean()) if finite.size else 0.0
