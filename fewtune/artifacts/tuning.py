@@ -61,6 +61,9 @@ class TuneReport(Artifact):
     build_s: float
     run_s: float
     model_update_s: float
+    check_s: float = Field(
+        default=0.0, description="candidates run once and compared with what their task computes"
+    )
     cold_weights: bool = Field(
         default=False, description="whether kernels were measured with their weights in memory"
     )
@@ -110,11 +113,12 @@ class TuningStep(Part):
     rule: str = Field(description="what it does, and when")
     tasks: int = Field(description="tasks that it measured candidates of, or took over")
     trials: int
-    spent_s: float = Field(description="wall-clock seconds; what the next four leave is waiting")
+    spent_s: float = Field(description="wall-clock seconds; what the next five leave is waiting")
     search_s: float
     build_s: float
     run_s: float
     model_update_s: float
+    check_s: float = 0.0
     gained_ms: float | None = Field(
         description="sum of weight times what each task gained; null where nothing came before"
     )

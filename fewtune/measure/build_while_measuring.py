@@ -23,7 +23,7 @@ _MOST_WAITING = 4
 _MOST_REBUILDS = 2
 
 Measure = Callable[[int], tuple[Any, ...]]
-Done = Callable[[int, Failure | list[float]], None]
+Done = Callable[[int, Failure | list[float], Built | None], None]
 
 
 @dataclass
@@ -48,7 +48,8 @@ class Overlap:
     request : callable
         Given a candidate's place, the arguments of its measurement after its number.
     done : callable
-        Takes each candidate's place and its seconds, or its failure, as they come.
+        Takes each candidate's place and its seconds, or its failure, as they come; and the build
+        that was measured.
 
     Attributes
     ----------
@@ -122,19 +123,19 @@ class Overlap:
         try:
             reply = handle.receive(0.001, timeout_cause)
         except (WorkerLostError, RequestFailedError) as fault:
-            self.done(job.place, Failure.of(fault, running=job.measures))
+            self.done(job.place, Failure.of(fault, running=job.measures), None)
             return
         finally:
             if job.measures:
                 self.device_s += time.monotonic() - self._measure_began_s
         if job.measures:
-            self.done(job.place, reply.run_s)
+            self.done(job.place, reply.run_s, Built(index, job.number, 0.0, handle.lives))
         else:
             self._waiting.append((job.place, self.pool.built(index, job.number, reply)))
 
     def _again(self, place: int) -> None:
         self._rebuilds[place] = self._rebuilds.get(place, 0) + 1
         if self._rebuilds[place] > _MOST_REBUILDS:
-            self.done(place, Failure("worker_crash", "its worker died again and again"))
+            self.done(place, Failure("worker_crash", "its worker died again and again"), None)
         else:
             self._queue.append(place)

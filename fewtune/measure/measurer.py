@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fewtune.measure.build_while_measuring import Overlap
+from fewtune.measure.checking import Checking
 from fewtune.runtime.tvm import ms, tvm
+from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Outcome
@@ -45,6 +47,8 @@ class Measurer:
     cold_weights : bool
         Every measured call finds its weights in memory, as in a model whose weights outgrow the
         cache (`fewtune.timing.cold_weights`).
+    checking : Checking
+        Which candidates' outputs are compared with what their tasks compute.
 
     Attributes
     ----------
@@ -57,6 +61,7 @@ class Measurer:
     pool: WorkerPool
     overlap: bool = False
     cold_weights: bool = False
+    checking: Checking = field(default_factory=Checking)
     phases: Phases = field(default_factory=Phases)
     failures: Counter[str] = field(default_factory=Counter)
     repeats: int = 0
@@ -69,6 +74,7 @@ class Measurer:
         best_s: list[float | None],
         races: Sequence[Hashable] | None = None,
         keys: Sequence[tuple[str, str]] | None = None,
+        checks: Sequence[ScheduleCheck] | None = None,
     ) -> list[Outcome]:
         """Build and race candidates.
 
@@ -88,6 +94,8 @@ class Measurer:
         keys : sequence of tuple of str, optional
             Workload and trace of each, by which the fastest are kept
             (`fewtune.workers.build_cache`).
+        checks : sequence of ScheduleCheck, optional
+            What each is compared with. One whose outputs are wrong has failed.
 
         Returns
         -------
@@ -97,12 +105,12 @@ class Measurer:
         if not isinstance(modules, Building):
             with self.building() as whole:
                 whole.add(modules)
-                return self.measure(whole, specs, best_s, races, keys)
+                return self.measure(whole, specs, best_s, races, keys, checks)
         payload = modules.payload
         # A race of their own, which no later call goes on with.
         races = [object()] * len(payload) if races is None else races
         if self.overlap:
-            return self._overlapped(payload, specs, best_s, races)
+            return self._overlapped(payload, specs, best_s, races, checks)
         with self.phases.timed("build_s"):
             built = modules.finished()
         bars: dict[Hashable, float | None] = {}
@@ -111,6 +119,8 @@ class Measurer:
             key = races[place]
             bar = lower(bars.get(key), best_s[place])
             outcome, result = self._race(result, payload[place], specs[place], bar)
+            if checks is not None and isinstance(result, Built):
+                outcome = self._checked(outcome, result, checks[place], bar)
             bars[key] = lower(bar, outcome.median_s if outcome.run_s else None)
             if outcome.cause:
                 self.failures[outcome.cause] += 1
@@ -133,8 +143,9 @@ class Measurer:
         specs: list[Specs],
         best_s: list[float | None],
         races: Sequence[Hashable],
+        checks: Sequence[ScheduleCheck] | None,
     ) -> list[Outcome]:
-        started = time.perf_counter()
+        started, checked_s = time.perf_counter(), self.phases.check_s
         bars: dict[Hashable, float | None] = {}
         outcomes: dict[int, Outcome] = {}
 
@@ -142,20 +153,25 @@ class Measurer:
             bar = lower(bars.get(races[place]), best_s[place])
             return specs[place], Race(bar, cold_weights=self.cold_weights)
 
-        def done(place: int, told: Failure | list[float]) -> None:
-            if isinstance(told, Failure):
-                outcomes[place] = Outcome.failed(told)
-                self.failures[told.cause] += 1
+        def done(place: int, told: Failure | list[float], built: Built | None) -> None:
+            outcome = Outcome.failed(told) if isinstance(told, Failure) else Outcome(told)
+            key = races[place]
+            if checks is not None and built is not None:
+                # Its worker is idle, and the device with it.
+                bar = lower(bars.get(key), best_s[place])
+                outcome = self._checked(outcome, built, checks[place], bar)
+            outcomes[place] = outcome
+            if outcome.cause:
+                self.failures[outcome.cause] += 1
             else:
-                outcomes[place] = Outcome(told)
-                key = races[place]
-                bars[key] = lower(bars.get(key), outcomes[place].median_s)
+                bars[key] = lower(bars.get(key), outcome.median_s)
 
         batch = Overlap(self.pool, payload, request, done)
         batch.run()
         self.pool.tidy()
         self.phases.run_s += batch.device_s
-        self.phases.build_s += time.perf_counter() - started - batch.device_s
+        elapsed_s = time.perf_counter() - started
+        self.phases.build_s += elapsed_s - batch.device_s - (self.phases.check_s - checked_s)
         return [outcomes[place] for place in range(len(payload))]
 
     def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
@@ -251,6 +267,45 @@ class Measurer:
                 return Outcome(self._measured(result, specs, bar)), result
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.failed(Failure.of(fault, running=True)), result
+
+    def _checked(
+        self, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar: float | None
+    ) -> Outcome:
+        """The outcome, once its outputs were compared, if they are."""
+        if not outcome.run_s:
+            return outcome
+        if not self.checking.is_due(wanted, outcome.median_s, bar):
+            return replace(outcome, is_checked=False)
+        with self.phases.timed("check_s"):
+            failure = self.checking.verdict(self.pool, built, wanted)
+        return outcome if failure is None else Outcome.failed(failure)
+
+    def check(
+        self, modules: Sequence[tvm.IRModule], checks: Sequence[ScheduleCheck]
+    ) -> list[Failure | None]:
+        """Build candidates and compare their outputs, without measuring them.
+
+        Parameters
+        ----------
+        modules : sequence of IRModule
+            Scheduled.
+        checks : sequence of ScheduleCheck
+            What each is compared with.
+
+        Returns
+        -------
+        failures : list of Failure or None
+            None where the outputs are right.
+        """
+        found: list[Failure | None] = []
+        for built, wanted in zip(self.build(modules), checks, strict=True):
+            if isinstance(built, Built):
+                with self.phases.timed("check_s"):
+                    found.append(self.checking.verdict(self.pool, built, wanted))
+            else:
+                found.append(built)
+        self.pool.tidy()
+        return found
 
     def _lives(self, built: Built) -> bool:
         return not self.pool.handles[built.worker].lost_since(built)

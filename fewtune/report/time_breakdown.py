@@ -11,7 +11,12 @@ from fewtune.util.table import MISSING, Table, number
 if TYPE_CHECKING:
     from fewtune.task.extract import Task
 
-_PHASES = {"search_s": "searching s", "build_s": "building s", "run_s": "measuring s"}
+_PHASES = {
+    "search_s": "searching s",
+    "build_s": "building s",
+    "run_s": "measuring s",
+    "check_s": "checking s",
+}
 _SEARCHED, _SELECTING = "search of the selected", "selecting"
 _RULES = {
     _SELECTING: "design spaces are compared, and similar tasks clustered",
@@ -62,6 +67,7 @@ def tuning_steps(
         build_s=tuned.build_s,
         run_s=tuned.run_s,
         model_update_s=tuned.model_update_s,
+        check_s=tuned.check_s,
         gained_ms=sum(gains_ms) if gains_ms else None,
     )
     return [step for step in (selecting, searched, *shared.rounds) if step.spent_s]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from fewtune.trial.worker_reply import Failure
 
+# The cause of a candidate that computes something else.
+WRONG_OUTPUT = "wrong_output"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -18,11 +21,14 @@ class Outcome:
         Seconds of one call, a sample a repeat.
     cause : str or None
     message : str
+    is_checked : bool
+        Whether its outputs were compared with what its task computes, wherever it has times.
     """
 
     run_s: list[float] | None
     cause: str | None = None
     message: str = ""
+    is_checked: bool = True
 
     @staticmethod
     def failed(failure: Failure) -> Outcome:

@@ -16,9 +16,10 @@ class Phases:
     build_s: float = 0.0
     run_s: float = 0.0
     model_update_s: float = 0.0
+    check_s: float = 0.0
 
     def total_s(self) -> float:
-        return self.search_s + self.build_s + self.run_s + self.model_update_s
+        return sum(vars(self).values())
 
     def add(self, other: Phases) -> None:
         for name in vars(self):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.trial.outcome import Outcome
+from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,18 @@ class Trial:
         Seconds of one call, a sample a repeat.
     cause : str or None
         Why there are none.
+    is_checked : bool or None
+        Whether its outputs were compared with what its task computes (`fewtune.schedule_check`),
+        if it has times; None of what an earlier version measured, which compared nothing.
+    fault : str
+        What is wrong with its outputs, where that is the cause.
     """
 
     key: str
     run_s: list[float] | None
     cause: str | None
+    is_checked: bool | None = True
+    fault: str = ""
 
     @property
     def trace(self) -> Any:
@@ -36,7 +43,7 @@ class Trial:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome(self.run_s, self.cause)
+        return Outcome(self.run_s, self.cause, self.fault, bool(self.is_checked))
 
     def as_json(self) -> dict[str, Any]:
         entry: dict[str, Any] = {"trace": self.trace}
@@ -44,21 +51,42 @@ class Trial:
             entry["run_s"] = self.run_s
         if self.cause is not None:
             entry["cause"] = self.cause
+        elif self.is_checked is not None:
+            entry["checked"] = self.is_checked
+        if self.fault:
+            entry["fault"] = self.fault
         return entry
 
     @staticmethod
     def of(schedule: tvm.s_tir.Schedule, outcome: Outcome) -> Trial:
         """A candidate that was just measured."""
-        return Trial(trace_key(schedule.trace), outcome.run_s, outcome.cause)
+        return Trial.measured(trace_key(schedule.trace), outcome)
 
     @staticmethod
-    def from_record(record: ms.database.TuningRecord) -> Trial:
+    def measured(key: str, outcome: Outcome) -> Trial:
+        """The same, by its trace."""
+        fault = outcome.message if outcome.cause == WRONG_OUTPUT else ""
+        return Trial(key, outcome.run_s, outcome.cause, outcome.is_checked, fault)
+
+    def judged(self, fault: str) -> Trial:
+        """The same candidate once it was checked; with a fault, its times count for nothing."""
+        if fault:
+            return Trial(self.key, None, WRONG_OUTPUT, fault=fault)
+        return replace(self, is_checked=True)
+
+    @staticmethod
+    def from_record(record: ms.database.TuningRecord, *, is_checked: bool | None = True) -> Trial:
         """A measured candidate, as TVM's database holds it."""
-        return Trial(trace_key(record.trace), [float(s) for s in record.run_secs], None)
+        run_s = [float(s) for s in record.run_secs]
+        return Trial(trace_key(record.trace), run_s, None, is_checked)
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Trial:
-        return Trial(_text(entry["trace"]), entry.get("run_s"), entry.get("cause"))
+        cause = entry.get("cause")
+        is_checked = True if cause is not None else entry.get("checked")
+        return Trial(
+            _text(entry["trace"]), entry.get("run_s"), cause, is_checked, entry.get("fault", "")
+        )
 
 
 def plain(value: Any) -> Any:

@@ -51,6 +51,7 @@ def measured_defaults(
             races=[state.task.info.name for state, _ in batch],
             # What others are held to where the cores come into another state.
             keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
+            checks=[state.check for state, _ in batch],
         )
         for (state, schedule), outcome in zip(batch, outcomes, strict=True):
             yield state, Trial.of(schedule, outcome)

@@ -49,7 +49,7 @@ class TaskBatch(NamedTuple):
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
         """Its proposals as they were measured."""
         return [
-            Trial(proposal.key, outcome.run_s, outcome.cause)
+            Trial.measured(proposal.key, outcome)
             for proposal, outcome in zip(self.proposals, outcomes, strict=True)
         ]
 
@@ -81,6 +81,7 @@ def measure_together(
             [state.progress.bar_s for state, _ in everything],
             races=names,
             keys=[(state.task.info.workload, proposal.key) for state, proposal in everything],
+            checks=[state.check for state, _ in everything],
         )
     )
     return [[next(outcomes) for _ in turn.proposals] for turn in turns]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from fewtune.artifacts import TunedTask, TuneStatus
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
@@ -94,6 +97,34 @@ class TaskState:
         progress.best_s = [self.best_s]
         progress.finished = earlier.finished
 
+    @cached_property
+    def check(self) -> ScheduleCheck:
+        """What candidates are compared with."""
+        return ScheduleCheck(self.task.info.workload, tvm.ir.save_json(self.task.mod))
+
+    def judge(self, faults: dict[str, str]) -> None:
+        """Take in what a check found: by trace, what is wrong, empty where nothing is."""
+
+        def judged(trial: Trial) -> Trial:
+            return trial.judged(faults[trial.key]) if trial.key in faults else trial
+
+        self.trials = [judged(trial) for trial in self.trials]
+        self.earlier = [judged(trial) for trial in self.earlier]
+        self.default = self.default and judged(self.default)
+        self.taken = self.taken and judged(self.taken)
+        self.known = {key: judged(trial) for key, trial in self.known.items()}
+        progress = self.progress
+        if self.default is not None:
+            progress.default_s = self.default.outcome.median_s if self.default.run_s else None
+        if progress.best_s:
+            progress.best_s[-1] = self.best_s
+
+    def unchecked(self) -> list[Trial]:
+        """Valid trials of earlier versions, which checked none, fastest first."""
+        default = [self.default] if self.default is not None else []
+        found = [each for each in [*default, *self._measured()] if each.is_checked is None]
+        return sorted(found, key=lambda trial: trial.outcome.median_s)
+
     def add(self, trial: Trial) -> None:
         """Take in a measured trial."""
         self.trials.append(trial)
@@ -104,10 +135,14 @@ class TaskState:
         """Fastest schedule, the default one excluded; infinite without a valid one."""
         return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
 
-    def _searched(self) -> list[Trial]:
-        """Everything but the default schedule."""
+    def _measured(self) -> list[Trial]:
+        """Everything that was measured but the default schedule."""
         taken = [] if self.taken is None else [self.taken]
-        return [*self.earlier, *self.trials, *taken]
+        return [each for each in [*self.earlier, *self.trials, *taken] if each.run_s]
+
+    def _searched(self) -> list[Trial]:
+        """Of these, what is known to compute what it should."""
+        return [trial for trial in self._measured() if trial.is_checked]
 
     def ranked(self) -> list[Trial]:
         """Valid trials by their median seconds, fastest first, each with that one figure.
@@ -116,8 +151,8 @@ class TaskState:
         in the final was slower in the race. First of all goes the one that was the fastest in the
         model, whatever it took alone.
         """
-        trials = [trial for trial in self._searched() if trial.run_s]
-        if self.default is not None and self.default.run_s:
+        trials = self._searched()
+        if self.default is not None and self.default.run_s and self.default.is_checked:
             trials.append(self.default)
         rated = []
         for place, trial in enumerate(trials):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import build, module_of
+from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
@@ -44,6 +45,8 @@ class Worker:
         self._target = target_from_json(target_json)
         self._timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
+        self._scheduled: dict[int, str] = {}
+        self._checker: Checker | None = None
         self._model: Any = None
 
     def get_ready(self) -> None:
@@ -63,11 +66,19 @@ class Worker:
         shapes = argument_shapes(module["main"])
         axis = parted_axis(module_json)
         self._built[number] = BuiltKernel(built, shapes, weight_places(module), axis)
+        self._scheduled[number] = module_json
         return time.perf_counter() - started
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         return self._timer.race(self._built[number], specs, race)
+
+    def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
+        """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
+        if self._checker is None:
+            self._checker = Checker(self._target)
+        built = self._built[number]
+        return self._checker.check(built.code, built.shapes, self._scheduled[number], wanted)
 
     def duel(
         self,
@@ -111,11 +122,15 @@ class Worker:
         """Drop a loaded model and what was built and is not kept; let go of the task."""
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
+        self._scheduled = {number: self._scheduled[number] for number in self._built}
         self._timer.forget()
 
     def resident_bytes(self) -> int:
         """Memory this process holds, but for the buffers that serve task after task."""
-        return resident_bytes() - self._timer.held_bytes
+        held_bytes = self._timer.held_bytes
+        if self._checker is not None:
+            held_bytes += self._checker.held_bytes
+        return resident_bytes() - held_bytes
 
 
 def resident_bytes() -> int:

@@ -22,6 +22,7 @@ from fewtune.errors import JournalError
 from fewtune.measure.measurer import Specs
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.search import Proposal
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials
 from fewtune.storage.journal import Journal
@@ -64,9 +65,10 @@ class CountingMeasurer:
         best_s: list[float | None],
         races: list[str] | None = None,
         keys: list[tuple[str, str]] | None = None,
+        checks: list[ScheduleCheck] | None = None,
     ) -> list[Outcome]:
         assert len(modules) == len(specs) == len(best_s)
-        assert all(each is None or len(each) == len(modules) for each in (races, keys))
+        assert all(each is None or len(each) == len(modules) for each in (races, keys, checks))
         self.now_s += BATCH_S
         self.repeats += 1
         return [Outcome([1e-3])] * len(modules)

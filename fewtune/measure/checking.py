@@ -1,0 +1,76 @@
+"""Which candidates are checked, and what a check costs: the option object of a measurer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fewtune.schedule_check.check import ScheduleCheck, Verdict
+from fewtune.trial.outcome import WRONG_OUTPUT
+from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.workers.pool import WorkerPool
+
+# A task's first check may have to compile and run its kernel without any schedule.
+_LIMIT_S = 120.0
+# A check that costs no more is made of slow candidates, too: whoever learns from a log needs them.
+_CHEAP_S = 0.01
+
+
+@dataclass
+class Checking:
+    """Decides which candidates are compared with what their tasks compute.
+
+    Parameters
+    ----------
+    is_on : bool
+        Whether any is. A device whose runs cost much may do without; nothing that it measured
+        counts as checked then.
+    within : float
+        Candidates are checked that take at most so many times the fastest of their task so far:
+        others cannot win. Where a check is cheap, all are.
+
+    Attributes
+    ----------
+    checks, wrong : int
+        Candidates that were checked, and those whose outputs were wrong.
+    spent_s, reference_s : float
+        Seconds that the workers took for it, and, of these, for what is right.
+    """
+
+    is_on: bool = True
+    within: float = 2.0
+    checks: int = 0
+    wrong: int = 0
+    spent_s: float = 0.0
+    reference_s: float = 0.0
+    # Of each task's last check, without its reference.
+    _cost_s: dict[str, float] = field(default_factory=dict)
+
+    def is_due(self, wanted: ScheduleCheck, time_s: float, best_s: float | None) -> bool:
+        """Whether a candidate that took so long is checked, where the fastest took ``best_s``."""
+        if not self.is_on:
+            return False
+        can_win = best_s is None or time_s <= self.within * best_s
+        cost_s = self._cost_s.get(wanted.key)
+        return can_win or cost_s is None or cost_s <= _CHEAP_S
+
+    def verdict(self, pool: WorkerPool, built: Built, wanted: ScheduleCheck) -> Failure | None:
+        """Have a candidate checked where it was built.
+
+        Returns
+        -------
+        failure : Failure or None
+            None where its outputs are right.
+        """
+        handle = pool.handles[built.worker]
+        try:
+            verdict: Verdict = handle.call("check", built.number, wanted, timeout_s=_LIMIT_S)
+        except (WorkerLostError, RequestFailedError) as fault:
+            return Failure.of(fault, running=True)
+        self.checks += 1
+        self.spent_s += verdict.spent_s
+        self.reference_s += verdict.reference_s
+        self._cost_s[wanted.key] = verdict.spent_s - verdict.reference_s
+        if verdict.is_right:
+            return None
+        self.wrong += 1
+        return Failure(WRONG_OUTPUT, verdict.fault)

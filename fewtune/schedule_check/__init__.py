@@ -1,0 +1,1 @@
+"""The check of a schedule: a candidate's outputs against what its task computes."""

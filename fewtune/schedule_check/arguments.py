@@ -1,0 +1,214 @@
+"""What a checked kernel is given: numbers of either sign that repeat with no power of two.
+
+A kernel that reads the wrong element reads another number then: weights that repeat every 65,536
+elements look the same from many places. Sums are kept near one, so that what follows a product, a
+sigmoid or a comparison, is not all at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.access import NotAffineError, shape_of
+from fewtune.schedule_check.numbers import ROUNDING, UnknownError, held
+
+# A prime.
+PERIOD = 65_521
+# Of integers that are no indices; none is zero, which nothing can be divided by.
+_LEAST, _MOST = 1, 9
+# Numbers of one sign, for kernels that take roots or logarithms.
+_POSITIVE_FROM = 0.25
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a kernel.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+    is_read, is_written : bool
+        One that neither is seen of is taken for both.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_read: bool
+    is_written: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an unscheduled kernel takes.
+
+    Attributes
+    ----------
+    parameters : list of Parameter
+    scales : list of float
+        By which numbers of each are multiplied.
+    most_index : int or None
+        Integers stay below, since they are indices; None where there is no index to read.
+    length : int
+        Elements of the longest reduction.
+    """
+
+    parameters: list[Parameter]
+    scales: list[float]
+    most_index: int | None
+    length: int
+
+
+def signature(function: Any) -> Signature:
+    """Look a kernel through.
+
+    Raises
+    ------
+    UnknownError
+        If a shape is not known.
+    """
+    loads: list[Any] = []
+    stores: list[Any] = []
+    blocks: list[Any] = []
+    tvm_ffi.structural_walk(
+        function.body,
+        [
+            (tvm.ir.expr.TensorLoad, loads.append),
+            (tvm.tirx.BufferStore, stores.append),
+            (tvm.s_tir.SBlock, blocks.append),
+        ],
+    )
+    read = {load.source for load in loads}
+    written = {store.buffer for store in stores}
+    parameters = []
+    try:
+        for parameter in function.params:
+            is_read, is_written = parameter in read, parameter in written
+            # An accumulation reads what its own block wrote.
+            opaque = not (is_read or is_written)
+            parameters.append(
+                Parameter(
+                    tuple(shape_of(parameter)),
+                    str(parameter.dtype),
+                    opaque or (is_read and not (is_written and _only_own(parameter, blocks))),
+                    opaque or is_written,
+                )
+            )
+        most = _most_index([*loads, *stores])
+    except NotAffineError as fault:
+        raise UnknownError(str(fault)) from None
+    lengths = [_length(block) for block in blocks]
+    return Signature(parameters, _scales(function, blocks), most, max(lengths, default=1))
+
+
+def _only_own(buffer: Any, blocks: list[Any]) -> bool:
+    """Whether only blocks that write a buffer from its beginning read it."""
+    for block in blocks:
+        reads = any(region.source.same_as(buffer) for region in block.reads)
+        writes = any(region.source.same_as(buffer) for region in block.writes)
+        if writes:
+            return True
+        if reads:
+            return False
+    return False
+
+
+def _length(block: Any) -> int:
+    return prod(
+        int(axis.dom.extent)
+        for axis in block.iter_vars
+        if int(axis.iter_type) == 2  # noqa: PLR2004 (TVM's CommReduce)
+    )
+
+
+def _scales(function: Any, blocks: list[Any]) -> list[float]:
+    """One over the root of a sum of products' length, for one of its factors."""
+    scales = [1.0] * len(function.params)
+    for block in blocks:
+        store, length = block.body, _length(block)
+        if length < 2 or type(store).__name__ != "BufferStore":  # noqa: PLR2004 (no sum)
+            continue
+        product = getattr(store.value, "b", None)
+        if type(product).__name__ != "Mul":
+            continue
+        for factor in (product.b, product.a):
+            while type(factor).__name__ == "Cast":
+                factor = factor.value
+            source = getattr(factor, "source", None)
+            places = [p for p, each in enumerate(function.params) if each.same_as(source)]
+            if places:
+                scales[places[0]] = float(min(scales[places[0]], length**-0.5))
+                break
+    return scales
+
+
+def _most_index(accesses: list[Any]) -> int | None:
+    """The least extent of an axis that is read, or written, at a place that is itself read."""
+    found = []
+    for access in accesses:
+        buffer = access.source if hasattr(access, "source") else access.buffer
+        for index, size in zip(access.indices, shape_of(buffer), strict=True):
+            inner: list[Any] = []
+            tvm_ffi.structural_walk(index, (tvm.ir.expr.TensorLoad, inner.append))
+            if inner:
+                found.append(size)
+    return min(found, default=None)
+
+
+def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
+    """The numbers of one argument.
+
+    Parameters
+    ----------
+    given : Signature
+    place : int
+        Its number; the numbers of two are not alike.
+    positive : bool
+        Whether all of them are above zero.
+
+    Raises
+    ------
+    UnknownError
+        If there are no such numbers in numpy.
+    """
+    parameter = given.parameters[place]
+    count = prod(parameter.shape)
+    dtype = held(parameter.dtype)
+    random = np.random.default_rng([place, PERIOD])
+    if parameter.dtype in ROUNDING:
+        block = random.random(PERIOD, dtype="float32")
+        block = block + np.float32(_POSITIVE_FROM) if positive else 2 * block - 1
+        block *= np.float32(given.scales[place])
+        if parameter.dtype == "float16":
+            block = block.astype("float16").astype("float32")
+    elif dtype.kind == "b":
+        block = random.integers(0, 2, PERIOD)
+    elif given.most_index is not None and dtype.itemsize >= 4:  # noqa: PLR2004 (no byte counts far)
+        block = _indices(count, given.most_index, place)
+    elif dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        block = random.integers(limits.min, limits.max, PERIOD, endpoint=True)
+    else:
+        block = random.integers(_LEAST, _MOST, PERIOD)
+    made = np.empty(count, dtype)
+    whole = count // len(block) * len(block)
+    made[:whole].reshape(-1, len(block))[:] = block
+    made[whole:] = block[: count - whole]
+    return made.reshape(parameter.shape)
+
+
+def _indices(count: int, most: int, place: int) -> np.ndarray:
+    """Indices that are all different, as long as there are so many.
+
+    Of two that are equal, a kernel that writes by them may do the one or the other last.
+    """
+    step = 7919 + 2 * place
+    while gcd(step, most) > 1:
+        step += 1
+    return np.arange(max(1, count), dtype=np.int64) * step % most

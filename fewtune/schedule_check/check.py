@@ -1,0 +1,277 @@
+"""Candidates of tasks, run once and compared with what the task computes, every element.
+
+What is right is computed once a task, by the interpreter, or, of what that does not know, by the
+kernel as it is scheduled by default with its weights as they came. Where a candidate differs, the
+kernel without any schedule is asked as well, and has the last word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.tvm import build, module_of, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check.arguments import Signature, drawn, signature
+from fewtune.schedule_check.expected import Expected, is_usable
+from fewtune.schedule_check.interpreter import outputs_of
+from fewtune.schedule_check.layout_maps import LayoutError, laid_out, layout_blocks
+from fewtune.schedule_check.numbers import ROUNDING, UnknownError
+from fewtune.task.analysis import analyse
+from fewtune.task.weight_layout import FREE
+
+# What the references of several tasks may take together.
+_MOST_HELD_BYTES = 2**28
+# Operations that take a few seconds without a schedule.
+_MOST_UNSCHEDULED_FLOPS = 4e9
+# Bytes of an element that was never written: no number, and of integers none that is likely.
+_POISON = 0xA5
+
+
+class ScheduleCheck(NamedTuple):
+    """What a candidate is to be compared with, as it is sent to whoever runs it.
+
+    Attributes
+    ----------
+    key : str
+        Of its task: equal for equal kernels.
+    module : str
+        The unscheduled kernel as TVM JSON.
+    """
+
+    key: str
+    module: str
+
+
+class Verdict(NamedTuple):
+    """What became of a check.
+
+    Attributes
+    ----------
+    fault : str
+        What is wrong with the outputs; empty where nothing is.
+    spent_s : float
+        Seconds that it took, those of the reference included.
+    reference_s : float
+        Of these, seconds that the reference took.
+    """
+
+    fault: str
+    spent_s: float
+    reference_s: float
+
+    @property
+    def is_right(self) -> bool:
+        return not self.fault
+
+
+class Checker:
+    """Checks built candidates in the process that built them.
+
+    Parameters
+    ----------
+    target : Target
+    """
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self._target = target
+        self._references: OrderedDict[str, Reference] = OrderedDict()
+
+    def check(
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        scheduled: str,
+        wanted: ScheduleCheck,
+    ) -> Verdict:
+        """Run a candidate once and compare every element.
+
+        Parameters
+        ----------
+        code : Module
+            Compiled; its ``main`` takes weights that are laid out already.
+        shapes : sequence of tuple of int
+            Of its buffers.
+        scheduled : str
+            Its scheduled module as TVM JSON.
+        wanted : ScheduleCheck
+        """
+        began_s = time.perf_counter()
+        reference = self._references.get(wanted.key)
+        if reference is None:
+            reference = Reference(module_of(wanted.module), self._target)
+            self._references[wanted.key] = reference
+        self._references.move_to_end(wanted.key)
+        before_s = reference.spent_s
+        fault = reference.fault_of(code, shapes, scheduled)
+        self._let_go()
+        spent_s = time.perf_counter() - began_s
+        return Verdict(fault, spent_s, reference.spent_s - before_s)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that references take."""
+        return sum(each.held_bytes for each in self._references.values())
+
+    def _let_go(self) -> None:
+        while len(self._references) > 1 and self.held_bytes > _MOST_HELD_BYTES:
+            self._references.popitem(last=False)
+
+
+@dataclass
+class Reference:
+    """What one task computes of given arguments.
+
+    Parameters
+    ----------
+    module : IRModule
+        Unscheduled.
+    target : Target
+
+    Attributes
+    ----------
+    spent_s : float
+        Seconds that it took to find out.
+    """
+
+    module: tvm.IRModule
+    target: tvm.target.Target
+    spent_s: float = 0.0
+    _signature: Signature = field(init=False)
+    _given: list[Any] = field(init=False, default_factory=list)
+    _expected: dict[int, Expected] = field(init=False, default_factory=dict)
+    _is_confirmed: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        given = sum(each.nbytes for each in self._given if each is not None)
+        return given + sum(each.held_bytes for each in self._expected.values())
+
+    def fault_of(self, code: Any, shapes: Sequence[tuple[int, ...]], scheduled: str) -> str:
+        """What is wrong with a candidate; empty where nothing is."""
+        self._prepare()
+        try:
+            arguments = self._laid_out(shapes, scheduled)
+        except LayoutError as fault:
+            return str(fault)
+        fault = self._difference(self._run(code, arguments, shapes))
+        if fault and not self._is_confirmed:
+            self._ask_unscheduled()
+            fault = self._difference(self._run(code, arguments, shapes))
+        return fault
+
+    def _prepare(self) -> None:
+        if self._expected:
+            return
+        began_s = time.perf_counter()
+        self._signature = signature(self.module["main"])
+        for positive in (False, True):
+            self._given = [
+                drawn(self._signature, place, positive=positive) if parameter.is_read else None
+                for place, parameter in enumerate(self._signature.parameters)
+            ]
+            self._expected = self._interpreted()
+            if is_usable(list(self._expected.values())):
+                break
+        self.spent_s += time.perf_counter() - began_s
+
+    def _interpreted(self) -> dict[int, Expected]:
+        try:
+            outputs = outputs_of(self.module["main"], self._given)
+        except (UnknownError, MemoryError):
+            return self._by_default()
+        return {
+            place: Expected.of(made.value, made.error, made.dtype)
+            for place, made in outputs.items()
+        }
+
+    def _by_default(self) -> dict[int, Expected]:
+        """By the default schedule, weights as they came."""
+        function = self.module["main"]
+        if FREE in (function.attrs or {}):
+            function = function.without_attr(FREE)
+        plain = tvm.IRModule({"main": function})
+        schedule = default_schedule(plain, self.target)
+        return self._computed(plain if schedule is None else schedule.mod)
+
+    def _ask_unscheduled(self) -> None:
+        """Let the unscheduled kernel say whether what is expected is right."""
+        began_s = time.perf_counter()
+        self._is_confirmed = True
+        is_dear = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
+        if has_own_device(self.target) or is_dear:
+            found = self._by_default()
+        else:
+            found = self._computed(self.module)
+        if any(not self._expected[place].agrees(each.value) for place, each in found.items()):
+            self._expected = found
+        self.spent_s += time.perf_counter() - began_s
+
+    def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
+        shapes = [parameter.shape for parameter in self._signature.parameters]
+        outputs = self._run(build(module, self.target), self._given, shapes)
+        given = self._signature
+        is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
+        return {
+            place: Expected.roughly(value, given.parameters[place].dtype, given.length, is_rounded)
+            for place, value in outputs.items()
+        }
+
+    def _laid_out(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> list[Any]:
+        """The arguments as a candidate reads them."""
+        blocks: dict[int, Any] = {}
+        if "layout_rewrite_preproc" in scheduled:
+            blocks = layout_blocks(module_of(scheduled))
+        arguments = list(self._given)
+        for place, array in enumerate(arguments):
+            if place in blocks and array is not None:
+                arguments[place] = laid_out(blocks[place], array)
+            elif prod(shapes[place]) != prod(self._signature.parameters[place].shape):
+                raise LayoutError("a buffer has another size, and nothing says why")
+        return arguments
+
+    def _run(
+        self, code: Any, arguments: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+    ) -> dict[int, np.ndarray]:
+        """What a kernel writes, by the parameter's number."""
+        device = device_of(self.target)
+        tensors, written = [], {}
+        for place, parameter in enumerate(self._signature.parameters):
+            kind = np.dtype(parameter.dtype)
+            if parameter.is_read:
+                array = arguments[place].astype(kind, copy=False).reshape(shapes[place])
+            else:
+                size = prod(shapes[place]) * kind.itemsize
+                array = np.full(size, _POISON, "uint8").view(kind).reshape(shapes[place])
+                if kind.kind == "f":
+                    array = np.full(shapes[place], np.nan, kind)
+                elif kind.kind == "b":
+                    array = np.zeros(shapes[place], kind)
+            tensors.append(tvm.runtime.tensor(array, device=device))
+            if parameter.is_written:
+                written[place] = tensors[-1]
+        code["main"](*tensors)
+        return {
+            place: self._held(tensor.numpy(), self._signature.parameters[place])
+            for place, tensor in written.items()
+        }
+
+    @staticmethod
+    def _held(array: np.ndarray, parameter: Any) -> np.ndarray:
+        if parameter.dtype == "float16":
+            array = array.astype("float32")
+        return array.reshape(parameter.shape)
+
+    def _difference(self, found: dict[int, np.ndarray]) -> str:
+        for place, expected in sorted(self._expected.items()):
+            fault = expected.fault(found[place])
+            if fault:
+                return f"output {place}: {fault}" if len(self._expected) > 1 else fault
+        return ""

@@ -1,0 +1,97 @@
+"""What a task's kernel has to compute, and how near a candidate has to come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from fewtune.schedule_check.numbers import ROUNDING, SUM
+
+# How many times what rounding is expected to move.
+_TIMES = 4.0
+# Exponentials end near here, and not everybody's at the same number.
+_SMALLEST = {"float16": 2.0**-22, "float32": 2.0**-120, "float64": 2.0**-1000}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output: what is right, and by how much each element may differ.
+
+    Attributes
+    ----------
+    value, allowance : array
+        Of the output's shape; without an allowance, nothing may differ.
+    """
+
+    value: np.ndarray
+    allowance: np.ndarray | None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes."""
+        return self.value.nbytes + (0 if self.allowance is None else self.allowance.nbytes)
+
+    @staticmethod
+    def of(value: np.ndarray, error: Any, dtype: str) -> Expected:
+        """From a value, how far rounding moves it, and the dtype that it is written in."""
+        if isinstance(error, float) and error == 0 and dtype not in ROUNDING:
+            return Expected(value, None)
+        allowance = np.asarray(error, dtype="float32") * np.float32(_TIMES)
+        if dtype in ROUNDING:
+            allowance = allowance + np.float32(2 * ROUNDING[dtype]) * np.abs(value)
+            allowance += np.float32(_SMALLEST[dtype])
+            allowance = np.where(np.isnan(allowance), np.inf, allowance).astype("float32")
+        return Expected(value, np.broadcast_to(allowance, value.shape))
+
+    @staticmethod
+    def roughly(value: np.ndarray, dtype: str, length: int, is_rounded: bool) -> Expected:
+        """From what a kernel computed that is known to be right.
+
+        Parameters
+        ----------
+        value : array
+        dtype : str
+        length : int
+            Of its longest reduction.
+        is_rounded : bool
+            Whether it computes with rounded numbers at all.
+        """
+        if dtype not in ROUNDING:
+            # A value in the middle of two steps may be rounded to either.
+            return Expected.of(value, 0.25 if is_rounded and value.dtype.kind in "iu" else 0.0, "")
+        unit = np.float32(SUM * ROUNDING[dtype] * sqrt(length))
+        return Expected.of(value, unit * (1 + np.abs(value)), dtype)
+
+    def fault(self, found: np.ndarray) -> str:
+        """What differs; empty where nothing does."""
+        if self.allowance is None:
+            right = found == self.value
+        elif found.dtype.kind == "f":
+            with np.errstate(invalid="ignore", over="ignore"):
+                right = np.abs(found - self.value) <= self.allowance
+            if not right.all():
+                right |= (found == self.value) | (np.isnan(found) & np.isnan(self.value))
+        else:
+            right = np.abs(found.astype("float64") - self.value) <= self.allowance
+        if right.all():
+            return ""
+        wrong = ~right
+        place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        index = [int(each) for each in place]
+        return (
+            f"{int(np.count_nonzero(wrong))} of {wrong.size} elements differ; at {index} it has "
+            f"{found[place]:.6g}, right is {self.value[place]:.6g}"
+        )
+
+    def agrees(self, found: np.ndarray) -> bool:
+        """Whether something is right."""
+        return not self.fault(found)
+
+
+def is_usable(outputs: Sequence[Expected]) -> bool:
+    """Whether most elements are numbers that can be compared."""
+    return all(np.isfinite(each.value).mean() > 0.5 for each in outputs if each.value.size)  # noqa: PLR2004

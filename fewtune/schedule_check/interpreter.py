@@ -1,0 +1,268 @@
+"""A kernel before it is scheduled, computed with numpy: nothing is compiled.
+
+What a task computes is written in TensorIR: loops over blocks, each of which gives one element.
+Here every block is computed for all its elements at once, and with each element goes what rounding
+may change about it. That takes less time than compiling a second kernel does, and shares nothing
+with the compiler. What is not known here (`UnknownError`) is left to a compiled kernel
+(`fewtune.schedule_check.reference`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fewtune.schedule.access import NotAffineError, shape_of
+from fewtune.schedule_check import numbers, sums
+from fewtune.schedule_check.numbers import Number, UnknownError
+from fewtune.schedule_check.reads import affine, read
+
+_BINARY: dict[str, Callable[[Number, Number], Number]] = {
+    "Add": numbers.add,
+    "Sub": numbers.subtract,
+    "Mul": numbers.multiply,
+    "Div": numbers.divide,
+    "FloorDiv": numbers.floor_divide,
+    "FloorMod": numbers.floor_modulo,
+    "Mod": numbers.truncated_modulo,
+    "Max": numbers.largest,
+    "Min": numbers.least,
+    "EQ": numbers.compared(operator.eq),
+    "NE": numbers.compared(operator.ne),
+    "LT": numbers.compared(operator.lt),
+    "LE": numbers.compared(operator.le),
+    "GT": numbers.compared(operator.gt),
+    "GE": numbers.compared(operator.ge),
+    "And": numbers.logical(np.logical_and),
+    "Or": numbers.logical(np.logical_or),
+}
+_BITS = {
+    "bitwise_and": numbers.bits(operator.and_),
+    "bitwise_or": numbers.bits(operator.or_),
+    "bitwise_xor": numbers.bits(operator.xor),
+    "shift_left": numbers.bits(operator.lshift),
+    "shift_right": numbers.bits(operator.rshift),
+}
+_CONSTANTS = ("IntImm", "FloatImm")
+
+
+def outputs_of(function: Any, arguments: Sequence[np.ndarray | None]) -> dict[int, Number]:
+    """What an unscheduled kernel writes.
+
+    Parameters
+    ----------
+    function : PrimFunc
+    arguments : sequence of array
+        One a parameter; None where it is only written. Half precision is given in single.
+
+    Returns
+    -------
+    outputs : dict of Number
+        By the number of the parameter.
+
+    Raises
+    ------
+    UnknownError
+        If something about the kernel is not known here.
+    """
+    root = function.body
+    if type(root).__name__ != "SBlockRealize":
+        raise UnknownError(type(root).__name__)
+    buffers: dict[Any, Number] = {}
+    for parameter, array in zip(function.params, arguments, strict=True):
+        if array is not None:
+            buffers[parameter] = Number(array, 0.0, str(parameter.dtype))
+    written = set()
+    with np.errstate(all="ignore"):
+        for statement in _statements(root.block.body):
+            target, made = _Block.of(statement, buffers).computed()
+            buffers[target] = made
+            written.add(target)
+    return {
+        place: buffers[parameter]
+        for place, parameter in enumerate(function.params)
+        if parameter in written
+    }
+
+
+def _statements(body: Any) -> list[Any]:
+    if type(body).__name__ != "SeqStmt":
+        return [body]
+    return [each for statement in body.seq for each in _statements(statement)]
+
+
+class _Block:
+    """One block, and the buffers that are there when it runs."""
+
+    def __init__(self, block: Any, buffers: dict[Any, Number]) -> None:
+        self._block = block
+        self._buffers = buffers
+        self._axes = {axis.var: place for place, axis in enumerate(block.iter_vars)}
+        self._extents = [int(axis.dom.extent) for axis in block.iter_vars]
+        self._reduced = [p for p, axis in enumerate(block.iter_vars) if int(axis.iter_type) == 2]  # noqa: PLR2004 (TVM's CommReduce)
+
+    @staticmethod
+    def of(statement: Any, buffers: dict[Any, Number]) -> _Block:
+        """The block of a nest of loops that goes through all of its iterations."""
+        loops = {}
+        while type(statement).__name__ == "For":
+            loops[statement.loop_var] = (int(statement.min), int(statement.extent))
+            statement = statement.body
+        if type(statement).__name__ != "SBlockRealize" or not _is_true(statement.predicate):
+            raise UnknownError(type(statement).__name__)
+        block = statement.block
+        if len(loops) != len(block.iter_vars) or list(block.alloc_buffers):
+            raise UnknownError("a block within a block")
+        for axis, value in zip(block.iter_vars, statement.iter_values, strict=True):
+            found = loops.get(value) if type(value).__name__ == "Var" else None
+            if found is None or found != (0, int(axis.dom.extent)) or int(axis.dom.min):
+                raise UnknownError("a block whose axes are no loops")
+        return _Block(block, buffers)
+
+    def computed(self) -> tuple[Any, Number]:
+        """The buffer that it writes, and what."""
+        store = self._block.body
+        if type(store).__name__ != "BufferStore":
+            raise UnknownError(type(store).__name__)
+        made = self._reduction(store) if self._reduced else self._of(store.value)
+        return store.buffer, self._placed(store, made)
+
+    def _reduction(self, store: Any) -> Number:
+        if self._block.init is None:
+            raise UnknownError("a reduction without a beginning")
+        kind, rest = self._combined(store)
+        if kind == "Add":
+            factors = _factors(rest)
+            if factors is not None:
+                a, b = (self._of(each) for each in factors)
+                try:
+                    made = sums.products(a, b, self._reduced, self._extents)
+                except UnknownError:
+                    made = self._summed(rest)
+            else:
+                made = self._summed(rest)
+        else:
+            made = sums.chosen(self._of(rest), kind.lower(), self._reduced, self._extents)
+        begun = self._of(self._block.init.value)
+        if kind == "Add" and begun.is_exact and not np.any(begun.value):
+            return made
+        return _BINARY[kind](begun, made)
+
+    def _summed(self, expression: Any) -> Number:
+        points = np.prod([float(extent) for extent in self._extents])
+        if points > 2**26:
+            raise UnknownError("a sum of too many elements")
+        return sums.summed(self._of(expression), self._reduced, self._extents)
+
+    def _combined(self, store: Any) -> tuple[str, Any]:
+        """How a reduction takes in one element, and which."""
+        kind = type(store.value).__name__
+        if kind not in ("Add", "Max", "Min"):
+            raise UnknownError(f"a reduction by {kind}")
+        for ours, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
+            if type(ours).__name__ == "TensorLoad" and ours.source.same_as(store.buffer):
+                return kind, other
+        raise UnknownError("a reduction of another kind")
+
+    def _placed(self, store: Any, made: Number) -> Number:
+        """An element each iteration, laid out as the buffer is."""
+        try:
+            shape = shape_of(store.buffer)
+        except NotAffineError as fault:
+            raise UnknownError(str(fault)) from None
+        order = []
+        for index, size in zip(store.indices, shape, strict=True):
+            found = affine(index, self._axes)
+            if found is None or found[1] or len(found[0]) > 1:
+                raise UnknownError("a block that writes out of order")
+            ((axis, factor),) = found[0].items() if found[0] else ((None, 1),)
+            extent = 1 if axis is None else self._extents[axis]
+            if factor != 1 or extent != size:
+                raise UnknownError("a block that writes a part")
+            order.append(axis)
+        used = [axis for axis in order if axis is not None]
+        if len(used) != len(set(used)):
+            raise UnknownError("a block that writes a diagonal")
+        rest = [axis for axis in range(len(self._extents)) if axis not in used]
+        if any(self._extents[axis] > 1 and axis not in self._reduced for axis in rest):
+            raise UnknownError("a block that writes again and again")
+
+        def placed(array: Any) -> np.ndarray:
+            free = [1 if axis in rest else extent for axis, extent in enumerate(self._extents)]
+            array = np.broadcast_to(sums.whole(array, self._extents), free)
+            return np.ascontiguousarray(array.transpose([*used, *rest]).reshape(shape))
+
+        dtype = str(store.buffer.dtype)
+        error = made.error if isinstance(made.error, float) else placed(made.error)
+        return Number(placed(made.value).astype(numbers.held(dtype), copy=False), error, dtype)
+
+    def _of(self, expression: Any) -> Number:
+        """An expression, over the block's axes."""
+        kind = type(expression).__name__
+        if kind in _CONSTANTS:
+            return numbers.constant(expression.value, str(expression.ty.dtype))
+        if kind == "Var":
+            return self._axis(expression)
+        if kind in _BINARY:
+            return _BINARY[kind](self._of(expression.a), self._of(expression.b))
+        if kind == "TensorLoad":
+            return self._read(expression)
+        if kind == "Cast":
+            return numbers.cast(self._of(expression.value), str(expression.ty.dtype))
+        if kind == "Select":
+            given = (expression.condition, expression.true_value, expression.false_value)
+            return numbers.select(*(self._of(each) for each in given))
+        if kind == "Not":
+            a = self._of(expression.a)
+            return a._replace(value=np.logical_not(a.value))
+        if kind == "Call":
+            return self._called(expression)
+        raise UnknownError(kind)
+
+    def _called(self, expression: Any) -> Number:
+        name = str(getattr(expression.op, "name", "")).rpartition(".")[2]
+        arguments = [self._of(each) for each in expression.args]
+        if name == "if_then_else":
+            return numbers.select(*arguments)
+        if name in _BITS:
+            return _BITS[name](*arguments)
+        if not arguments:
+            raise UnknownError(name)
+        return numbers.call(name, arguments)
+
+    def _axis(self, variable: Any) -> Number:
+        if variable not in self._axes:
+            raise UnknownError(f"{variable}, which is no axis")
+        place = self._axes[variable]
+        shape = [1] * len(self._extents)
+        shape[place] = self._extents[place]
+        return Number(np.arange(self._extents[place]).reshape(shape), 0.0, "int64")
+
+    def _read(self, load: Any) -> Number:
+        given = self._buffers.get(load.source)
+        if given is None:
+            raise UnknownError("a buffer that nobody wrote")
+
+        def index(expression: Any) -> Any:
+            found = self._of(expression)
+            if not found.is_exact:
+                raise UnknownError("an index that was rounded")
+            return found.value
+
+        def at(array: np.ndarray) -> np.ndarray:
+            return read(array, list(load.indices), self._axes, self._extents, index)
+
+        error = given.error if isinstance(given.error, float) else at(given.error)
+        return Number(at(given.value), error, given.dtype)
+
+
+def _factors(expression: Any) -> tuple[Any, Any] | None:
+    """The factors of a product."""
+    return (expression.a, expression.b) if type(expression).__name__ == "Mul" else None
+
+
+def _is_true(predicate: Any) -> bool:
+    return type(predicate).__name__ == "IntImm" and bool(predicate.value)

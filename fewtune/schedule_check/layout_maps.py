@@ -1,0 +1,173 @@
+"""Weights as a candidate reads them: the map that its schedule lays them out by.
+
+``RewriteLayout`` leaves a block in the schedule that copies the weights into their new layout. A
+measured kernel goes without it and takes weights that are laid out already, so a check has to lay
+them out by that very block. Where the map loses weights (apache TVM 0.27 does, of weights that are
+read through a flip), the schedule is wrong whatever the kernel does with what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm_ffi
+
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.access import NotAffineError, evaluate, shape_of
+
+PREPROC = "meta_schedule.layout_rewrite_preproc"
+# Places at which an axis-by-axis map is compared with the whole one.
+_SAMPLED = 64
+
+
+class LayoutError(Exception):
+    """A map that loses weights, or that cannot be read; says which."""
+
+
+class _Digit(NamedTuple):
+    """A part of an axis: so many values, so far apart in the new layout."""
+
+    radix: int
+    stride: int
+
+
+def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
+    """The blocks of a scheduled kernel that lay arguments out, by the argument's number."""
+    function = module["main"]
+    found: dict[int, Any] = {}
+
+    def take(block: Any) -> None:
+        if PREPROC not in (block.annotations or {}):
+            return
+        for place, parameter in enumerate(function.params):
+            if any(region.source.same_as(parameter) for region in block.reads):
+                found[place] = block
+
+    tvm_ffi.structural_walk(function.body, (tvm.s_tir.SBlock, take))
+    return found
+
+
+def laid_out(block: Any, weights: np.ndarray) -> np.ndarray:
+    """Weights in the order that a block gives them.
+
+    Parameters
+    ----------
+    block : SBlock
+        Of `layout_blocks`.
+    weights : array
+
+    Raises
+    ------
+    LayoutError
+        If not every weight has a place of its own, or the block does something else.
+    """
+    store = block.body
+    variables = [axis.var for axis in block.iter_vars]
+    extents = [int(axis.dom.extent) for axis in block.iter_vars]
+    value = getattr(store, "value", None)
+    if type(value).__name__ != "TensorLoad" or not _reads_in_order(value, variables, extents):
+        raise LayoutError("the layout of its weights is no mere copy")
+    try:
+        shape = shape_of(store.buffer)
+        address = _Address(list(store.indices), shape, variables)
+        tables = [address.along(axis, extent) for axis, extent in enumerate(extents)]
+        if prod(shape) != weights.size:
+            raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
+        digits = [_digits(table) for table in tables]
+        if all(each is not None for each in digits) and address.adds_up(tables):
+            return _transposed(weights, digits, shape)  # type: ignore[arg-type]
+        return _scattered(weights, address.everywhere(extents), shape)
+    except NotAffineError as fault:
+        raise LayoutError(f"the layout of its weights is not known: {fault}") from None
+
+
+def _reads_in_order(load: Any, variables: Sequence[Any], extents: Sequence[int]) -> bool:
+    if len(load.indices) != len(variables):
+        return False
+    return all(
+        index.same_as(variable) or (extent == 1 and type(index).__name__ == "IntImm")
+        for index, variable, extent in zip(load.indices, variables, extents, strict=True)
+    )
+
+
+class _Address:
+    """Where the block puts an element: its flat place in the new layout."""
+
+    def __init__(self, indices: list[Any], shape: list[int], variables: list[Any]) -> None:
+        self._indices, self._shape, self._variables = indices, shape, variables
+
+    def at(self, values: Sequence[Any]) -> Any:
+        given = dict(zip(self._variables, values, strict=True))
+        flat: Any = 0
+        for index, size in zip(self._indices, self._shape, strict=True):
+            flat = flat * size + evaluate(index, given)
+        return flat
+
+    def along(self, axis: int, extent: int) -> np.ndarray:
+        """Its places along one axis, the others at zero."""
+        values: list[Any] = [0] * len(self._variables)
+        values[axis] = np.arange(extent)
+        return np.broadcast_to(np.asarray(self.at(values)), (extent,))
+
+    def everywhere(self, extents: Sequence[int]) -> np.ndarray:
+        values = np.meshgrid(*(np.arange(n) for n in extents), indexing="ij", sparse=True)
+        return np.broadcast_to(self.at(values), extents)
+
+    def adds_up(self, tables: Sequence[np.ndarray]) -> bool:
+        """Whether each axis moves the place by itself, as far as some places tell."""
+        random = np.random.default_rng(0)
+        values = [random.integers(0, len(table), _SAMPLED) for table in tables]
+        for value, table in zip(values, tables, strict=True):
+            value[0], value[-1] = 0, len(table) - 1
+        added = sum(table[value] for value, table in zip(values, tables, strict=True))
+        return bool(np.array_equal(np.broadcast_to(self.at(values), added.shape), added))
+
+
+def _digits(table: np.ndarray) -> list[_Digit] | None:
+    """An axis as digits, the most significant first; None where it is no such number."""
+    extent, unit, found = len(table), 1, []
+    while unit < extent:
+        stride, rest = int(table[unit]), extent // unit
+        steps = table[::unit]
+        broken = np.flatnonzero(steps != stride * np.arange(len(steps)))
+        radix = int(broken[0]) if len(broken) else rest
+        while radix > 1 and rest % radix:
+            radix -= 1
+        if radix < 2 or rest * unit != extent:  # noqa: PLR2004 (a digit has two values)
+            return None
+        found.append(_Digit(radix, stride))
+        unit *= radix
+    places, unit = np.zeros(extent, dtype=np.int64), 1
+    for digit in found:
+        places += np.arange(extent) // unit % digit.radix * digit.stride
+        unit *= digit.radix
+    return found[::-1] if np.array_equal(places, table) else None
+
+
+def _transposed(
+    weights: np.ndarray, digits: Sequence[Sequence[_Digit]], shape: Sequence[int]
+) -> np.ndarray:
+    flat = [digit for axis in digits for digit in axis]
+    order = sorted(range(len(flat)), key=lambda place: -flat[place].stride)
+    packed = 1
+    for place in reversed(order):
+        if flat[place].stride != packed:
+            raise LayoutError("its layout puts several weights in one place")
+        packed *= flat[place].radix
+    split = weights.reshape([digit.radix for digit in flat])
+    return np.ascontiguousarray(split.transpose(order)).reshape(shape)
+
+
+def _scattered(weights: np.ndarray, places: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    if places.min() < 0 or places.max() >= weights.size:
+        raise LayoutError("its layout puts weights outside of their buffer")
+    is_taken = np.zeros(weights.size, dtype=bool)
+    is_taken[places.reshape(-1)] = True
+    if not is_taken.all():
+        raise LayoutError("its layout puts several weights in one place")
+    made = np.empty(weights.size, weights.dtype)
+    made[places.reshape(-1)] = weights.reshape(-1)
+    return made.reshape(shape)

@@ -1,0 +1,301 @@
+"""Numbers with what rounding may move them: the arithmetic of the interpreter.
+
+Every value carries how far a right kernel may be from it: another order of summation, a fused
+multiply-add, another polynomial for an exponential. What is said of a result follows from its
+operands alone, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Half a unit in the last place, relative; what is not rounded has none.
+ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+# Vectors of exponentials and the like are polynomials, good to a few units.
+_FUNCTION = 64.0
+# What two orders of summation differ by, in deviations of the rounding of one.
+SUM = 8.0
+
+
+class UnknownError(Exception):
+    """Something that the interpreter does not know; the kernel is compiled instead."""
+
+
+class Number(NamedTuple):
+    """Values, and how far each may be off: arrays that broadcast against each other.
+
+    Attributes
+    ----------
+    value : array
+        Half precision is held in single.
+    error : array or float
+        In the unit of the values; of a condition, 1 where it may be either.
+    dtype : str
+        As TVM names it.
+    """
+
+    value: Any
+    error: Any
+    dtype: str
+
+    @property
+    def is_exact(self) -> bool:
+        return isinstance(self.error, float) and self.error == 0
+
+
+def held(dtype: str) -> np.dtype:
+    """The dtype of the array that holds values of a dtype.
+
+    Raises
+    ------
+    UnknownError
+        If there is none.
+    """
+    if dtype == "float16":
+        return np.dtype("float32")
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        raise UnknownError(dtype) from None
+
+
+def rounded(value: Any, error: Any, dtype: str) -> Number:
+    """The result of one operation, itself rounded."""
+    if dtype in ROUNDING:
+        error = error + np.float32(ROUNDING[dtype]) * np.abs(value)
+    return Number(value, error, dtype)
+
+
+def constant(value: Any, dtype: str) -> Number:
+    """A number that is known."""
+    return Number(held(dtype).type(value), 0.0, dtype)
+
+
+def add(a: Number, b: Number) -> Number:
+    """The sum."""
+    return rounded(a.value + b.value, a.error + b.error, a.dtype)
+
+
+def subtract(a: Number, b: Number) -> Number:
+    """The difference."""
+    return rounded(a.value - b.value, a.error + b.error, a.dtype)
+
+
+def multiply(a: Number, b: Number) -> Number:
+    """The product."""
+    error: Any = 0.0
+    if not a.is_exact:
+        error = error + np.abs(b.value) * a.error
+    if not b.is_exact:
+        error = error + np.abs(a.value) * b.error
+    if not (a.is_exact or b.is_exact):
+        error = error + a.error * b.error
+    return rounded(a.value * b.value, error, a.dtype)
+
+
+def divide(a: Number, b: Number) -> Number:
+    """Of floats; integers are divided towards zero."""
+    if a.dtype not in ROUNDING:
+        return _integers(a, b, lambda x, y: np.trunc(x / y).astype(x.dtype))
+    value = a.value / b.value
+    error: Any = 0.0
+    if not (a.is_exact and b.is_exact):
+        room = np.abs(b.value) - b.error
+        error = (a.error + np.abs(value) * b.error) / np.maximum(room, 0)
+        error = np.where(room > 0, error, np.inf)
+    return rounded(value, error, a.dtype)
+
+
+def floor_divide(a: Number, b: Number) -> Number:
+    """Of integers, rounded down."""
+    return _integers(a, b, lambda x, y: x // y)
+
+
+def floor_modulo(a: Number, b: Number) -> Number:
+    """What `floor_divide` leaves."""
+    return _integers(a, b, lambda x, y: x % y)
+
+
+def truncated_modulo(a: Number, b: Number) -> Number:
+    """What a division towards zero leaves."""
+    return _integers(a, b, np.fmod)
+
+
+def bits(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
+    """An operation on the bits of integers."""
+    return lambda a, b: _integers(a, b, operation)
+
+
+def _integers(a: Number, b: Number, operation: Callable[[Any, Any], Any]) -> Number:
+    if a.dtype in ROUNDING or not (a.is_exact and b.is_exact):
+        raise UnknownError("an operation of integers on rounded numbers")
+    b_value = b.value
+    if np.any(b_value == 0):
+        # Only where a condition forbids it.
+        b_value = np.where(b_value == 0, 1, b_value)
+    return Number(operation(a.value, b_value), 0.0, a.dtype)
+
+
+def largest(a: Number, b: Number) -> Number:
+    """The larger of two."""
+    return Number(np.maximum(a.value, b.value), _larger(a.error, b.error), a.dtype)
+
+
+def least(a: Number, b: Number) -> Number:
+    """The smaller of two."""
+    return Number(np.minimum(a.value, b.value), _larger(a.error, b.error), a.dtype)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if isinstance(a, float) and isinstance(b, float):
+        return max(a, b)
+    return np.maximum(a, b)
+
+
+def compared(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
+    """A comparison; it may come out either way where both sides are as near as they may be off."""
+
+    def compare(a: Number, b: Number) -> Number:
+        value = operation(a.value, b.value)
+        if a.is_exact and b.is_exact:
+            return Number(value, 0.0, "bool")
+        near = np.abs(a.value - b.value) <= a.error + b.error
+        return Number(value, near.astype("float32"), "bool")
+
+    return compare
+
+
+def logical(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
+    """And, or."""
+    return lambda a, b: Number(operation(a.value, b.value), _larger(a.error, b.error), "bool")
+
+
+def select(condition: Number, yes: Number, no: Number) -> Number:
+    """One of two, by a condition."""
+    value = np.where(condition.value, yes.value, no.value)
+    error: Any = 0.0
+    if not (yes.is_exact and no.is_exact):
+        error = np.where(condition.value, yes.error, no.error).astype("float32")
+    if not condition.is_exact:
+        either = np.maximum(yes.error, no.error) + np.abs(yes.value - no.value)
+        error = np.where(condition.error > 0, either, error).astype("float32")
+    return Number(value, error, yes.dtype)
+
+
+def cast(a: Number, dtype: str) -> Number:
+    """A number of another dtype."""
+    kind = held(dtype)
+    if a.dtype in ROUNDING and dtype not in ROUNDING and dtype != "bool":
+        return _monotone(lambda x: np.trunc(x).astype(kind), a, dtype)
+    error: Any = a.error
+    if not a.is_exact:
+        error = np.asarray(error, "float32")
+    value = np.asarray(a.value).astype(kind, copy=False)
+    narrows = dtype in ROUNDING and ROUNDING.get(a.dtype, 0.0) < ROUNDING[dtype]
+    # An integer may not fit either.
+    narrows = narrows or (dtype in ROUNDING and a.dtype not in ROUNDING and a.dtype != "bool")
+    return rounded(value, error, dtype) if narrows else Number(value, error, dtype)
+
+
+def _monotone(function: Callable[[Any], Any], a: Number, dtype: str) -> Number:
+    """A function that only rises, or only falls: its ends tell how far it may be off."""
+    value = function(a.value)
+    if a.is_exact:
+        return Number(value, 0.0, dtype)
+    up, down = function(a.value + a.error), function(a.value - a.error)
+    wide = np.asarray(value, "float64") if held(dtype).kind in "iu" else value
+    error = np.maximum(np.abs(up - wide), np.abs(down - wide))
+    return Number(value, np.where(np.isnan(error), np.inf, error).astype("float32"), dtype)
+
+
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 1.5e-7.
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
+
+
+def _erf(x: Any) -> Any:
+    size = np.abs(x)
+    rest = np.polyval(_ERF, 1 / (1 + 0.3275911 * size)) * np.exp(-size * size)
+    return np.sign(x) * (1 - rest)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+# What only rises or falls: of the exact ones the result is no rounded number.
+_EXACT = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": lambda x: np.trunc(x + np.copysign(np.float32(0.5), x)),
+    "nearbyint": np.rint,
+}
+_RISING = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "atan": np.arctan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "sinh": np.sinh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+}
+_SLOW = {"sin": np.sin, "cos": np.cos}
+
+
+def call(name: str, arguments: list[Number]) -> Number:
+    """A mathematical function.
+
+    Raises
+    ------
+    UnknownError
+        If it is not known.
+    """
+    a = arguments[0]
+    if name == "fabs":
+        return Number(np.abs(a.value), a.error, a.dtype)
+    if name == "isnan":
+        return Number(np.isnan(a.value), 0.0, "bool")
+    if a.dtype not in ROUNDING:
+        raise UnknownError(name)
+    if name in _EXACT:
+        return _monotone(_EXACT[name], a, a.dtype)
+    unit = np.float32(_FUNCTION * ROUNDING[a.dtype])
+    if name in _RISING:
+        made = _monotone(_RISING[name], a, a.dtype)
+    elif name in _SLOW:
+        made = Number(_SLOW[name](a.value), a.error, a.dtype)
+    elif name == "pow":
+        made = _power(a, arguments[1])
+    else:
+        raise UnknownError(name)
+    # Near a zero of the function its argument's own rounding counts.
+    error = made.error + unit * np.minimum(1, np.abs(a.value)) + unit * np.abs(made.value)
+    return Number(made.value.astype(held(a.dtype), copy=False), error, a.dtype)
+
+
+def _power(a: Number, b: Number) -> Number:
+    value = np.power(a.value, b.value)
+    if a.is_exact and b.is_exact:
+        return Number(value, 0.0, a.dtype)
+    moved = [
+        np.abs(np.power(a.value + s * a.error, b.value + t * b.error) - value)
+        for s in (-1, 1)
+        for t in (-1, 1)
+    ]
+    error = np.maximum.reduce(np.broadcast_arrays(*moved))
+    return Number(value, np.where(np.isnan(error), np.inf, error), a.dtype)

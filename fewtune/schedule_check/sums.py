@@ -1,0 +1,191 @@
+"""Reductions over a block's axes, with what another order of summation may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from fewtune.schedule_check.numbers import ROUNDING, SUM, Number, UnknownError
+
+# Points of a reduction that are gone through one by one, each with all of its elements at once.
+_MOST_STEPS = 160
+# Elements that may be laid out beside each other.
+_MOST_ELEMENTS = 2**27
+
+_COMBINE = {"max": np.maximum, "min": np.minimum}
+
+
+def whole(array: Any, extents: Sequence[int]) -> np.ndarray:
+    """An array with one axis for each of a block's."""
+    array = np.asarray(array)
+    return array.reshape((1,) * (len(extents) - array.ndim) + array.shape)
+
+
+def chosen(x: Number, kind: str, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+    """The largest or the least along some axes, which stay with extent 1."""
+    value = _reduced(whole(x.value, extents), _COMBINE[kind], reduced)
+    error = x.error
+    if not isinstance(error, float):
+        error = _reduced(whole(error, extents), np.maximum, reduced)
+    return Number(value, error, x.dtype)
+
+
+def summed(x: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+    """The sum along some axes, which stay with extent 1."""
+    length = prod(extents[axis] for axis in reduced)
+    value = _times(_added(whole(x.value, extents), reduced), x.value, reduced, extents)
+    if x.dtype not in ROUNDING:
+        if not x.is_exact:
+            return Number(value, _sum_of_errors(x.error, reduced, extents, length), x.dtype)
+        return Number(value, 0.0, x.dtype)
+    squares = _squares(whole(x.value, extents), reduced)
+    squares = _times(squares, x.value, reduced, extents)
+    error = _of_order(x.dtype, value, np.sqrt(length * squares), length)
+    return Number(value, error + _sum_of_errors(x.error, reduced, extents, length), x.dtype)
+
+
+def _sum_of_errors(error: Any, reduced: Sequence[int], extents: Sequence[int], length: int) -> Any:
+    if isinstance(error, float):
+        return error * length
+    return _times(_added(whole(error, extents), reduced), error, reduced, extents)
+
+
+def _of_order(dtype: str, value: Any, absolute: Any, length: int) -> Any:
+    """What the order of summation may change.
+
+    Of numbers of either sign the partial sums wander, of numbers of one sign they grow; each is
+    rounded once.
+    """
+    unit = np.float32(SUM * ROUNDING[dtype])
+    return unit * (np.float32(sqrt(length)) * np.abs(value) + absolute)
+
+
+def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+    """The sum of products along some axes, which stay with extent 1.
+
+    Raises
+    ------
+    UnknownError
+        If it would take too much memory.
+    """
+    length = prod(extents[axis] for axis in reduced)
+    x, y = whole(a.value, extents), whole(b.value, extents)
+    apart = [axis for axis in reduced if (x.shape[axis] > 1) != (y.shape[axis] > 1)]
+    if apart or a.dtype not in ROUNDING:
+        # Integers have no fast product, and have to be exact.
+        x, y = (_whole_numbers(x), _whole_numbers(y)) if a.dtype not in ROUNDING else (x, y)
+        if not apart:
+            value = _contracted(x, y, reduced)
+            if not (a.is_exact and b.is_exact):
+                raise UnknownError("a product of integers that were rounded")
+            return Number(np.rint(value).astype(a.dtype), 0.0, a.dtype)
+        raise UnknownError("a sum along an axis of one factor")
+    value = _contracted(x, y, reduced)
+    norms = [np.sqrt(_squares(each, reduced)) for each in (x, y)]
+    error = _of_order(a.dtype, value, norms[0] * norms[1], length)
+    for other, norm in ((a, norms[1]), (b, norms[0])):
+        if not other.is_exact:
+            error = error + _norm(other.error, reduced, extents, length) * norm
+    return Number(value, error, a.dtype)
+
+
+def _whole_numbers(array: np.ndarray) -> np.ndarray:
+    """Integers as numbers whose products are fast, and exact up to 2**53."""
+    return array.astype("float64")
+
+
+def _norm(error: Any, reduced: Sequence[int], extents: Sequence[int], length: int) -> Any:
+    if isinstance(error, float):
+        return error * sqrt(length)
+    error = whole(error, extents)
+    missing = prod(extents[axis] for axis in reduced if error.shape[axis] == 1)
+    return np.sqrt(missing * _squares(error, reduced))
+
+
+def _contracted(x: np.ndarray, y: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
+    """Sum of ``x * y`` along axes that both have."""
+    dimensions = range(x.ndim)
+    free = [axis for axis in dimensions if axis not in reduced]
+    both = [axis for axis in free if x.shape[axis] > 1 and y.shape[axis] > 1]
+    only_x = [axis for axis in free if x.shape[axis] > 1 and y.shape[axis] == 1]
+    only_y = [axis for axis in free if x.shape[axis] == 1 and y.shape[axis] > 1]
+    neither = [axis for axis in free if axis not in {*both, *only_x, *only_y}]
+    along = [axis for axis in reduced if x.shape[axis] > 1]
+    length = prod(x.shape[axis] for axis in along)
+    if both and not (only_x and only_y) and length <= _MOST_STEPS:
+        return _stepwise(x, y, along)
+    if max(x.size, y.size) > _MOST_ELEMENTS:
+        raise UnknownError("a product of too many elements")
+    rows, columns = [prod(x.shape[a] for a in only_x), prod(y.shape[a] for a in only_y)]
+    batch = prod(x.shape[a] for a in both)
+    left = x.transpose([*both, *only_x, *along, *only_y, *neither, *_rest(x, reduced, along)])
+    right = y.transpose([*both, *along, *only_y, *only_x, *neither, *_rest(x, reduced, along)])
+    made = np.matmul(left.reshape(batch, rows, length), right.reshape(batch, length, columns))
+    order = [*both, *only_x, *only_y]
+    shape = [max(x.shape[a], y.shape[a]) for a in order]
+    made = made.reshape([*shape, *(1 for _ in [*neither, *reduced])])
+    return made.transpose(np.argsort([*order, *neither, *reduced]))
+
+
+def _rest(x: np.ndarray, reduced: Sequence[int], along: Sequence[int]) -> list[int]:
+    """Reduced axes of extent 1."""
+    return [axis for axis in reduced if axis not in along]
+
+
+def _steps(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    for point in product(*(range(shape[axis]) for axis in axes)):
+        index = [slice(None)] * len(shape)
+        for axis, place in zip(axes, point, strict=True):
+            index[axis] = slice(place, place + 1)
+        yield tuple(index)
+
+
+def _stepwise(x: np.ndarray, y: np.ndarray, along: Sequence[int]) -> np.ndarray:
+    total: Any = None
+    for index in _steps(x.shape, along):
+        made = x[index] * y[index]
+        total = made if total is None else np.add(total, made, out=total)
+    return total
+
+
+def _reduced(
+    x: np.ndarray, combine: Callable[[Any, Any], Any], reduced: Sequence[int]
+) -> np.ndarray:
+    along = [axis for axis in reduced if x.shape[axis] > 1]
+    if not along:
+        return x
+    if prod(x.shape[axis] for axis in along) > _MOST_STEPS:
+        return combine.reduce(x, axis=tuple(along), keepdims=True)  # type: ignore[attr-defined]
+    total: Any = None
+    for index in _steps(x.shape, along):
+        total = x[index] if total is None else combine(total, x[index])
+    return total
+
+
+def _added(x: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
+    return _reduced(x, np.add, reduced).astype(x.dtype, copy=False)
+
+
+def _squares(x: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
+    """Sum of squares along axes, as far as the array has them."""
+    along = tuple(axis for axis in reduced if x.shape[axis] > 1)
+    if not along:
+        return x * x
+    if prod(x.shape[axis] for axis in along) <= _MOST_STEPS:
+        return _stepwise(x, x, along)
+    # By row, without a copy of all the squares.
+    order = [axis for axis in range(x.ndim) if axis not in along]
+    rows = x.transpose([*order, *along]).reshape(*[x.shape[a] for a in order], -1)
+    made = np.einsum("...k,...k->...", rows, rows)
+    return np.expand_dims(made, along)
+
+
+def _times(made: Any, given: Any, reduced: Sequence[int], extents: Sequence[int]) -> Any:
+    """A sum along axes that the summed array did not have: so many times."""
+    shape = whole(given, extents).shape
+    missing = prod(extents[axis] for axis in reduced if shape[axis] == 1)
+    return made if missing == 1 else made * made.dtype.type(missing)
