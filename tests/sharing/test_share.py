@@ -180,6 +180,8 @@ def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path: 
     ]
     report.model_copy(update={"tasks": lines, "trials": 0}).write(tuned)
     task = next(task for task in tuned_tiny.tasks() if task.info.name == name)
+    for file in (RECORDS, WORKLOADS):
+        (tuned / file).unlink()
     write_database(tuned, {name: task.mod}, {name: []}, tuned_tiny.target())
     with mock.patch("tests.tuned_tiny.tuned", lambda: tuned):
         found = share(tmp_path / "share", tmp_path / "journals")

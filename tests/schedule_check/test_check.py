@@ -1,0 +1,194 @@
+"""The check of a schedule: right kernels pass, of every kind; wrong ones are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from fewtune.runtime.tvm import build, te, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
+from fewtune.task.weight_layout import FREE
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
+from tests import tuned_tiny
+
+
+def module_of(*tensors: te.Tensor, free: tuple[int, ...] = ()) -> tvm.IRModule:
+    function = te.create_prim_func(list(tensors))
+    return tvm.IRModule({"main": function.with_attr(FREE, list(free)) if free else function})
+
+
+def convolution(
+    size: int = 9,
+    channels: int = 4,
+    filters: int = 8,
+    *,
+    stride: int = 1,
+    kernel: int = 3,
+    dtype: str = "float32",
+    sums: str | None = None,
+) -> tvm.IRModule:
+    """A convolution in NHWC with borders of zeros, a bias and a rectifier."""
+    sums = sums or dtype
+    data = te.placeholder((1, size, size, channels), dtype, "data")
+    weights = te.placeholder((kernel, kernel, channels, filters), dtype, "weights")
+    bias = te.placeholder((filters,), sums, "bias")
+    border = kernel // 2
+    wide = size + 2 * border
+    zero = tvm.tirx.const(0, dtype)
+    padded = te.compute(
+        (1, wide, wide, channels),
+        lambda n, h, w, c: tvm.tirx.if_then_else(
+            tvm.tirx.all(h >= border, h < size + border, w >= border, w < size + border),
+            data[n, h - border, w - border, c],
+            zero,
+        ),
+        "padded",
+    )
+    y, x, c = (
+        te.reduce_axis((0, e), n) for e, n in ((kernel, "y"), (kernel, "x"), (channels, "c"))
+    )
+    out = (wide - kernel) // stride + 1
+    made = te.compute(
+        (1, out, out, filters),
+        lambda n, h, w, f: te.sum(
+            padded[n, h * stride + y, w * stride + x, c].astype(sums)
+            * weights[y, x, c, f].astype(sums),
+            axis=[y, x, c],
+        ),
+        "convolution",
+    )
+    rectified = te.compute(
+        made.shape,
+        lambda n, h, w, f: tvm.tirx.Max(made[n, h, w, f] + bias[f], tvm.tirx.const(0, sums)),
+        "rectified",
+    )
+    return module_of(data, weights, bias, rectified, free=(1,))
+
+
+def depthwise() -> tvm.IRModule:
+    data = te.placeholder((1, 10, 10, 16), name="data")
+    weights = te.placeholder((3, 3, 16), name="weights")
+    y, x = te.reduce_axis((0, 3), "y"), te.reduce_axis((0, 3), "x")
+    made = te.compute(
+        (1, 8, 8, 16),
+        lambda n, h, w, c: te.sum(data[n, h + y, w + x, c] * weights[y, x, c], axis=[y, x]),
+        "depthwise",
+    )
+    return module_of(data, weights, made)
+
+
+def product(length: int) -> tvm.IRModule:
+    left = te.placeholder((12, length), name="left")
+    right = te.placeholder((length, 16), name="right")
+    k = te.reduce_axis((0, length), "k")
+    made = te.compute((12, 16), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), "product")
+    return module_of(left, right, made, free=(1,))
+
+
+def softmax() -> tvm.IRModule:
+    from tvm import topi
+
+    data = te.placeholder((4, 100), name="data")
+    return module_of(data, topi.nn.softmax(data))
+
+
+def logarithm() -> tvm.IRModule:
+    data = te.placeholder((4, 64), name="data")
+    made = te.compute(data.shape, lambda i, j: te.log(te.sqrt(data[i, j])), "logarithm")
+    return module_of(data, made)
+
+
+def gather() -> tvm.IRModule:
+    """Rows of a table by indices, which must not lie outside of it."""
+    table = te.placeholder((7, 16), name="table")
+    indices = te.placeholder((40,), "int64", "indices")
+    made = te.compute((40, 16), lambda i, j: table[indices[i], j], "gather")
+    return module_of(table, indices, made)
+
+
+def quantised() -> tvm.IRModule:
+    data = te.placeholder((8, 64), name="data")
+    made = te.compute(
+        data.shape, lambda i, j: te.round(data[i, j] * 127.0).astype("int8"), "quantised"
+    )
+    return module_of(data, made)
+
+
+KINDS: dict[str, Callable[[], tvm.IRModule]] = {
+    "borders": convolution,
+    "strided": lambda: convolution(stride=2),
+    "a filter of one element": lambda: convolution(kernel=1, channels=1),
+    "depthwise": depthwise,
+    "long sums": lambda: product(3000),
+    "sums of one": lambda: product(1),
+    "half precision": lambda: convolution(dtype="float16"),
+    "integers": lambda: convolution(dtype="int8", sums="int32"),
+    "softmax": softmax,
+    "roots and logarithms": logarithm,
+    "gather": gather,
+    "rounding to steps": quantised,
+}
+
+
+def checked(task: tvm.IRModule, scheduled: tvm.IRModule, built: tvm.IRModule) -> Verdict:
+    """The verdict on ``built``, which is to be what ``scheduled`` becomes."""
+    target = tuned_tiny.target()
+    laid_out = as_in_model(built, target)
+    return Checker(target).check(
+        build(laid_out, target),
+        argument_shapes(laid_out["main"]),
+        tvm.ir.save_json(scheduled),
+        ScheduleCheck("task", tvm.ir.save_json(task)),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_kernel_of_any_kind_passes(kind: str) -> None:
+    task = KINDS[kind]()
+    schedule = default_schedule(task, tuned_tiny.target())
+    module = task if schedule is None else schedule.mod
+    verdict = checked(task, module, module)
+    assert verdict.fault == ""
+    assert 0 < verdict.reference_s <= verdict.spent_s
+
+
+@pytest.mark.parametrize("kind", ["borders", "depthwise", "half precision", "integers", "gather"])
+def test_a_kernel_that_leaves_a_row_out_is_refused(kind: str) -> None:
+    task = KINDS[kind]()
+    shorter = altered(task, extent_less=True)
+    verdict = checked(task, task, shorter)
+    assert "elements differ" in verdict.fault
+
+
+@pytest.mark.parametrize("kind", ["borders", "strided", "depthwise", "long sums", "integers"])
+def test_a_kernel_that_leaves_a_term_of_a_sum_out_is_refused(kind: str) -> None:
+    task = KINDS[kind]()
+    assert checked(task, task, altered(task, extent_less=False)).fault
+
+
+def altered(task: tvm.IRModule, *, extent_less: bool) -> tvm.IRModule:
+    """A kernel whose last block, or whose sum, ends one step too early."""
+    lines = task.script().splitlines()
+    kind = "S" if extent_less else "R"
+    place = max(p for p, line in enumerate(lines) if "T.grid(" in line and kind in kinds(lines, p))
+    numbers = list(re.finditer(r"(?<![a-z\d])\d+(?=[,)])", lines[place]))
+    last = max(p for p, each in enumerate(kinds(lines, place)) if each == kind)
+    begin, end = numbers[last].span()
+    shorter = str(int(lines[place][begin:end]) - 1)
+    lines[place] = lines[place][:begin] + shorter + lines[place][end:]
+    return tvm.script.from_source("\n".join(lines))
+
+
+def kinds(lines: list[str], place: int) -> str:
+    """Of the axes of the block in a nest of loops: S for spatial, R for reduced."""
+    remap = next(line for line in lines[place:] if "axis.remap(" in line)
+    return remap.split('"')[1]
+
+
+def test_what_is_wrong_is_said_with_its_place() -> None:
+    task = product(8)
+    fault = checked(task, task, altered(task, extent_less=True)).fault
+    assert fault.startswith("12 of 192 elements differ; at [0, 15] it has nan, right is ")
