@@ -1,0 +1,124 @@
+"""Candidates that compute something else, through a real worker: they never win."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from fewtune.measure.checking import Checking
+from fewtune.measure.measurer import Measurer, module_specs
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.trial.outcome import WRONG_OUTPUT
+from fewtune.trial.trial import Trial
+from tests import tuned_tiny
+
+
+@pytest.fixture(scope="module")
+def task() -> tvm.IRModule:
+    return tuned_tiny.convolutions()["b"].mod
+
+
+@pytest.fixture(scope="module")
+def right(task: tvm.IRModule) -> tvm.IRModule:
+    schedule = default_schedule(task, tuned_tiny.target())
+    assert schedule is not None
+    return schedule.mod
+
+
+@pytest.fixture(scope="module")
+def wanted(task: tvm.IRModule) -> ScheduleCheck:
+    return ScheduleCheck("b", tvm.ir.save_json(task))
+
+
+@pytest.fixture
+def measurer() -> Iterator[Measurer]:
+    yield Measurer(tuned_tiny.pool())
+
+
+def altered(module: tvm.IRModule, pattern: str, by: str) -> tvm.IRModule:
+    """A scheduled module with something else in its last line that fits."""
+    lines = module.script().splitlines()
+    place = max(p for p, line in enumerate(lines) if re.search(pattern, line))
+    lines[place] = re.sub(pattern, by, lines[place], count=1)
+    return tvm.script.from_source("\n".join(lines))
+
+
+def wrong_map(module: tvm.IRModule) -> tvm.IRModule:
+    """The layout's map loses an axis: all of it lands where its first element belongs."""
+    text = module.script()
+    (target,) = re.findall(r"(\w+)\[[^\]]*\] = param_0\[v0, v1, v2, v3\]", text)
+    made = re.sub(rf"({target})\[v0, v1, v2, v3", r"\1[v0, v1, 0 * v2, v3", text)
+    return tvm.script.from_source(made)
+
+
+FAULTS = {
+    # The rectifier at the end takes what is above one.
+    "another constant": lambda m: altered(m, r"T\.float32\(0\.0\)\)$", "T.float32(1.0))"),
+    "a sum with another sign": lambda m: altered(m, r" \+ (\w+)\[(.*)\] \* ", r" - \1[\2] * "),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_candidate_never_wins(
+    fault: str,
+    right: tvm.IRModule,
+    wanted: ScheduleCheck,
+    measurer: Measurer,
+) -> None:
+    wrong = FAULTS[fault](right)
+    specs = module_specs(tuned_tiny.convolutions()["b"].mod)
+    keys = [("checked", "[[], []]"), ("checked", "[[],[]]")]
+    outcomes = measurer.measure(
+        [wrong, right], [specs] * 2, [None] * 2, ["race"] * 2, keys, [wanted] * 2
+    )
+    assert [outcome.cause for outcome in outcomes] == [WRONG_OUTPUT, None]
+    assert "elements differ" in outcomes[0].message
+    assert outcomes[1].is_checked
+    assert measurer.failures == {WRONG_OUTPUT: 1}
+    assert measurer.pool.kept_build("checked", keys[0][1]) is None
+    assert measurer.checking.checks == 2
+    assert measurer.phases.check_s > 0
+
+
+def test_weights_that_a_layout_loses_are_a_wrong_output(
+    right: tvm.IRModule, wanted: ScheduleCheck, measurer: Measurer
+) -> None:
+    specs = module_specs(tuned_tiny.convolutions()["b"].mod)
+    (outcome,) = measurer.measure([wrong_map(right)], [specs], [None], ["race"], checks=[wanted])
+    assert outcome.cause == WRONG_OUTPUT
+    assert "weights" in outcome.message
+
+
+def test_a_slow_candidate_is_not_checked_where_that_is_dear(wanted: ScheduleCheck) -> None:
+    checking = Checking(within=2.0)
+    assert checking.is_due(wanted, 3.0, 1.0)
+    checking._cost_s[wanted.key] = 1.0
+    assert not checking.is_due(wanted, 3.0, 1.0)
+    assert checking.is_due(wanted, 2.0, 1.0)
+    assert checking.is_due(wanted, 3.0, None)
+    assert not Checking(is_on=False).is_due(wanted, 1.0, 1.0)
+
+
+def test_candidates_are_checked_without_being_measured(
+    right: tvm.IRModule, wanted: ScheduleCheck, measurer: Measurer
+) -> None:
+    wrong = FAULTS["another constant"](right)
+    first, second = measurer.check([right, wrong], [wanted] * 2)
+    assert first is None
+    assert second is not None
+    assert second.cause == WRONG_OUTPUT
+
+
+def test_a_verdict_outlives_the_journal() -> None:
+    passed = Trial('["a"]', [1.0], None)
+    assert Trial.from_json(passed.as_json()) == passed
+    assert passed.as_json()["checked"] is True
+    wrong = passed.judged("3 of 4 elements differ")
+    assert Trial.from_json(wrong.as_json()) == wrong
+    assert (wrong.run_s, wrong.cause) == (None, WRONG_OUTPUT)
+    # As earlier versions wrote it.
+    assert Trial.from_json({"trace": ["a"], "run_s": [1.0]}).is_checked is None
