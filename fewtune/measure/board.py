@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fewtune.measure.board_model import BoardModel
 from fewtune.measure.device import Capabilities, Device
 from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer, lower
 from fewtune.runtime.tvm import relax, tvm, usable_cores
+from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Outcome
@@ -120,12 +122,13 @@ class BoardMeasurer(Measurer):
         best_s: list[float | None],
         races: Sequence[Hashable] | None = None,
         keys: Sequence[tuple[str, str]] | None = None,
+        checks: Sequence[ScheduleCheck] | None = None,
     ) -> list[Outcome]:
         """Build and race candidates; see `Measurer.measure`."""
         if not isinstance(modules, Building):
             with self.building() as whole:
                 whole.add(modules)
-                return self.measure(whole, specs, best_s, races, keys)
+                return self.measure(whole, specs, best_s, races, keys, checks)
         with self.phases.timed("build_s"):
             built = modules.finished()
         races = [object()] * len(built) if races is None else races
@@ -138,7 +141,11 @@ class BoardMeasurer(Measurer):
             bars: dict[Hashable, float | None] = {}
             for place in queues[board]:
                 bar = lower(bars.get(races[place]), best_s[place])
-                outcomes[place] = outcome = self._raced(board, built[place], specs[place], bar)
+                made = built[place]
+                outcome = self._raced(board, made, specs[place], bar)
+                if checks is not None and isinstance(made, Built):
+                    outcome = self._checked_on(board, outcome, made, checks[place], bar)
+                outcomes[place] = outcome
                 bars[races[place]] = lower(bar, outcome.median_s if outcome.run_s else None)
 
         with self.phases.timed("run_s"):
@@ -200,6 +207,23 @@ class BoardMeasurer(Measurer):
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.failed(Failure.of(fault, running=True))
         return Outcome(measured.run_s)
+
+    def _checked_on(
+        self, board: int, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar: float | None
+    ) -> Outcome:
+        """The outcome, once a board has computed what is compared, if it is."""
+        if not outcome.run_s:
+            return outcome
+        if not self.checking.is_due(wanted, outcome.median_s, bar):
+            return replace(outcome, is_checked=False)
+        failure = self._verdict(built, wanted, board)
+        return outcome if failure is None else Outcome.failed(failure)
+
+    def _verdict(self, built: Built, wanted: ScheduleCheck, board: int = 0) -> Failure | None:
+        def ask(*request: Any, timeout_s: float) -> Any:
+            return self._call(board, timeout_s, *request)
+
+        return self.checking.verdict(ask, built, wanted)
 
     def _call(self, board: int, limit_s: float, *request: Any) -> Any:
         """Ask the process of a board, which has to have one."""

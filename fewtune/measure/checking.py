@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
 from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
-from fewtune.workers.pool import WorkerPool
 
 # A task's first check may have to compile and run its kernel without any schedule.
 _LIMIT_S = 120.0
@@ -53,17 +53,25 @@ class Checking:
         cost_s = self._cost_s.get(wanted.key)
         return can_win or cost_s is None or cost_s <= _CHEAP_S
 
-    def verdict(self, pool: WorkerPool, built: Built, wanted: ScheduleCheck) -> Failure | None:
-        """Have a candidate checked where it was built.
+    def verdict(
+        self, ask: Callable[..., Verdict], built: Built, wanted: ScheduleCheck
+    ) -> Failure | None:
+        """Have a candidate checked where it was measured.
+
+        Parameters
+        ----------
+        ask : callable
+            Sends a request there, with a limit in seconds, and waits for the answer.
+        built : Built
+        wanted : ScheduleCheck
 
         Returns
         -------
         failure : Failure or None
             None where its outputs are right.
         """
-        handle = pool.handles[built.worker]
         try:
-            verdict: Verdict = handle.call("check", built.number, wanted, timeout_s=_LIMIT_S)
+            verdict = ask("check", built.number, wanted, timeout_s=_LIMIT_S)
         except (WorkerLostError, RequestFailedError) as fault:
             return Failure.of(fault, running=True)
         self.checks += 1

@@ -277,8 +277,11 @@ class Measurer:
         if not self.checking.is_due(wanted, outcome.median_s, bar):
             return replace(outcome, is_checked=False)
         with self.phases.timed("check_s"):
-            failure = self.checking.verdict(self.pool, built, wanted)
+            failure = self._verdict(built, wanted)
         return outcome if failure is None else Outcome.failed(failure)
+
+    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Failure | None:
+        return self.checking.verdict(self.pool.handles[built.worker].call, built, wanted)
 
     def check(
         self, modules: Sequence[tvm.IRModule], checks: Sequence[ScheduleCheck]
@@ -301,7 +304,7 @@ class Measurer:
         for built, wanted in zip(self.build(modules), checks, strict=True):
             if isinstance(built, Built):
                 with self.phases.timed("check_s"):
-                    found.append(self.checking.verdict(self.pool, built, wanted))
+                    found.append(self._verdict(built, wanted))
             else:
                 found.append(built)
         self.pool.tidy()

@@ -22,7 +22,7 @@ from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import Signature, drawn, signature
 from fewtune.schedule_check.expected import Expected, is_usable
 from fewtune.schedule_check.interpreter import outputs_of
-from fewtune.schedule_check.layout_maps import LayoutError, laid_out, layout_blocks
+from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, laid_out, layout_blocks
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
@@ -78,10 +78,13 @@ class Checker:
     Parameters
     ----------
     target : Target
+    device : Device, optional
+        Where candidates run, if that is not in this process. What is right is then computed here.
     """
 
-    def __init__(self, target: tvm.target.Target) -> None:
-        self._target = target
+    def __init__(self, target: tvm.target.Target, device: Any = None) -> None:
+        self._target = target if device is None else tvm.target.Target("llvm")
+        self._device = device if device is not None else device_of(target)
         self._references: OrderedDict[str, Reference] = OrderedDict()
 
     def check(
@@ -106,7 +109,7 @@ class Checker:
         began_s = time.perf_counter()
         reference = self._references.get(wanted.key)
         if reference is None:
-            reference = Reference(module_of(wanted.module), self._target)
+            reference = Reference(module_of(wanted.module), self._target, self._device)
             self._references[wanted.key] = reference
         self._references.move_to_end(wanted.key)
         before_s = reference.spent_s
@@ -134,6 +137,9 @@ class Reference:
     module : IRModule
         Unscheduled.
     target : Target
+        Of what is compiled to find that out.
+    device : Device
+        Where candidates run.
 
     Attributes
     ----------
@@ -143,6 +149,7 @@ class Reference:
 
     module: tvm.IRModule
     target: tvm.target.Target
+    device: Any
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _given: list[Any] = field(init=False, default_factory=list)
@@ -161,10 +168,10 @@ class Reference:
             arguments = self._laid_out(shapes, scheduled)
         except LayoutError as fault:
             return str(fault)
-        fault = self._difference(self._run(code, arguments, shapes))
+        fault = self._difference(self._run(code, arguments, shapes, self.device))
         if fault and not self._is_confirmed:
             self._ask_unscheduled()
-            fault = self._difference(self._run(code, arguments, shapes))
+            fault = self._difference(self._run(code, arguments, shapes, self.device))
         return fault
 
     def _prepare(self) -> None:
@@ -216,7 +223,8 @@ class Reference:
 
     def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
         shapes = [parameter.shape for parameter in self._signature.parameters]
-        outputs = self._run(build(module, self.target), self._given, shapes)
+        code = build(module, self.target)
+        outputs = self._run(code, self._given, shapes, device_of(self.target))
         given = self._signature
         is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
         return {
@@ -227,7 +235,7 @@ class Reference:
     def _laid_out(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> list[Any]:
         """The arguments as a candidate reads them."""
         blocks: dict[int, Any] = {}
-        if "layout_rewrite_preproc" in scheduled:
+        if PREPROC in scheduled:
             blocks = layout_blocks(module_of(scheduled))
         arguments = list(self._given)
         for place, array in enumerate(arguments):
@@ -238,10 +246,9 @@ class Reference:
         return arguments
 
     def _run(
-        self, code: Any, arguments: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+        self, code: Any, arguments: Sequence[Any], shapes: Sequence[tuple[int, ...]], device: Any
     ) -> dict[int, np.ndarray]:
         """What a kernel writes, by the parameter's number."""
-        device = device_of(self.target)
         tensors, written = [], {}
         for place, parameter in enumerate(self._signature.parameters):
             kind = np.dtype(parameter.dtype)

@@ -22,6 +22,8 @@ from fewtune.machine.rpc_board import (
 )
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of
+from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
+from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
 from fewtune.timing.timer import BuiltKernel, Race, Timer
@@ -64,7 +66,8 @@ class BoardBuilder:
             built = compiled(module, self._target)
         path = library_path(self._folder, number)
         built.export_library(str(path), fcompile=self._link)
-        layout = [argument_shapes(module["main"]), weight_places(module)]
+        scheduled = module_json if PREPROC in module_json else ""
+        layout = [argument_shapes(module["main"]), weight_places(module), scheduled]
         path.with_suffix(".json").write_text(json.dumps(layout))
         self._made.add(number)
         return time.perf_counter() - started
@@ -104,6 +107,7 @@ class BoardRunner:
         self._session: Any = None
         self._timer: Timer | None = None
         self._loaded: dict[int, BuiltKernel] = {}
+        self._checker: Checker | None = None
 
     def get_ready(self) -> None:
         """Reserve a board now, so that it is known at once where none can be had."""
@@ -118,11 +122,24 @@ class BoardRunner:
             fill = session.get_function("tvm.contrib.random.random_fill_for_measure")
             device = remote_device(session, self._target)
             self._timer = Timer(self._target, self._threads, device, fill)
+            self._checker = Checker(self._target, device)
             self._session = session
 
     def measure(self, number: int, specs: Specs, race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         return self._on_board(lambda timer: timer.race(self._kernel(number), specs, race))
+
+    def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
+        """Compare what candidate ``number`` computes there with its task; see `Checker.check`."""
+
+        def checked(_: Timer) -> Verdict:
+            built = self._kernel(number)
+            path = library_path(self._folder, number).with_suffix(".json")
+            _, _, scheduled = json.loads(path.read_text())
+            assert self._checker is not None
+            return self._checker.check(built.code, built.shapes, scheduled, wanted)
+
+        return self._on_board(checked)
 
     def duel(self, numbers: list[int], specs: Specs, rounds: int, round_s: float) -> Any:
         """Measure candidates in turn; see `Timer.duel`."""
@@ -150,13 +167,13 @@ class BoardRunner:
             return measure(self._timer)
         except Exception:
             # A candidate that crashed took the session along: the next one has a new one.
-            self._session, self._timer, self._loaded = None, None, {}
+            self._session, self._timer, self._checker, self._loaded = None, None, None, {}
             raise
 
     def _kernel(self, number: int) -> BuiltKernel:
         if number not in self._loaded:
             path = library_path(self._folder, number)
-            shapes, weights = json.loads(path.with_suffix(".json").read_text())
+            shapes, weights, _ = json.loads(path.with_suffix(".json").read_text())
             self._session.upload(str(path))
             code = self._session.load_module(path.name)
             self._loaded[number] = BuiltKernel(code, [tuple(s) for s in shapes], weights, 0)

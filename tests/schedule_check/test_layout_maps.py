@@ -11,7 +11,7 @@ from fewtune.schedule_check.layout_maps import LayoutError, laid_out, layout_blo
 
 def schedule(store: str, shape: str) -> tvm.IRModule:
     """A kernel that begins by laying a 6 x 8 weight out."""
-    return tvm.script.from_source(f'''
+    return tvm.script.from_source(f"""
 @I.ir_module
 class Module:
     @T.prim_func(s_tir=True)
@@ -30,7 +30,7 @@ class Module:
                 with T.sblock("out"):
                     a, b = T.axis.remap("SS", [i, j])
                     out[a, b] = 2.0 * moved[{store}]
-''')
+""")
 
 
 WEIGHTS = np.arange(48, dtype="float32").reshape(6, 8)
