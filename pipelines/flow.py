@@ -27,9 +27,14 @@ from pipelines.dag import DvcBusyError, Result, Stage
 from pipelines.outcome import Outcome
 from pipelines.project import find_root
 from pipelines.publish import StageProgress, publish_fleet, publish_result, publish_results
+from pipelines.results import listed
 from pipelines.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all
 from pipelines.stage_process import Ending, run_stage
+from stages.params import LISTS
 from stages.paths import Places
+
+# Models that a run's name says; the others are counted.
+_MOST_NAMED = 4
 
 
 class StageFailedError(Exception):
@@ -54,9 +59,20 @@ def _was_busy(_task: Any, _run: Any, state: State[Any]) -> bool:
 
 
 def _run_name() -> str:
+    """Models and strategies of a run; those of params.yaml where it was given none."""
     given = flow_run.parameters
-    models, strategies = given.get("models") or ["all"], given.get("strategies") or ["all"]
-    return f"{'+'.join(models)} {'+'.join(strategies)}"
+    try:
+        known = listed(find_root())
+    except FewtuneError:
+        # The run itself says what is wrong.
+        known = ["all"], ["all"]
+    models, strategies = (given.get(key) or names for key, names in zip(LISTS, known, strict=True))
+    return f"{_joined(models)} {_joined(strategies)}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    shown = "+".join(names[:_MOST_NAMED])
+    return f"{shown}+{len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
 
 
 @task(

@@ -1,0 +1,331 @@
+"""Damage what commands and stages read; say whether each ends in a sentence and a documented code.
+
+    python benchmarks/malformed.py [--seed 0] [--only params,names] [--most 3] [--output FILE]
+
+Parameters, names, registrations, journals, logs, databases, artifacts and archives of a small
+network are damaged by a seeded generator: cut off, emptied, bytes changed, values of other types,
+folders in the place of files. Models are `benchmarks/malformed_models.py`'s. Nothing may end by a
+signal, with a traceback, or with a code that is not documented for such an input; a refused `add`
+may leave nothing.
+
+Prints a line a case, then one line of JSON. Exit code 1 if anything went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import tiny_checkout
+from benchmarks.tiny_checkout import MODEL
+
+OUT = f"out/{MODEL}"
+STRATEGY = "selective"
+_WRONG_VALUES = (
+    "-1",
+    "0",
+    "abc",
+    "[]",
+    "{}",
+    "null",
+    "1e400",
+    "nan",
+    "true",
+    "- x: [",
+)
+_NAMES = (
+    "x" * 300,
+    "x" * 101,
+    " ",
+    "..",
+    ".",
+    ".hidden",
+    "../outside",
+    "a/b",
+    "Upper",
+    "bank",
+    "fingerprint",
+    "model.yaml",
+    "name\nwith a line",
+    "ünicode",
+    "a b",
+    "$(id)",
+    "*",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damaged input.
+
+    Attributes
+    ----------
+    kind, what : str
+        What is damaged, and how.
+    command : tuple of str
+        Arguments of Python at the checkout.
+    codes : tuple of int
+        The documented exit codes; 0 where the damage may mean nothing.
+    damage : callable
+        Does it.
+    """
+
+    kind: str
+    what: str
+    command: tuple[str, ...]
+    codes: tuple[int, ...]
+    damage: Callable[[], None]
+
+
+def damages(file: Path, chance: random.Random) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Ways to damage a file, with a word for each."""
+    content = file.read_bytes()
+
+    def write(changed: bytes) -> Callable[[], None]:
+        def do() -> None:
+            file.write_bytes(changed)
+
+        return do
+
+    cut = chance.randrange(1, max(2, len(content)))
+    yield f"cut off after {cut} bytes", write(content[:cut])
+    yield "emptied", write(b"")
+    place = chance.randrange(len(content))
+    flipped = bytes([content[place] ^ 0xFF])
+    yield f"byte {place} inverted", write(content[:place] + flipped + content[place + 1 :])
+    yield "a NUL byte put in", write(content[:place] + b"\0" + content[place:])
+    yield "one line: {}", write(b"{}\n")
+    yield "one line: []", write(b"[]\n")
+    yield "random bytes", write(chance.randbytes(300))
+    lines = content.splitlines(keepends=True)
+    chance.shuffle(lines)
+    yield "lines shuffled", write(b"".join(lines))
+    yield "said twice", write(content + content)
+
+    def folder() -> None:
+        file.unlink()
+        file.mkdir()
+
+    yield "a folder in its place", folder
+    yield "missing", file.unlink
+
+
+def wrong_values(file: Path, chance: random.Random, count: int) -> Iterator[Any]:
+    """Values of other types in some of a YAML file's lines."""
+    text = file.read_text()
+    lines = text.splitlines()
+    places = [n for n, line in enumerate(lines) if ":" in line and not line.startswith("#")]
+    for _ in range(count):
+        place, value = chance.choice(places), chance.choice(_WRONG_VALUES)
+        key = lines[place].split(":")[0]
+        changed = [*lines[:place], f"{key}: {value}", *lines[place + 1 :]]
+
+        def do(changed: list[str] = changed) -> None:
+            file.write_text("\n".join(changed) + "\n")
+
+        yield f"{key.strip()}: {value}", do
+
+
+def cases(root: Path, chance: random.Random) -> Iterator[Case]:
+    """Every case."""
+
+    def stage(name: str, *options: str) -> tuple[str, ...]:
+        return ("-m", f"stages.{name}", *options)
+
+    command = ("-m", "pipelines.cli")
+    one = ("--model", MODEL)
+    both = (*one, "--strategy", STRATEGY)
+    parameters = root / "params.yaml"
+    for what, do in [*damages(parameters, chance), *wrong_values(parameters, chance, 20)]:
+        yield Case("params", what, stage("fingerprint"), (0, 2), do)
+    for name in _NAMES:
+        given = (*command, "add", "three.onnx", "--no-check", f"--name={name}")
+        yield Case("names", repr(name[:30]), given, (2,), lambda: None)
+    registration = root / "models" / MODEL / "model.yaml"
+    for what, do in [*damages(registration, chance), *wrong_values(registration, chance, 3)]:
+        yield Case("registrations", what, (*command, "check", MODEL), (0, 2), do)
+    for journal in sorted((root / ".fewtune" / "journals").rglob("*.jsonl")):
+        for what, do in damages(journal, chance):
+            yield Case("journals", what, stage("tune", *both), (0, 5), do)
+    log = root / OUT / STRATEGY / "share"
+    for name in ("log.json", "database_workload.json", "database_tuning_record.json"):
+        for what, do in damages(log / name, chance):
+            merged = (*command, "log", str(log), "--output", str(root.with_name("merged")))
+            yield Case("logs and databases", f"{name}: {what}", merged, (0, 2, 5), do)
+    for what, do in damages(log / "database_tuning_record.json", chance):
+        yield Case("databases, compiled", what, stage("compile", *both), (0, 2, 5), do)
+    for what, do in damages(root / OUT / "import" / "lowered.json", chance):
+        yield Case("artifacts", f"lowered.json: {what}", stage("extract_tasks", *one), (0, 2), do)
+    for what, do in damages(root / OUT / STRATEGY / "select" / "selection.json", chance):
+        yield Case("artifacts", f"selection.json: {what}", stage("compile", *both), (0, 2), do)
+    samples = root / "samples.npz"
+    for what, do in damages(samples, chance):
+        given = (
+            *command,
+            "add",
+            "three.onnx",
+            "--no-check",
+            "--name=refused",
+            "--inputs",
+            "samples.npz",
+        )
+        yield Case("archives", what, given, (0, 2), do)
+
+
+def run_case(root: Path, case: Case, kept: Path) -> dict[str, Any]:
+    """Damage, run, judge, and put everything back."""
+    case.damage()
+    models = {path.name for path in (root / "models").iterdir()}
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, *case.command],
+            cwd=root,
+            env=tiny_checkout.environment(root),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+        )
+        code, text = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        code, text = None, ""
+    faults = []
+    if code is None:
+        faults.append("no end in 120 s")
+    elif code < 0:
+        faults.append(f"ended by {signal.Signals(-code).name}")
+    elif code not in case.codes:
+        faults.append(f"exit code {code}, not one of {case.codes}")
+    if "Traceback (most recent call last)" in text:
+        faults.append(f"a traceback: {text.strip().splitlines()[-1][:200]}")
+    told = [line for line in text.splitlines() if line.startswith("fewtune: ")]
+    if code and not told and not faults:
+        faults.append(f"no sentence: {text.strip()[-200:]}")
+    left = {path.name for path in (root / "models").iterdir()} - models
+    if code and left:
+        faults.append(f"left behind: models/{', '.join(sorted(left))}")
+    restore(root, kept)
+    row = {"kind": case.kind, "what": case.what, "code": code, "faults": faults}
+    return {**row, "said": told[-1][:300] if told else "", "s": round(time.monotonic() - began, 1)}
+
+
+_KEPT = ("params.yaml", "models", "out", ".fewtune", "samples.npz")
+
+
+def keep(root: Path, kept: Path) -> None:
+    """Copy what is damaged."""
+    for name in _KEPT:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(source, kept / name)
+        else:
+            shutil.copy2(source, kept / name)
+
+
+def restore(root: Path, kept: Path) -> None:
+    """Put everything back."""
+    shutil.rmtree(root.with_name("merged"), ignore_errors=True)
+    for name in _KEPT:
+        place = root / name
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+        if (kept / name).is_dir():
+            shutil.copytree(kept / name, place)
+        else:
+            shutil.copy2(kept / name, place)
+
+
+def prepare(root: Path) -> None:
+    """A checkout with a finished run, and the journal of a tuning that was killed."""
+    tiny_checkout.make(root)
+    np.savez(root / "samples.npz", image=np.ones((1, 16, 28, 28), "float32"))
+    done = tiny_checkout.fewtune(root, "run", MODEL)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    # Through DVC's links the cache itself would be damaged.
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "unprotect", "out"],
+        cwd=root,
+        env=tiny_checkout.environment(root),
+        capture_output=True,
+    )
+    journals = root / ".fewtune" / "journals"
+    stage = subprocess.Popen(
+        [sys.executable, "-m", "stages.tune", "--model", MODEL, "--strategy", STRATEGY],
+        cwd=root,
+        env=tiny_checkout.environment(root),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while stage.poll() is None:
+        if any(len(file.read_bytes().splitlines()) > 2 for file in journals.rglob("*.jsonl")):
+            os.killpg(stage.pid, signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    stage.wait()
+
+
+def main() -> int:
+    """Damage, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="kinds, with commas between them")
+    parser.add_argument("--most", type=int, help="so many of each kind, drawn by the seed")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        root, kept = Path(scratch) / "checkout", Path(scratch) / "kept"
+        prepare(root)
+        kept.mkdir()
+        keep(root, kept)
+        chance = random.Random(options.seed)
+        chosen = list(cases(root, chance))
+        if options.only:
+            chosen = [case for case in chosen if case.kind in options.only.split(",")]
+        if options.most:
+            chance.shuffle(chosen)
+            kinds = dict.fromkeys(case.kind for case in chosen)
+            chosen = [
+                case
+                for kind in kinds
+                for case in [each for each in chosen if each.kind == kind][: options.most]
+            ]
+        for case in chosen:
+            rows.append(run_case(root, case, kept))
+            print(json.dumps(rows[-1]), flush=True)
+            if options.output:
+                options.output.write_text(summary(rows) + "\n")
+    print(summary(rows))
+    return 1 if any(row["faults"] for row in rows) else 0
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """All cases as JSON, with counts."""
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    counts = {kind: sum(row["kind"] == kind for row in rows) for kind in kinds}
+    faulty = sum(bool(row["faults"]) for row in rows)
+    head = {"inputs": len(rows), "with_faults": faulty, "by_kind": counts}
+    return json.dumps({**head, "rows": rows})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Where a worker runs the flow: in its own checkout, wherever it was deployed from.
+
+`prefect deploy` notes the folder that it was called in, unless a deployment says how its code is
+found. prefect.yaml names this step, which every worker carries out where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipelines.project import find_root
+
+# The checkout that a worker runs in, where it is not that of its installed fewtune.
+CHECKOUT = "FEWTUNE_CHECKOUT"
+
+
+def worker_checkout() -> dict[str, str]:
+    """Go to the worker's checkout, and tell Prefect where that is.
+
+    Returns
+    -------
+    found : dict of str
+        ``directory``, as Prefect's own steps give it.
+
+    Raises
+    ------
+    InputError
+        If there is no checkout there.
+    """
+    given = os.environ.get(CHECKOUT)
+    root = find_root(Path(given) if given else Path(__file__).parent)
+    os.chdir(root)
+    return {"directory": str(root)}
