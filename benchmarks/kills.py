@@ -139,7 +139,11 @@ def left_behind(root: Path, mark: str) -> list[str]:
     for folder in (root / "out", root / ".fewtune", root / "models"):
         found += [str(path) for path in folder.rglob(".*") if _BESIDE.fullmatch(path.name)]
     locks = root.parent / f"{root.name}.beside" / "locks"
-    found += [str(path) for path in locks.iterdir() if path.name.startswith(("fewtune-warm", "."))]
+    found += [
+        str(path)
+        for path in locks.iterdir()
+        if path.name.startswith("fewtune-") and path.suffix != ".lock"
+    ]
     found += [str(path) for path in (root / ".fewtune").rglob("*.jsonl")]
     return found
 
