@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ class BoardPool(WorkerPool):
     def close(self) -> None:
         """End every process, let go of the boards, remove what was built."""
         for runner in self.runners:
+            with suppress(WorkerLostError, RequestFailedError):
+                runner.call("disconnect", timeout_s=BACK_S)
             runner.kill()
         super().close()
         self._scratch.cleanup()

@@ -8,6 +8,7 @@ server may hang or die like a candidate: the parent kills who waits for it, and 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 from pathlib import Path
@@ -125,6 +126,11 @@ class BoardRunner:
             self._checker = Checker(self._target, device)
             self._session = session
 
+    def disconnect(self) -> None:
+        """Let go of the board in order: TVM's server ends when a client vanishes in a call."""
+        self._session, self._timer, self._checker, self._loaded = None, None, None, {}
+        gc.collect()
+
     def measure(self, number: int, specs: Specs, race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         return self._on_board(lambda timer: timer.race(self._kernel(number), specs, race))
@@ -167,7 +173,7 @@ class BoardRunner:
             return measure(self._timer)
         except Exception:
             # A candidate that crashed took the session along: the next one has a new one.
-            self._session, self._timer, self._checker, self._loaded = None, None, None, {}
+            self.disconnect()
             raise
 
     def _kernel(self, number: int) -> BuiltKernel:

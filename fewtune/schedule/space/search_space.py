@@ -36,6 +36,7 @@ from fewtune.schedule.space.design_space import (
     sampling,
     text_of,
 )
+from fewtune.schedule.space.gpu_limits import MOST_DRAWS, GpuLimits
 from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
 from fewtune.schedule.tiling import divisors
 
@@ -90,6 +91,7 @@ class SearchSpace:
         spaces = [schedule.trace for schedule in self.context.generate_design_space()]
         self.programs = [Program.read(number, trace) for number, trace in enumerate(spaces)]
         self._postprocs = list(self.context.space_generator.postprocs)
+        self._limits = GpuLimits.of(self.target) if has_own_device(self.target) else None
         self._traits = None if has_own_device(self.target) else CpuTraits.of(self.target)
 
     @cached_property
@@ -98,7 +100,16 @@ class SearchSpace:
         return ms.arg_info.ArgInfo.from_prim_func(self.module["main"])
 
     def random_point(self, random: np.random.Generator) -> Point:
-        """Any point, every decision of a choice as likely as the next."""
+        """Any point, every decision of a choice as likely as the next; one that a GPU can hold."""
+        point = self._any_point(random)
+        if self._limits is not None:
+            for _ in range(MOST_DRAWS):
+                if self._limits.allow(point.decisions):
+                    break
+                point = self._any_point(random)
+        return point
+
+    def _any_point(self, random: np.random.Generator) -> Point:
         program = self.programs[int(random.integers(len(self.programs)))]
         return Point(
             program.number, tuple(random_decision(choice, random) for choice in program.choices)
