@@ -79,6 +79,8 @@ _INTEGERS = frozenset(
     {TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
     | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
 )
+# Operators whose result may take the other step.
+QUANTISED = frozenset(_SCALES)
 # What an input's values do not matter to.
 _SHAPE_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
 

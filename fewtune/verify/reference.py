@@ -14,8 +14,10 @@ from onnx import ModelProto, numpy_helper
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import load
+from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.draws import GIVEN, Draw
+from fewtune.verify.jitter import QUANTISED
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.taps import Observable, Runs, Site, Tap, check_taps
@@ -247,12 +249,20 @@ def make_reference(
 
 
 def _meter(model: Path | ModelProto, simplified: ModelProto, threads: int) -> NoiseMeter:
-    """A meter on the simplified model, on the model itself where onnxruntime refuses that."""
+    """A meter on the simplified model, on the model itself where onnxruntime refuses that.
+
+    Also where it is quantised: simplified, it has no operator left that says where a value may
+    take the other step.
+    """
+    given = load(model) if isinstance(model, Path) else model
+    steps = _steps(given) | _steps(simplified)
+    models = [simplified, given]
+    if any(node.op_type in QUANTISED for node in given.graph.node):
+        models = [with_shapes(given), simplified]
     try:
-        return NoiseMeter(simplified, threads, _steps(simplified))
+        return NoiseMeter(models[0], threads, steps)
     except InputError:
-        given = load(model) if isinstance(model, Path) else model
-        return NoiseMeter(given, threads, _steps(given))
+        return NoiseMeter(models[1], threads, steps)
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:
