@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
@@ -92,6 +93,11 @@ class TuneOptions(BaseModel):
         "(Chameleon's sampling), chameleon (with its agent), genetic and tile_rl (no model), "
         "random, grid, metaschedule (TVM's own search), or one that a package registers",
     )
+    cost_model: Literal["xgboost", "gcn"] = Field(
+        default="xgboost",
+        description="what rates programs where no predictor rates decisions: boosted trees over "
+        "TVM's features, or gcn, a graph network over loops, blocks and buffers",
+    )
     informed_start: bool = Field(
         default=True, description="begin from tiles that fill the vector registers (CPU)"
     )
@@ -119,6 +125,12 @@ class TuneOptions(BaseModel):
         default="logs", description="folder of tuning logs whose best schedules are tried first"
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @model_validator(mode="after")
+    def _has_its_cost_model(self) -> Self:
+        if (self.strategy, self.cost_model) == ("metaschedule", "gcn"):
+            raise ValueError("strategy metaschedule searches with cost_model xgboost alone")
+        return self
 
     def predicts(self, method: str) -> bool:
         """Whether nothing is measured, given how tasks were selected."""

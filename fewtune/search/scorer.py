@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from fewtune.graph_model.cost_model import GraphModel
+from fewtune.graph_model.network import Graph
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
@@ -23,13 +25,13 @@ class Proposal:
     ----------
     schedule : Schedule
     point : Point
-    features : ndarray or None
-        (stores, 164), where the cost model extracted them.
+    features : ndarray, Graph or None
+        (stores, 164) or a graph, where the cost model extracted them.
     """
 
     schedule: tvm.s_tir.Schedule
     point: Point
-    features: np.ndarray | None = None
+    features: np.ndarray | Graph | None = None
 
     @cached_property
     def key(self) -> str:
@@ -54,7 +56,7 @@ class Judge(Protocol):
 class Scorer:
     """The cost model, bound to one task."""
 
-    def __init__(self, space: SearchSpace, cost_model: BoostedTrees) -> None:
+    def __init__(self, space: SearchSpace, cost_model: BoostedTrees | GraphModel) -> None:
         self._space = space
         self.cost_model = cost_model
 
@@ -62,8 +64,8 @@ class Scorer:
     def trained(self) -> bool:
         return self.cost_model.trained
 
-    def features(self, schedules: list[tvm.s_tir.Schedule]) -> list[np.ndarray]:
-        """Features of schedules, each (stores, 164)."""
+    def features(self, schedules: list[tvm.s_tir.Schedule]) -> list[Any]:
+        """Features of schedules, as the cost model takes them."""
         if not schedules:
             return []
         candidates = [self._space.candidate(schedule) for schedule in schedules]

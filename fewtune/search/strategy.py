@@ -10,6 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 import tvm_ffi
 
+from fewtune.graph_model.cost_model import GraphModel
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
@@ -31,13 +32,13 @@ class Knowledge:
 
     Attributes
     ----------
-    cost_model : BoostedTrees
+    cost_model : BoostedTrees or GraphModel
     predictor : Predictor or None
     is_cold : bool
         Whether weights are not in the caches when a task begins.
     """
 
-    cost_model: BoostedTrees = field(default_factory=BoostedTrees)
+    cost_model: BoostedTrees | GraphModel = field(default_factory=BoostedTrees)
     predictor: Predictor | None = None
     is_cold: bool = False
 

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.errors import JournalError
+from fewtune.graph_model.cost_model import GraphModel
 from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.device import Device, measurer_on
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
 from fewtune.runtime.tvm import tvm
 from fewtune.search import Knowledge, Proposal
+from fewtune.search.cost_model import BoostedTrees
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
@@ -105,7 +107,9 @@ class Session:
         self.measurer = measurer_on(device, pool, target, cold_weights=cold_weights)
         self._tasks_a_batch = 1 if device is None else device.parallel_tasks
         knowledge = Knowledge(
-            predictor=predictor_for(options.predictor, target), is_cold=cold_weights
+            cost_model=GraphModel() if options.cost_model == "gcn" else BoostedTrees(),
+            predictor=predictor_for(options.predictor, target),
+            is_cold=cold_weights,
         )
         self.searches = Searches(target, options, knowledge, seeds or {})
         self._clock = clock

@@ -1,0 +1,100 @@
+"""The graph network as a cost model of a run: taught by its trials, pretrained where there is more.
+
+The label of a candidate is the logarithm of its pace beside the best of its task, as the decision
+predictor has it. The network goes on from where it was each time it learns; with `pretrain`, that
+is what other tasks taught it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from fewtune.graph_model.network import Graph, GraphNetwork
+from fewtune.graph_model.program_graph import WIDTH, program_graph
+from fewtune.runtime.tvm import tvm
+
+_WARM_UP = 16
+# It learns again when samples have grown by this part, of no more than so many of the latest.
+_GROWTH, _MOST = 0.2, 512
+# What is slower than this part of the best is slow; by how much does not matter.
+_SLOWEST = 0.1
+_STEPS_AGAIN = 60
+
+
+class GraphModel:
+    """Rates candidates by their programs' graphs; one for all tasks of a run.
+
+    Parameters
+    ----------
+    seed : int
+        Of the network's first weights.
+    """
+
+    def __init__(self, seed: int = 43) -> None:
+        self._network = GraphNetwork(WIDTH, seed)
+        self._groups: dict[Hashable, tuple[list[Graph], list[float]]] = {}
+        self._samples = self._fitted = 0
+        self._is_pretrained = False
+
+    @property
+    def trained(self) -> bool:
+        """Whether scores mean anything."""
+        return self._is_pretrained or self._samples >= _WARM_UP
+
+    def features(self, _: Any, candidates: Sequence[Any]) -> list[Graph]:
+        """Graphs of candidates."""
+        return [program_graph(candidate.sch.mod) for candidate in candidates]
+
+    def learn(
+        self, module: tvm.IRModule, features: Sequence[Graph], times_s: Sequence[float]
+    ) -> None:
+        """Take in measured candidates of one task; seconds are infinite for one that failed."""
+        self.learn_groups({tvm_ffi.structural_hash(module): (features, times_s)})
+
+    def learn_groups(self, groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]]) -> None:
+        """Take in measured candidates of several tasks."""
+        for key, (graphs, times_s) in groups.items():
+            known = self._groups.setdefault(key, ([], []))
+            known[0].extend(graphs)
+            known[1].extend(times_s)
+            self._samples += len(graphs)
+
+    def pretrain(
+        self, groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]], steps: int
+    ) -> None:
+        """Learn from the trials of other tasks, before a run."""
+        graphs, targets = _labelled(list(groups.values()))
+        if graphs:
+            self._network.train(graphs, targets, steps)
+            self._is_pretrained = True
+
+    def score(self, features: Sequence[Graph]) -> np.ndarray:
+        """Scores of candidates, (candidates,), higher is faster; only of a trained model."""
+        if self._samples >= max(_WARM_UP, (1 + _GROWTH) * self._fitted):
+            graphs, targets = _labelled(
+                [(g[-_MOST:], t[-_MOST:]) for g, t in self._groups.values()]
+            )
+            if self._fitted or self._is_pretrained:
+                self._network.train(graphs, targets, _STEPS_AGAIN)
+            else:
+                self._network.train(graphs, targets)
+            self._fitted = self._samples
+        return self._network.score(features)
+
+
+def _labelled(
+    groups: Sequence[tuple[Sequence[Graph], Sequence[float]]],
+) -> tuple[list[Graph], np.ndarray]:
+    """Graphs of all tasks, and the logarithms of their paces beside their task's best."""
+    graphs: list[Graph] = []
+    targets = [np.empty(0)]
+    for held, times_s in groups:
+        best_s = min(times_s, default=np.inf)
+        if np.isfinite(best_s):
+            graphs += held
+            targets.append(np.log(np.maximum(best_s / np.array(times_s), _SLOWEST)))
+    return graphs, np.concatenate(targets)

@@ -1,0 +1,81 @@
+"""The graph network: it learns a toy space, and ranks the recorded task, equal seeds alike."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy.stats import spearmanr
+
+from fewtune.graph_model.cost_model import GraphModel
+from fewtune.graph_model.network import Graph, GraphNetwork
+from fewtune.graph_model.program_graph import WIDTH, program_graph
+from fewtune.options import TuneOptions
+from fewtune.search import Knowledge, Scorer, make_strategy, remade
+from tests import made_predictors, recorded
+
+
+def test_the_network_learns_what_neighbours_decide() -> None:
+    """A toy: the score is how many of its neighbours a node is unlike."""
+    random = np.random.default_rng(0)
+    graphs, targets = [], []
+    for _ in range(200):
+        nodes = random.integers(0, 2, size=(6, 1)).astype(float)
+        edges = np.array([[i, i + 1] for i in range(5)])
+        graphs.append(Graph(nodes, edges))
+        targets.append(float((nodes[edges[:, 0]] != nodes[edges[:, 1]]).mean()))
+    network = GraphNetwork(1, seed=0)
+    network.train(graphs[:150], np.array(targets[:150]), steps=400)
+    assert spearmanr(network.score(graphs[150:]), targets[150:])[0] > 0.8
+
+
+def test_a_program_is_read_as_loops_blocks_and_buffers() -> None:
+    made = recorded.space().make(recorded.points()[1000])
+    assert made.schedule is not None
+    graph = program_graph(made.schedule.mod)
+    assert graph.nodes.shape[1] == WIDTH
+    kinds = graph.nodes[:, :3].sum(axis=0)
+    assert (kinds >= [2, 2, 3]).all()
+    assert graph.edges.max() < len(graph.nodes)
+
+
+def taught(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    points = [p for p in made_predictors.some_points(96) if math.isfinite(recorded.times_s()[p])]
+    times_s = [recorded.times_s()[point] for point in points]
+    scorer = Scorer(recorded.space(), GraphModel(seed))
+    scorer.learn(*remade(recorded.space(), points[:56], times_s[:56]))
+    proposals, held_s = remade(recorded.space(), points[56:], times_s[56:])
+    return scorer.rate(proposals)[1], np.array(held_s)
+
+
+def test_it_ranks_held_out_schedules_and_equal_seeds_score_alike() -> None:
+    scores, held_s = taught(1)
+    assert spearmanr(-scores, held_s)[0] > 0.2
+    np.testing.assert_array_equal(scores, taught(1)[0])
+
+
+def test_what_other_tasks_taught_counts_before_the_first_trial() -> None:
+    points = made_predictors.some_points(32)
+    proposals, times_s = remade(
+        recorded.space(), points, [recorded.times_s()[point] for point in points]
+    )
+    model = GraphModel()
+    assert not model.trained
+    graphs = Scorer(recorded.space(), model).features([p.schedule for p in proposals])
+    model.pretrain({"other": (graphs, times_s)}, steps=150)
+    assert model.trained
+    assert spearmanr(-model.score(graphs), times_s)[0] > 0.3
+
+
+def test_a_search_goes_by_it() -> None:
+    options = TuneOptions(batch_size=8, cost_model="gcn")
+    search = make_strategy(recorded.space(), Knowledge(GraphModel()), options, 1)
+    for _ in range(2):
+        batch = search.next_batch(8)
+        search.learn(batch, [recorded.times_s()[proposal.point] for proposal in batch])
+    assert search.judge.trained
+    assert search.next_batch(8)
+    with pytest.raises(ValidationError, match="xgboost alone"):
+        TuneOptions(strategy="metaschedule", cost_model="gcn")
