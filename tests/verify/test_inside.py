@@ -1,0 +1,80 @@
+"""Which values inside a model are looked at, and whose figures are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+
+from fewtune.runtime.executable import Observer
+from fewtune.verify.inside import Inside
+from tests.tiny_models import make_model, random_weight
+
+
+class Given:
+    """An array that a kernel writes."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def numpy(self) -> np.ndarray:
+        """The array."""
+        return self._array
+
+
+class Writes:
+    """A library whose kernels write given arrays, a kernel each."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+
+    def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
+        """Show what they write."""
+        for number, array in enumerate(self._arrays):
+            observe(f"kernel{number}", 0, [Given(array)])
+        return [self._arrays[-1]]
+
+
+WEIGHT = random_weight(np.random.default_rng(0), 16, 8)
+BIAS = np.full(8, 1e-3, np.float32)
+FEEDS = {"x": np.random.default_rng(1).standard_normal((4, 16)).astype("f4")}
+SUMS = FEEDS["x"] @ WEIGHT
+
+
+def dense() -> ModelProto:
+    """One dense layer with a small bias, and ReLU."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["sums"], name="dense"),
+        helper.make_node("Relu", ["sums"], ["y"], name="relu"),
+    ]
+    return make_model(nodes, {"x": [4, 16]}, {"y": [4, 8]}, {"w": WEIGHT, "b": BIAS})
+
+
+def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:
+    model = dense()
+    taps = Inside(model, model, FEEDS, 1, 0).taps(Writes(arrays), ["x"])
+    return [(tap.site.kernel, tap.expected.name) for tap in taps]
+
+
+def test_what_kernels_write_is_named() -> None:
+    assert taps_of([SUMS + BIAS, np.maximum(SUMS + BIAS, 0)]) == [
+        ("kernel0", "sums"),
+        ("kernel1", "y"),
+    ]
+
+
+def test_a_near_double_is_not_taken_for_the_value_that_another_writes() -> None:
+    assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
+
+
+def test_a_value_that_is_a_little_wrong_is_kept_to_be_refused() -> None:
+    assert taps_of([(SUMS + BIAS) * np.float32(1.01)]) == [("kernel0", "sums")]
+
+
+def test_a_model_that_onnxruntime_refuses_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    model = dense()
+    model.graph.node[0].op_type = "Unheard"
+    assert Inside(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []
+    assert "are not compared" in caplog.text
