@@ -339,11 +339,12 @@ def page(found: dict[str, Any]) -> str:
     measured = [row for row in found["strategies"] if "over_best" in row]
     parts = [
         "# Strategies and cost models side by side\n",
-        "Made by `python benchmarks/study.py` from `results/study.json`. Bounds in brackets are "
-        "95 % confidence intervals over seeds; rows whose intervals overlap cannot be told "
-        "apart.\n",
+        "Made by `python benchmarks/study.py` from `results/study.json`. Bounds in brackets are\n"
+        "95 % confidence intervals over seeds; rows whose intervals overlap cannot be told\n"
+        "apart. Seconds are of a machine that may have been busy: compare within a table only.\n",
         "## Strategies on a recorded task\n",
-        "Every schedule of a small matrix product was measured once; a search replays that. "
+        f"Every schedule of a small matrix product was measured once; a search replays that, with\n"
+        f"{searched[0]['seeds']} seeds. Strategies without a model start from random points.\n"
         "Figures are the best found over the optimum. The task is small: one step of its clock, "
         "10 ns, is a quarter of the optimum.\n",
         Table(
