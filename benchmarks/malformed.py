@@ -35,6 +35,7 @@ from benchmarks.tiny_checkout import MODEL
 
 OUT = f"out/{MODEL}"
 STRATEGY = "selective"
+_END_S = 300
 _WRONG_VALUES = (
     "-1",
     "0",
@@ -200,14 +201,14 @@ def run_case(root: Path, case: Case, kept: Path) -> dict[str, Any]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=120,
+            timeout=_END_S,
         )
         code, text = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired:
         code, text = None, ""
     faults = []
     if code is None:
-        faults.append("no end in 120 s")
+        faults.append(f"no end in {_END_S} s")
     elif code < 0:
         faults.append(f"ended by {signal.Signals(-code).name}")
     elif code not in case.codes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fewtune.errors import InputError, MachineError, RegressionError
+from fewtune.model.registration import check_name
 from fewtune.report import kernel_tables, tables
 from pipelines.arguments import check_port, parse_constants, parse_dimensions, parse_shapes
 from pipelines.project import find_root
@@ -34,6 +35,9 @@ def say(line: str) -> None:
 
 def add(options: argparse.Namespace) -> int:
     """Register a model."""
+    if options.name is not None:
+        # Before anything is loaded that takes a while.
+        check_name(options.name)
     shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
     constants = parse_constants(options.constant)
     inputs = None if options.inputs is None else Path(options.inputs)
