@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto
 
 from fewtune.verify.comparison import Expected, compare
+from fewtune.verify.jitter import QUANTISED
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import OnnxruntimeSession
@@ -30,7 +31,7 @@ class Inside:
         The model as given, with static shapes.
     simplified : ModelProto
         Computes the same in fewer nodes; where a value has the same name in both, the given
-        model's is what is expected.
+        model's is what is expected. A quantised model is not asked for it.
     feeds : dict of arrays
     threads : int
         Of onnxruntime.
@@ -46,9 +47,12 @@ class Inside:
         threads: int,
         seed: int,
     ) -> None:
-        self._bound, self._simplified = bound, simplified
+        # Simplified into integers, no operator is left that says where a value may take the other
+        # step.
+        is_quantised = any(node.op_type in QUANTISED for node in bound.graph.node)
+        self._bound, self._simplified = bound, bound if is_quantised else simplified
         self._feeds, self._threads, self._seed = feeds, threads, seed
-        self._known = known_values(simplified)
+        self._known = known_values(self._simplified)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
 
