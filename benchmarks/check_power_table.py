@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+# Right models that a whole run has at least.
+WANTED_RIGHT = 60
 _OUTCOMES = ("refused", "missed", "no effect")
 
 
@@ -31,6 +33,8 @@ def table(results: dict[str, Any]) -> str:
     """The results in markdown."""
     sums = totals(results)
     most = max(results["right"].values(), default=0.0)
+    missing = WANTED_RIGHT - sums["right_models"]
+    unfinished = f" This run is not complete: {missing} right models are to follow." * (missing > 0)
     lines = [
         "# What the check of outputs refuses",
         "",
@@ -40,7 +44,7 @@ def table(results: dict[str, Any]) -> str:
         f"units in the last place, on every draw. Of the others {sums['refused']} "
         f"({sums['refused_pct']} %) are refused, {sums['missed']} pass. "
         f"{sums['right_models']} right models use at most {most:.2g} of their allowance; "
-        f"{sums['right_refused']} are refused. "
+        f"{sums['right_refused']} are refused.{unfinished} "
         "`python -m benchmarks.check_power` makes this table.",
         "",
         "| fault | seeded | refused | missed | no effect |",
