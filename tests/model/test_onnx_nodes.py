@@ -2,71 +2,50 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.onnx_nodes import node_tests, operator_of, run_test
+from benchmarks.onnx_nodes import node_tests, run_test
 
-# Of each kind of import: by TVM's converters, our own, ONNX's functions, expansions, constants.
-OPERATORS = [
-    "Add",
-    "ArgMax",
-    "AveragePool",
-    "BitCast",
-    "Celu",
-    "CenterCropPad",
-    "Clip",
-    "Concat",
-    "Conv",
-    "Cosh",
-    "CumProd",
-    "CumSum",
-    "DFT",
-    "EyeLike",
-    "Gather",
-    "Gemm",
-    "HannWindow",
-    "IsInf",
-    "LayerNormalization",
-    "MatMul",
-    "MaxPool",
-    "Not",
-    "Pad",
-    "Pow",
-    "Range",
-    "ReduceL1",
-    "Resize",
-    "ScatterElements",
-    "Shape",
-    "Slice",
-    "Softmax",
-    "SoftmaxCrossEntropyLoss",
-    "Split",
-    "TopK",
-    "Transpose",
-    "Where",
-]
+RESULTS = Path(__file__).parents[2] / "results" / "onnx_nodes.json"
+
+
+def cheapest() -> dict[str, str]:
+    """Of each operator that is right in the published results, the test that took the least."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for result in json.loads(RESULTS.read_text())["results"]:
+        known = chosen.get(result["operator"])
+        quicker = known is None or result["seconds"] < known["seconds"]
+        if result["outcome"] == "right" and quicker:
+            chosen[result["operator"]] = result
+    return {operator: result["name"] for operator, result in sorted(chosen.items())}
+
+
+CHEAPEST = cheapest()
 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Any]:
-    """The first test of each operator."""
-    first: dict[str, Any] = {}
-    for _, case in sorted(node_tests().items()):
-        first.setdefault(operator_of(case), case)
-    return first
+    return node_tests()
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_sample_is_of_many_operators() -> None:
+    assert len(CHEAPEST) >= 140
+
+
+@pytest.mark.parametrize("operator", CHEAPEST)
 def test_an_operator_gives_what_onnxruntime_gives(cases: dict[str, Any], operator: str) -> None:
-    result = run_test(cases[operator])
-    assert result is None or (result.outcome, result.reason) == ("right", "")
+    result = run_test(cases[CHEAPEST[operator]])
+    assert result is not None
+    assert (result.outcome, result.reason) == ("right", "")
 
 
-@pytest.mark.parametrize("operator", ["Det", "StringConcat", "NonZero"])
-def test_what_is_refused_is_named(cases: dict[str, Any], operator: str) -> None:
-    result = run_test(cases[operator])
+@pytest.mark.parametrize("name", ["test_det_2d", "test_string_concat", "test_nonzero_example"])
+def test_what_is_refused_is_named(cases: dict[str, Any], name: str) -> None:
+    result = run_test(cases[name])
     assert result is not None
     assert result.outcome == "refused"
     assert "\n" not in result.reason
