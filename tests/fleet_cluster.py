@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 import distributed
 
 from fewtune.fleet.worker import RESOURCE, command
+from fewtune.machine.device_lock import LOCK_FOLDER
 from tests.rpc_boards import end_group, free_port
 
 _START_S = 90.0
@@ -19,7 +22,12 @@ _START_S = 90.0
 def start(arguments: list[str]) -> subprocess.Popen:
     """A process in a group of its own, so that all that it starts can be ended."""
     return subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        arguments,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        # Another run on this machine is not waited for.
+        env={**os.environ, LOCK_FOLDER: tempfile.gettempdir()},
     )
 
 
@@ -33,8 +41,6 @@ def worker_pids(at: str) -> dict[str, int]:
 
 
 def _own_pid() -> int:
-    import os
-
     return os.getpid()
 
 

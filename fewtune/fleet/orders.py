@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,14 +13,12 @@ from fewtune import errors
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.fleet.cluster import Cluster, Machine, class_of
-from fewtune.fleet.worker import STEP_S, carry_out
+from fewtune.fleet.worker import carry_out
 from fewtune.machine.fingerprint import FingerprintOptions
 from fewtune.runtime.tvm import tvm
 from fewtune.task.extract import Task
 
 _POLL_S = 1.0
-# Beyond the limit that a worker itself keeps, it is taken to be lost.
-_GRACE_S = 60.0
 # What is done takes so long to come at most: it is small.
 _FETCH_S = 5.0
 
@@ -48,7 +45,6 @@ class Answer(NamedTuple):
 class _Given(NamedTuple):
     machine: str
     label: Any
-    deadline_s: float
 
 
 @dataclass
@@ -104,8 +100,7 @@ class Orders:
         own = self.fingerprint.model_copy(update={"at": ""})
         order = {**order, "fingerprint": own.model_dump(mode="json")}
         future = self.cluster.submit(self.carry_out, order, machine=machine)
-        deadline_s = time.monotonic() + STEP_S + _GRACE_S
-        self._given[future] = _Given(machine, label, deadline_s)
+        self._given[future] = _Given(machine, label)
         future.add_done_callback(lambda _: self._bell.set())
 
     def next_answer(self) -> tuple[str, Any, Answer] | None:
@@ -125,7 +120,7 @@ class Orders:
                     return given.machine, given.label, self._answer(future, given)
             there = self.cluster.addresses()
             for future, given in list(self._given.items()):
-                if given.machine not in there or time.monotonic() > given.deadline_s:
+                if given.machine not in there:
                     del self._given[future]
                     future.cancel(force=True)
                     return given.machine, given.label, self._lost(given)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError
 from fewtune.fleet.description import describe
+from fewtune.fleet.worker import BEGUN
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
 from fewtune.options import TuneOptions
@@ -214,7 +216,7 @@ class Station:
             self._pool.close()
         self._device, self._pool, self._sessions = None, None, {}
 
-    def answer(self, order: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, order: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
         """Carry an order out.
 
         Parameters
@@ -223,6 +225,8 @@ class Station:
             ``describe`` the machine; or ``key`` of a session, ``fingerprint``, ``tasks``, ``job``,
             ``events`` that the client has, and ``what`` is to be measured, or the ``work`` that
             goes on.
+        begin : callable
+            Called when the device is free, from when on it should not take long.
 
         Returns
         -------
@@ -230,9 +234,11 @@ class Station:
             The description; or ``events``, and ``is_done``.
         """
         if "describe" in order:
+            begin()
             return describe(order["describe"])
         own = Fingerprint.model_validate(order["fingerprint"])
         with device_lock(device_name(own), f"fleet {order['purpose']}"):
+            begin()
             self._get_ready(own)
             assert self._device is not None
             assert self._pool is not None
@@ -272,7 +278,8 @@ def _serve(connection: Connection, nursery: Nursery) -> None:
         while True:
             order = connection.recv()
             try:
-                connection.send(("ok", station.answer(order)))
+                begin = partial(connection.send, BEGUN)
+                connection.send(("ok", station.answer(order, begin)))
             except FewtuneError as fault:
                 connection.send(("error", type(fault).__name__, str(fault)))
             except Exception as fault:  # noqa: BLE001 (a fault of this software is told as one)

@@ -14,6 +14,8 @@ from typing import Any
 # Seconds that a step may take: a batch takes seconds, one of a huge kernel a few minutes.
 STEP_S = 900.0
 RESOURCE = "device"
+# What the station says when it has the device.
+BEGUN = ("begun",)
 
 _lock = threading.Lock()
 _station: _StationProcess | None = None
@@ -42,6 +44,9 @@ class _StationProcess:
         """The answer to an order; how it died, or that it was killed for taking too long."""
         try:
             self._connection.send(order)
+            # Another run may hold the device: that is waited for as long as it takes.
+            if (answer := self._connection.recv()) != BEGUN:
+                return answer
             if not self._connection.poll(limit_s):
                 self.kill()
                 return "hung", f"no answer in {limit_s:g} s"

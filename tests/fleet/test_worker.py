@@ -1,0 +1,91 @@
+"""The station below a Dask worker: it answers, dies, hangs, and waits for its device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewtune.fleet import worker
+from fewtune.fleet.worker import carry_out, command
+from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
+from fewtune.options import TuneOptions
+from fewtune.runtime.tvm import tvm
+from tests import tuned_tiny
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Locks of this test only; the station of this process ends with it."""
+    folder = tmp_path_factory.mktemp("locks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOCK_FOLDER, str(folder))
+        yield folder
+    if worker._station is not None:
+        worker._station.kill()
+
+
+def order(key: str) -> dict[str, Any]:
+    task = tuned_tiny.convolutions()["c"]
+    job = {"options": TuneOptions().model_dump(mode="json"), "seeds": {}, "cold_weights": False}
+    return {
+        "key": key,
+        "purpose": "a test",
+        "fingerprint": tuned_tiny.fingerprint().model_dump(mode="json"),
+        "tasks": [[task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]],
+        "job": job,
+        "events": [],
+        "what": "default",
+        "room": 0,
+    }
+
+
+def test_what_nobody_fetched_is_given_again_and_not_measured_twice() -> None:
+    kind, first = carry_out(order("one"))
+    assert kind == "ok"
+    assert [event["kind"] for event in first["events"]] == ["start", "default", "phases"]
+    # The same step again: the client was killed before it had the answer.
+    assert carry_out(order("one")) == ("ok", first)
+    # Another run of the same task is measured anew.
+    kind, other = carry_out(order("two"))
+    assert kind == "ok"
+    assert other["events"][1]["elapsed_s"] != first["events"][1]["elapsed_s"] or (
+        other["events"][1]["trial"]["run_s"] != first["events"][1]["trial"]["run_s"]
+    )
+
+
+def test_a_station_that_dies_says_of_what_and_another_one_starts() -> None:
+    carry_out(order("dies"))
+    assert worker._station is not None
+    os.kill(worker._station.pid, signal.SIGKILL)
+    assert carry_out(order("dies")) == ("died", "SIGKILL")
+    assert carry_out(order("dies"))[0] == "ok"
+
+
+def test_a_station_that_hangs_is_killed() -> None:
+    kind, told = carry_out(order("hangs"), limit_s=0.0)
+    assert kind == "hung"
+    assert "no answer" in told
+    assert worker._station is None
+
+
+def test_two_workers_of_a_host_take_turns() -> None:
+    answers: list[tuple] = []
+    asking = threading.Thread(target=lambda: answers.append(carry_out(order("turns"))))
+    with device_lock("cpu", "another worker of this host"):
+        asking.start()
+        asking.join(1.0)
+        assert not answers
+    asking.join()
+    assert answers[0][0] == "ok"
+
+
+def test_a_worker_has_one_device() -> None:
+    arguments = command("tcp://host:8786", ["--name", "left"])
+    assert arguments[arguments.index("--resources") + 1] == "device=1"
+    assert arguments[-2:] == ["--name", "left"]
