@@ -79,7 +79,7 @@ def export_bank(
         scratch = Path(folder)
         kept = merge(found, scratch, best)
         told = BankFile(
-            format=FORMAT,
+            format="fewtune-bank",
             schema_version=SCHEMA,
             workloads=len(kept),
             schedules=sum(kept.values()),

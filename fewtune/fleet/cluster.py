@@ -175,7 +175,9 @@ class Cluster:
             time.sleep(_POLL_S)
         return found
 
-    def submit(self, function: Callable, *arguments: Any, machine: str) -> distributed.Future:
+    def submit(
+        self, function: Callable[..., Any], *arguments: Any, machine: str
+    ) -> distributed.Future:
         """Run a function on one machine, alone on its device."""
         return self.client.submit(
             function,

@@ -62,7 +62,7 @@ class Orders:
 
     cluster: Cluster
     fingerprint: Fingerprint
-    carry_out: Callable[[dict[str, Any]], tuple] = carry_out
+    carry_out: Callable[[dict[str, Any]], tuple[Any, ...]] = carry_out
     machines: dict[str, Machine] = field(default_factory=dict)
     _given: dict[distributed.Future, _Given] = field(default_factory=dict)
     _class: dict[str, Any] | None = None

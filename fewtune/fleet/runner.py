@@ -79,7 +79,7 @@ def _on_one(
         "purpose": work.rpartition(":")[2],
         "work": work,
         "job": job,
-        "folders": {name: _files(job.get(name)) for name in _FOLDERS if job.get(name)},
+        "folders": {name: _files(str(job[name])) for name in _FOLDERS if job.get(name)},
         "tasks": [packed(task) for task in tasks],
     }
     known, losses = list(journal.events), 0

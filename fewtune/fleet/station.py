@@ -18,7 +18,7 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError
@@ -87,7 +87,7 @@ class _Tuning:
             device.target,
             TuneOptions.model_validate(job["options"]),
             self._log,
-            Progress(stream=_Silent()),
+            Progress(stream=cast(TextIO, _Silent())),
             pool,
             seeds={task.info.name: [Trial.from_json(entry) for entry in seeds]},
             cold_weights=job["cold_weights"],
@@ -160,7 +160,7 @@ class _Work:
                 [task_of(each) for each in order["tasks"]],
                 device.fingerprint.target,
                 self._log,
-                Progress(stream=_Silent()),
+                Progress(stream=cast(TextIO, _Silent())),
                 pool,
                 device,
             )

@@ -40,7 +40,7 @@ class _StationProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, order: dict[str, Any], limit_s: float) -> tuple:
+    def ask(self, order: dict[str, Any], limit_s: float) -> tuple[Any, ...]:
         """The answer to an order; how it died, or that it was killed for taking too long."""
         try:
             self._connection.send(order)
@@ -63,7 +63,7 @@ class _StationProcess:
         self._process.wait()
 
 
-def carry_out(order: dict[str, Any], limit_s: float = STEP_S) -> tuple:
+def carry_out(order: dict[str, Any], limit_s: float = STEP_S) -> tuple[Any, ...]:
     """Have the station carry an order out; start one, where there is none."""
     global _station  # noqa: PLW0603 (one a process, which outlives what calls it)
     with _lock:

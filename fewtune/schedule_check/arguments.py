@@ -134,7 +134,7 @@ def _scales(function: Any, blocks: list[Any]) -> list[float]:
         store, length = block.body, _length(block)
         if length < 2 or type(store).__name__ != "BufferStore":  # noqa: PLR2004 (no sum)
             continue
-        product = getattr(store.value, "b", None)
+        product: Any = getattr(store.value, "b", None)
         if type(product).__name__ != "Mul":
             continue
         for factor in (product.b, product.a):
@@ -181,6 +181,7 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
     count = prod(parameter.shape)
     dtype = held(parameter.dtype)
     random = np.random.default_rng([place, PERIOD])
+    block: np.ndarray
     if parameter.dtype in ROUNDING:
         block = random.random(PERIOD, dtype="float32")
         block = block + np.float32(_POSITIVE_FROM) if positive else 2 * block - 1

@@ -166,8 +166,8 @@ class Reference:
         self._prepare()
         try:
             arguments = self._laid_out(shapes, scheduled)
-        except LayoutError as fault:
-            return str(fault)
+        except LayoutError as error:
+            return str(error)
         fault = self._difference(self._run(code, arguments, shapes, self.device))
         if fault and not self._is_confirmed:
             self._ask_unscheduled()

@@ -122,7 +122,8 @@ class _Address:
         values = [random.integers(0, len(table), _SAMPLED) for table in tables]
         for value, table in zip(values, tables, strict=True):
             value[0], value[-1] = 0, len(table) - 1
-        added = sum(table[value] for value, table in zip(values, tables, strict=True))
+        moved = [table[value] for value, table in zip(values, tables, strict=True)]
+        added = np.sum(moved, axis=0)
         return bool(np.array_equal(np.broadcast_to(self.at(values), added.shape), added))
 
 

@@ -226,14 +226,14 @@ def _sigmoid(x: Any) -> Any:
 
 
 # What only rises or falls: of the exact ones the result is no rounded number.
-_EXACT = {
+_EXACT: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,
     "round": lambda x: np.trunc(x + np.copysign(np.float32(0.5), x)),
     "nearbyint": np.rint,
 }
-_RISING = {
+_RISING: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "exp10": lambda x: np.power(x.dtype.type(10), x),

@@ -95,12 +95,12 @@ class _Paths:
         return states, np.array(possible)
 
     def step(self, actions: np.ndarray) -> np.ndarray:
-        points = [
+        points: list[Point | None] = [
             _moved(self._program, w.point, self.actions[a]) if a < len(self.actions) else None
             for w, a in zip(self.walkers, actions.tolist(), strict=True)
         ]
         moving = [place for place, point in enumerate(points) if point is not None]
-        made = self._search.space.make_all([points[i] for i in moving], [1] * len(moving))
+        made = self._search.space.make_all([p for p in points if p is not None], [1] * len(moving))
         for place, one in zip(moving, made, strict=True):
             # What cannot be made leads nowhere: the walker stays, and earns nothing.
             if one.schedule is not None:

@@ -7,6 +7,7 @@ common with their count, so that it meets each once and its first steps lie far 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd, prod
 
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Choice, Decision, Point
@@ -34,7 +35,7 @@ class GridSearch(Explorer):
             self._next += wanted
             last: list[Point] = []
 
-            def draw(points=points, last=last) -> Point:  # noqa: ANN001 (bound here)
+            def draw(points: Iterator[Point] = points, last: list[Point] = last) -> Point:
                 last[:] = [next(points, None) or last[0]]
                 return last[0]
 

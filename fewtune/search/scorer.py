@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fewtune.graph_model.cost_model import GraphModel
 from fewtune.graph_model.network import Graph
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.cost_model import BoostedTrees
 from fewtune.trial.trial import trace_key
 
 
@@ -56,7 +54,7 @@ class Judge(Protocol):
 class Scorer:
     """The cost model, bound to one task."""
 
-    def __init__(self, space: SearchSpace, cost_model: BoostedTrees | GraphModel) -> None:
+    def __init__(self, space: SearchSpace, cost_model: Any) -> None:
         self._space = space
         self.cost_model = cost_model
 

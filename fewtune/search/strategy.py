@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import tvm_ffi
 
-from fewtune.graph_model.cost_model import GraphModel
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
@@ -38,7 +38,7 @@ class Knowledge:
         Whether weights are not in the caches when a task begins.
     """
 
-    cost_model: BoostedTrees | GraphModel = field(default_factory=BoostedTrees)
+    cost_model: Any = field(default_factory=BoostedTrees)
     predictor: Predictor | None = None
     is_cold: bool = False
 
