@@ -19,8 +19,8 @@ class Latency:
     Attributes
     ----------
     median_ms, p10_ms, p90_ms : float
-    reference_ms : float
-        onnxruntime's median in the same rounds.
+    reference_ms : float or None
+        onnxruntime's median in the same rounds; None on a board, where it does not run.
     reference : str
         Its version.
     """
@@ -28,15 +28,16 @@ class Latency:
     median_ms: float
     p10_ms: float
     p90_ms: float
-    reference_ms: float
+    reference_ms: float | None
     reference: str
 
     @classmethod
     def of(cls, report: BenchmarkReport) -> Self:
         """The tuned library's latency in a benchmark."""
-        tuned, reference = report.variants[_TUNED], report.variants[_REFERENCE]
+        tuned, reference = report.variants[_TUNED], report.variants.get(_REFERENCE)
         version = report.conditions.fingerprint.versions.get(_REFERENCE, "")
-        return cls(tuned.median_ms, tuned.p10_ms, tuned.p90_ms, reference.median_ms, version)
+        reference_ms = reference.median_ms if reference is not None else None
+        return cls(tuned.median_ms, tuned.p10_ms, tuned.p90_ms, reference_ms, version)
 
     @classmethod
     def read(cls, text: str) -> Self | None:
@@ -88,7 +89,7 @@ def changed(before: Latency, now: Latency) -> Change:
     ratio = now.median_ms / before.median_ms
     noise = math.hypot(before.noise, now.noise)
     beside = None
-    if before.reference == now.reference:
+    if before.reference == now.reference and before.reference_ms and now.reference_ms:
         beside = ratio * before.reference_ms / now.reference_ms
     moved = _direction(ratio, noise)
     if moved == "same" or beside is None or _direction(beside, noise) == moved:
