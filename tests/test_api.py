@@ -16,6 +16,8 @@ import fewtune
 from fewtune.errors import InputError
 from tests import tiny_models
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parent.parent
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1},

@@ -9,6 +9,8 @@ from fewtune.artifacts import ImportReport, Metrics
 from fewtune.model.reference import run_onnxruntime
 from tests.quantised_models import quantised_network
 
+pytestmark = pytest.mark.slow
+
 QUICK = {
     "benchmark": {"rounds": 3, "copies": 1},
     "share_schedules": {"finals": 0, "trials_per_task": 1},

@@ -15,10 +15,10 @@ A kernel that is called again and again finds everything where it left it. In a 
 - What it writes is memory that kernels long before used last, where activations are large. In the
   slower of the machine's two states (results/what-parts-are-worth.md) no cache has it, most likely
   since the host's other guests share the last one. Of MobileNet V2's kernels of large planes, two
-  schedules each that were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and 0.043) took 0.08
-  and 0.15, 0.19 and 0.24, 0.08 and 0.12 in the model; with their output flushed before each call
-  0.055 and 0.109, 0.22 and 0.27, 0.096 and 0.129 alone: who writes whole rows of channels waits
-  less for that memory than who writes every sixth line (an EPYC).
+  schedules each that were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and 0.043) took
+  0.08 and 0.15, 0.19 and 0.24, 0.08 and 0.12 in the model; with their output flushed before each
+  call 0.055 and 0.109, 0.22 and 0.27, 0.096 and 0.129 alone. A schedule that writes whole rows of
+  channels waits less for that memory than one that writes every sixth line (an EPYC).
 
 AutoTVM flushed all arguments but the first (``enable_cpu_cache_flush``), which is neither.
 """

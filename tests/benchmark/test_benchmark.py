@@ -28,6 +28,8 @@ from fewtune.benchmark.variants import BenchmarkOptions, Variants
 from fewtune.machine.affinity import cores_off_the_pool
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = BenchmarkOptions(rounds=3)
 
 

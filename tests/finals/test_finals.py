@@ -26,6 +26,8 @@ from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 from tests.made_tasks import made_task, trial
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ShareOptions(top="50%", trials_per_task=2, finals=3)
 
 

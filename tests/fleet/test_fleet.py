@@ -28,6 +28,8 @@ from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.fleet_cluster import cluster, worker_pids
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = TuneOptions(trials_per_task=6, batch_size=3, least_gain=0.0)
 _LIMIT_S = 120.0
 

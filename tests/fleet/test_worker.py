@@ -18,6 +18,8 @@ from fewtune.options import TuneOptions
 from fewtune.runtime.tvm import tvm
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -16,6 +16,8 @@ from fewtune.options import TuneOptions
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
 from tests import made_predictors, recorded
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_network_learns_what_neighbours_decide() -> None:
     """A toy: the score is how many of its neighbours a node is unlike."""

@@ -22,6 +22,8 @@ from fewtune.tuning.tune import tune
 from tests import tuned_tiny
 from tests.rpc_boards import boards
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def at() -> Iterator[str]:

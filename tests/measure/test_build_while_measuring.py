@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.runtime.tvm import tvm
@@ -10,6 +11,8 @@ from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
+
+pytestmark = pytest.mark.slow
 
 
 def candidates(count: int) -> list[tvm.IRModule]:

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.onnx_nodes import node_tests, run_test
 
+pytestmark = pytest.mark.slow
+
 RESULTS = Path(__file__).parents[2] / "results" / "onnx_nodes.json"
 
 

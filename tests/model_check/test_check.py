@@ -16,6 +16,8 @@ from fewtune.model_check.report import CheckReport
 from pipelines.cli import main
 from tests import tiny_models
 
+pytestmark = pytest.mark.slow
+
 
 def graph_of(
     nodes: list, inputs: dict, outputs: dict, weights: dict | None = None

@@ -14,11 +14,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
+from fewtune.machine.fingerprint import FingerprintOptions
 from pipelines.cli import main
 from pipelines.parameters import change_parameters, parse_setting
 from pipelines.serve import read_deployments
 from stages.paths import Places
 from tests import made_results as made
+
+pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
 COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
@@ -34,7 +37,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     registration.write_text("light: squeezenet\nseed: 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setattr("stages.params.load_all", lambda _: None)
+    known = {"fingerprint": FingerprintOptions()}
+    monkeypatch.setattr("stages.params.load_all", lambda _: known)
     monkeypatch.setattr("pipelines.parameters.load_all", lambda _: None)
     return tmp_path
 

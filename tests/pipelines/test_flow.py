@@ -35,6 +35,8 @@ from pipelines.tracking import Store
 from tests import made_results as made
 from tests import small_pipeline
 
+pytestmark = pytest.mark.slow
+
 GOOD = ["good-selective", "good-full"]
 
 

@@ -25,6 +25,8 @@ from pipelines.mlflow_model import save_model
 from stages.paths import Places
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 RESULT = Result("tiny", "selective")
 LOAD = """
 import sys

@@ -19,6 +19,8 @@ import pytest
 
 from tests import small_pipeline
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 PATIENCE_S = 90
 

@@ -18,6 +18,8 @@ import pytest
 
 from tests import small_pipeline
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parents[2]
 PATIENCE_S = 400
 ENTRY = "pipelines/flow.py:selective_tuning"

@@ -11,6 +11,8 @@ from fewtune.runtime.target import architecture, is_aarch64, resolve_target
 from fewtune.runtime.tvm import te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 
+pytestmark = pytest.mark.slow
+
 NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "num-cores": 4}
 # A vector's multiply-add, and one that is stored on the stack or loaded from there.
 _ADD = re.compile(r"\bfmla\s+v\d+\.4s")

@@ -15,6 +15,8 @@ from fewtune.search.tile_rl import TileReinforcement
 from tests import recorded
 from tests.search.test_strategies import best_s
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_grid_meets_each_point_once() -> None:
     options = TuneOptions(strategy="grid")

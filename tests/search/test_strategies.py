@@ -17,6 +17,8 @@ from fewtune.search.adaptive import AdaptiveSampling
 from fewtune.search.evolutionary import EvolutionarySearch
 from tests import recorded, tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 OURS = [
     "evolutionary",
     "annealing",

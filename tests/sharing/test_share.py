@@ -24,6 +24,8 @@ from fewtune.storage.log_archive import log_info, require_own
 from fewtune.trial.trial import trace_key
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ShareOptions(top="50%", trials_per_task=2)
 
 

@@ -25,6 +25,8 @@ from fewtune.storage.log_archive import merge
 from fewtune.tuning.tune import tune
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ShareOptions(top=2, draws=0, trials_per_task=2)
 
 

@@ -42,7 +42,7 @@ class Machine:
 
 def test_a_quiet_machine_measures_once() -> None:
     measured = Machine(FLOOR_S, 1.2 * FLOOR_S).measure(3.0)
-    assert measured == ([3.0], 0.01, 1.2 * FLOOR_S, 0, FLOPS / FLOOR_S, None)
+    assert measured == ([3.0], 0.01, 1.2 * FLOOR_S, 0, FLOPS / FLOOR_S)
 
 
 def test_the_fastest_calibration_so_far_tells_what_the_machine_can_do() -> None:

@@ -41,6 +41,8 @@ from fewtune.tuning.tune import journal_header, run_session, stands_for
 from fewtune.workers.build_queue import Building, building
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 BATCH_S = 10.0
 
 

@@ -27,6 +27,8 @@ from tests.pipelines.test_cli import project, refused  # noqa: F401 (project is 
 from tests.seeded_outputs import assert_outputs_tell_inputs_apart
 from tests.tiny_models import make_model, random_weight
 
+pytestmark = pytest.mark.slow
+
 # Small and varied enough to be run: depthwise convolutions, an encoder, one of the onnx package.
 SMALL = ["mobilenet_v2", "bert_mini", "squeezenet_v1_1"]
 

@@ -16,6 +16,8 @@ from tests.quantised_models import (
     random_bytes,
 )
 
+pytestmark = pytest.mark.slow
+
 RANDOM = np.random.default_rng(0)
 
 

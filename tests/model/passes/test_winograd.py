@@ -31,6 +31,8 @@ from tests import tuned_tiny
 from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
+pytestmark = pytest.mark.slow
+
 BOUND = 2e-5
 AVX2, AVX512 = CpuTraits(32, 14, 1, 2, 8), CpuTraits(64, 28, 3, 2, 4)
 
