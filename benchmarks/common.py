@@ -17,7 +17,7 @@ def alone(name: str) -> Iterator[None]:
     Parameters
     ----------
     name : str
-        Of the benchmark, told to whoever waits for it.
+        Of the benchmark, as others that wait for it are told.
 
     Raises
     ------

@@ -204,7 +204,7 @@ def _check_device(known: FingerprintOptions, changes: Mapping[str, Any]) -> None
     try:
         options = type(known).model_validate({**known.model_dump(), **changed})
     except ValidationError:
-        # Whoever writes it says which key is wrong.
+        # The writer says which key is wrong.
         return
     if options.device == "here":
         resolve_target(str(options.target), 1)

@@ -60,7 +60,7 @@ def default_tracking_uri(root: Path) -> str:
 def protect() -> None:
     """Have a Prefect server that is started from here obey those only who know a new secret.
 
-    Whoever may change a deployment runs commands as the user that serves it: no other user of the
+    Changing a deployment means running commands as the user that serves it: no other user of the
     machine, and no web page, may. Where there is a server already, its own secret is the user's.
     """
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):

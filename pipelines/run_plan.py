@@ -2,7 +2,7 @@
 
 A stage that fails keeps the stages that need it from running; other models and strategies go on,
 and the run's end says what failed and why. How a step is carried out, and where it is shown, is
-for whoever carries it out: `CommandSteps` here, tasks in `pipelines.flow`.
+carried out by `CommandSteps` here, by tasks in `pipelines.flow`.
 """
 
 from __future__ import annotations

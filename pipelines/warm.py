@@ -167,7 +167,7 @@ class _Server:
         _load(request["arguments"][0])
         group = request["group"]
         try:
-            # Into the group of whoever asks, where that is of this session.
+            # Into the caller's process group, where that is of this session.
             leads = os.getsid(group) != os.getsid(0)
         except ProcessLookupError:
             leads = True
@@ -189,7 +189,7 @@ class _Server:
         connection.sendall(b"g" if leads else b"c")
 
     def _asked(self, child: _Child) -> None:
-        """A signal to be passed on, or the end of whoever asked for the child."""
+        """A signal to be passed on, or the end of the process that asked for the child."""
         try:
             number = child.connection.recv(1)
         except OSError:

@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
         told += chunk
     code = int.from_bytes(told, "big", signed=True)
     if code < 0:
-        # Ended by a signal, as whoever waits for this process has to see.
+        # Ended by a signal, as the waiting process has to see.
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)
     return code

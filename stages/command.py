@@ -25,7 +25,7 @@ _HELP = {
 
 
 def say(message: str) -> None:
-    """Tell whoever watches how far a stage is: one line on standard output, at once."""
+    """Print how far a stage is: one line on standard output, at once."""
     print(message, flush=True)
 
 

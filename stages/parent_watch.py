@@ -1,4 +1,4 @@
-"""A stage ends with whoever started it, also where that was killed and could not say so.
+"""A stage ends with the process that started it, also where that was killed.
 
 ``dvc repro`` runs a stage as its child, and ``fewtune run`` runs ``dvc repro``: killed with
 SIGKILL, both would leave the stage measuring on, for a result that nobody takes.
@@ -13,7 +13,7 @@ import time
 
 import psutil
 
-# Set by whoever runs DVC: the process with which the stage is to end, besides its parent.
+# Set by the caller of DVC: the process with which the stage is to end, besides its parent.
 RUN_PID = "FEWTUNE_RUN_PID"
 # DVC says so to the stages that it runs.
 _BY_DVC = "DVC_STAGE"

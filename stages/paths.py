@@ -114,5 +114,5 @@ class Places:
         return self.scratch / "journals" / model / strategy / stage
 
     def progress(self, model: str, strategy: str, stage: str) -> Path:
-        """The latest state of a measuring stage, for whoever watches it."""
+        """The latest state of a measuring stage."""
         return self.scratch / "progress" / model / strategy / f"{stage}.json"

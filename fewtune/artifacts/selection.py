@@ -1,4 +1,4 @@
-"""Which tasks are tuned, and whom the others take schedules from."""
+"""Which tasks are tuned, and where the others take schedules from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BankDonor(Part):
 
 
 class Selection(Artifact):
-    """Which tasks are tuned, which take schedules from whom, which are set aside."""
+    """Which tasks are tuned, which take schedules from which, which are set aside."""
 
     file_name = "selection.json"
 

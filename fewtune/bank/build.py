@@ -133,7 +133,7 @@ def _distil(
         design_space(logged.module, target),
         list(donations.items()),
         logged.trials[0].outcome.median_s,
-        # Extracted here once, so that whoever learns needs no TVM.
+        # Extracted here once, so that learning needs no TVM.
         Samples(
             *learnable(
                 BoostedTrees(),

@@ -33,7 +33,7 @@ from fewtune.workers.pool import WorkerPool
 
 # Far beyond what compiling, or running, all of them takes.
 _LIMIT_S = 600.0
-# In which contenders run the model: whoever is taken is the faster one in each.
+# Processes in which contenders run the model: the winner is the faster one in each.
 _PROCESSES = 2
 
 
@@ -63,7 +63,7 @@ class Final(NamedTuple):
         """Judge by samples: by process, a list of them each contender.
 
         How fast a kernel reads its weights depends on the memory that a process happens to have
-        for them: whoever is to be taken instead of the first must be faster in every process.
+        for them: a winner other than the first must be faster in every process.
         """
         medians_s = [[statistics.median(each) for each in samples] for samples in processes]
         totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
@@ -151,7 +151,7 @@ class Finals:
         WorkerLostError, RequestFailedError
             If it cannot be compiled, or run.
         """
-        # One alone has memory of its own luck; of many, each could keep back whoever is faster.
+        # One process has its own luck with memory; among many, each could hold back a faster one.
         processes = self._run(contenders, measurer, measurer.pool.handles[:_PROCESSES])
         finals = {
             task.info.name: Final.of(

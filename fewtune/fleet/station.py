@@ -1,7 +1,7 @@
 """What a machine of a fleet runs: sessions that measure a batch when they are asked for one.
 
 The station is a process of its own below the Dask worker, so that a crash of TVM costs one task and
-not the worker, and so that it can begin with a nursery (`fewtune.workers.fork_server`). It holds
+not the worker, and so that it can begin with a fork server (`fewtune.workers.fork_server`). It holds
 the device's lock while it works. What it measured and nobody fetched is given to whoever asks for
 the same step: a client that was killed gets its last batch when it is back.
 """
@@ -33,7 +33,7 @@ from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
-from fewtune.workers.fork_server import Nursery
+from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
 Events = list[dict[str, Any]]
@@ -200,12 +200,12 @@ class Station:
 
     Parameters
     ----------
-    nursery : Nursery, optional
+    fork_server : ForkServer, optional
         Forks the workers.
     """
 
-    def __init__(self, nursery: Nursery | None = None) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer | None = None) -> None:
+        self._fork_server = fork_server
         self._device: Device | None = None
         self._pool: WorkerPool | None = None
         self._sessions: dict[str, _Tuning | _Work] = {}
@@ -259,7 +259,7 @@ class Station:
         if self._device is None or self._device.fingerprint != own:
             self.close()
             self._device = device_of(own)
-            self._pool = self._device.open(self._nursery)
+            self._pool = self._device.open(self._fork_server)
 
 
 def task_of(packed: list[Any]) -> Task:
@@ -272,8 +272,8 @@ def _plain(events: Events) -> Events:
     return [{key: value for key, value in e.items() if key not in _CLOCKS} for e in events]
 
 
-def _serve(connection: Connection, nursery: Nursery) -> None:
-    station = Station(nursery)
+def _serve(connection: Connection, fork_server: ForkServer) -> None:
+    station = Station(fork_server)
     try:
         while True:
             order = connection.recv()
@@ -292,5 +292,5 @@ def _serve(connection: Connection, nursery: Nursery) -> None:
 
 if __name__ == "__main__":
     # Before anything else: what it forks is as clean as this process is now.
-    _NURSERY = Nursery()
+    _NURSERY = ForkServer()
     _serve(Connection(int(sys.argv[1])), _NURSERY)

@@ -37,7 +37,7 @@ from fewtune.trial.outcome import Outcome
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 from fewtune.workers.board import library_path
 from fewtune.workers.build_queue import Building
-from fewtune.workers.fork_server import Nursery
+from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
@@ -55,19 +55,19 @@ class BoardPool(WorkerPool):
     fingerprint : Fingerprint
         Of the boards.
     boards : int
-    nursery : Nursery, optional
+    fork_server : ForkServer, optional
     """
 
-    def __init__(self, fingerprint: Fingerprint, boards: int, nursery: Nursery | None) -> None:
+    def __init__(self, fingerprint: Fingerprint, boards: int, fork_server: ForkServer | None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-board-")
         self.folder = Path(self._scratch.name)
         target, threads = fingerprint.target, fingerprint.threads
         folder = str(self.folder)
         settings = (target, folder, fingerprint.cross_compiler)
-        super().__init__(target, threads, usable_cores(), _OPTIONS, nursery, _BUILDER, settings)
+        super().__init__(target, threads, usable_cores(), _OPTIONS, fork_server, _BUILDER, settings)
         board = (target, threads, folder, fingerprint.at)
         self.runners = [
-            WorkerHandle(target, threads, _OPTIONS, nursery, _RUNNER, board) for _ in range(boards)
+            WorkerHandle(target, threads, _OPTIONS, fork_server, _RUNNER, board) for _ in range(boards)
         ]
         for runner in self.runners:
             runner.start()
@@ -251,7 +251,7 @@ class Board(Device):
         self._boards = 1
         self._session: Any = None
 
-    def open(self, nursery: Nursery | None = None) -> BoardPool:
+    def open(self, fork_server: ForkServer | None = None) -> BoardPool:
         """Reserve every free board of the key.
 
         Raises
@@ -271,7 +271,7 @@ class Board(Device):
                 file=sys.stderr,
                 flush=True,
             )
-        return BoardPool(self.fingerprint, self._boards, nursery)
+        return BoardPool(self.fingerprint, self._boards, fork_server)
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:
         """What measures batches on the boards; caches are as calls leave them."""

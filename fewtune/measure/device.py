@@ -18,7 +18,7 @@ from fewtune.measure.measurer import Measurer
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.workers.fork_server import Nursery
+from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
 # By how an address begins, what is there.
@@ -76,7 +76,7 @@ class Device(ABC):
         self.target = target_from_json(fingerprint.target)
 
     @abstractmethod
-    def open(self, nursery: Nursery | None = None) -> WorkerPool:
+    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
         """Processes that build and measure; the caller closes them."""
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
@@ -109,9 +109,9 @@ class Here(Device):
 
     can = Capabilities()
 
-    def open(self, nursery: Nursery | None = None) -> WorkerPool:
+    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
         threads = self.fingerprint.threads
-        return WorkerPool(self.fingerprint.target, threads, threads, nursery=nursery)
+        return WorkerPool(self.fingerprint.target, threads, threads, fork_server=fork_server)
 
 
 class OwnDevice(Here):

@@ -1,7 +1,7 @@
 """The points of a task that are expected to be fastest, found without making a schedule.
 
 After the One-Shot Tuner (Ryu et al. 2022): thousands of points are rated by a model that was
-trained before, and the best is taken unmeasured. Whoever takes the best of many estimates takes
+trained before, and the best is taken unmeasured. Taking the best of many estimates means taking
 one that errs upwards (the winner's curse). So only points count whose register tile the rules of
 `fewtune.schedule.space.prior` know: farther out the predictor has seen nothing.
 """

@@ -36,7 +36,7 @@ from fewtune.onnx_graph.weight_check import (
 )
 from fewtune.util.optional_steps import OptionalSteps
 
-# Whoever imports a model needs these beside the two functions of this module.
+# An import needs these beside the two functions of this module.
 __all__ = [
     "can_show_fault",
     "check_finite",

@@ -110,7 +110,7 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
         nearest = max(fitting, key=lambda path: _kinship(name, told[path]), default=None)
         return None if nearest is None else Pretrained.read(nearest)
     pretrained = Pretrained.read(Path(choice))
-    # How loops are cut among another number of threads is for whoever names it to judge.
+    # How loops are cut among another number of threads is for the user to judge.
     if lanes == pretrained.lanes:
         return pretrained
     raise InputError(

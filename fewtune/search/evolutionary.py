@@ -1,7 +1,7 @@
 """Evolutionary search over the decisions of MetaSchedule's design spaces.
 
 The method is MetaSchedule's (Shao et al. 2022) and Ansor's: mutate the decisions of good
-schedules, let the cost model choose whom to measure. Differences from stock: the first batch comes
+schedules, let the cost model choose what to measure. Differences from stock: the first batch comes
 from points that fill the vector registers (`fewtune.schedule.space.prior`), the population is in
 proportion to the batch (stock: 512 and four generations, whatever the batch), decisions of two
 good schedules are also crossed, and every candidate's features are extracted once. Where the

@@ -206,7 +206,7 @@ def _banked(
     options: SelectOptions,
     bank: Bank | None,
 ) -> dict[str, list[BankDonor]]:
-    """The tasks that the bank has schedules for, with whom they take them from."""
+    """The tasks that the bank has schedules for, with their donors."""
     if bank is None or bank.empty or options.method == "all":
         return {}
     banked = {}

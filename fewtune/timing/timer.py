@@ -2,7 +2,7 @@
 
 On a CPU the caches are brought into the state that a model leaves them in before each call
 (`fewtune.timing.cache_state`), a slow moment of the machine is noticed
-(`fewtune.timing.calibration`), and whoever measures keeps apart from TVM's pool of threads
+(`fewtune.timing.calibration`), and the measuring thread keeps apart from TVM's pool of threads
 (`fewtune.machine.affinity`).
 """
 

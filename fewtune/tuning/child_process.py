@@ -28,7 +28,7 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.progress import Progress
 from fewtune.util.child_python import child_python, is_child_of
-from fewtune.workers.fork_server import Nursery
+from fewtune.workers.fork_server import ForkServer
 
 _ERROR = "error.json"
 _PR_SET_PDEATHSIG = 1
@@ -152,7 +152,7 @@ def _main(file: Path, parent: int) -> int:
     # What is written for a while goes where the stage removes it, however this process ends.
     tempfile.tempdir = str(file.parent)
     # Before anything else: what it forks is as clean as this process is now.
-    nursery = Nursery()
+    fork_server = ForkServer()
     described = json.loads(file.read_text())
     tasks = [
         Task(TaskInfo.model_validate(info), module_of(text)) for info, text in described["tasks"]
@@ -162,7 +162,7 @@ def _main(file: Path, parent: int) -> int:
     try:
         device = device_of(Fingerprint.model_validate(described["fingerprint"]))
         journal = Journal(Path(described["journal"]), described["header"])
-        with device.open(nursery) as pool:
+        with device.open(fork_server) as pool:
             getattr(importlib.import_module(module), function)(
                 described["job"],
                 tasks,

@@ -66,7 +66,7 @@ def contenders_in_model(
     Returns
     -------
     contenders : list of Trial
-        Whoever is to be taken instead of the first has to be faster in every process. That is the
+        A winner other than the first has to be faster in every process. The first is the
         fastest alone, or one that is as fast and parts the usual axis.
     """
     found = contenders_of(ranked, part, most)

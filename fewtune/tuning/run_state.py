@@ -125,7 +125,7 @@ class RunState:
         budget_s: float | None,
         failures: dict[str, int],
     ) -> Snapshot:
-        """Where the run stands, for whoever watches, after a batch of a task.
+        """Where the run stands after a batch of a task.
 
         Parameters
         ----------

@@ -67,7 +67,7 @@ class Session:
         Part of the model's estimated time that the tasks, and those they stand for, make up.
     earlier : dict of PriorResult, optional
         What earlier sessions found out, by task: those tasks go on from there, and what rates
-        candidates is taught of it by whoever gives it.
+        candidates is taught of it by the caller.
     clock : callable
         Monotonic seconds; tests give a fake one.
     device : Device, optional

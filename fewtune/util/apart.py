@@ -80,7 +80,7 @@ _noted = _Noted()
 
 
 def at(doing: str, **more: Any) -> None:
-    """Note what this process is at, for whoever has to tell why it died.
+    """Note what this process is doing, so that its death can be explained.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def _error(fault: BaseException) -> dict[str, str]:
 
 
 def _main(folder: Path, parent: int) -> int:
-    # The child never outlives whoever waits for it.
+    # The child never outlives the process that waits for it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if not is_child_of(parent):
         return 1

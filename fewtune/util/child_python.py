@@ -31,6 +31,6 @@ def child_python() -> str:
 def is_child_of(parent: int) -> bool:
     """Whether ``parent`` started this process, as far as its parent can tell.
 
-    A process that was forked by another one's order ends with that, whoever its parent is.
+    A process that was forked by another one's order ends with it, whatever its parent is.
     """
     return CHILD_PYTHON in os.environ or os.getppid() == parent

@@ -52,7 +52,7 @@ class Feed:
     @property
     def goes_on(self) -> bool:
         """Whether there is something to take, or may be later."""
-        # In this order: whoever closes it has added everything before.
+        # In this order: everything is added before it is closed.
         return self._is_open or bool(self._waiting)
 
     def add(self, module: str) -> None:

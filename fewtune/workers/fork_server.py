@@ -1,7 +1,7 @@
 """Workers in a hundredth of a second: forked from a process that has TVM loaded and does nothing.
 
 A worker that starts as a new process imports TVM first, 1.5 s of a core, at the start of every
-stage and after every candidate that hangs. The nursery is forked off before the tuning process
+stage and after every candidate that hangs. The fork server is forked off before the tuning process
 has any thread or device, and forks workers from then on. It is for a process that begins with it
 (`fewtune.tuning.child_process`): a fork of one that has run a kernel lacks TVM's threads and hangs.
 """
@@ -20,7 +20,7 @@ from fewtune.errors import MachineError
 _MOST_BYTES = 4096
 
 
-class Nursery:
+class ForkServer:
     """A process that forks workers; it ends with the process that created it.
 
     Create it before anything starts a thread.
@@ -41,7 +41,7 @@ class Nursery:
         Raises
         ------
         MachineError
-            If the nursery is gone.
+            If the fork server is gone.
         """
         request = json.dumps({"spawn": environment}).encode()
         try:
@@ -60,11 +60,11 @@ class Nursery:
 
 
 class ForkedWorker:
-    """One worker of a nursery, with the part of ``subprocess.Popen`` that a pool needs."""
+    """One worker of a fork server, with the part of ``subprocess.Popen`` that a pool needs."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, fork_server: ForkServer, pid: int) -> None:
         self.pid = pid
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._code: int | None = None
 
     def kill(self) -> None:
@@ -75,7 +75,7 @@ class ForkedWorker:
     def wait(self) -> int:
         """Wait for its end."""
         if self._code is None:
-            self._code = self._nursery.wait(self.pid)
+            self._code = self._fork_server.wait(self.pid)
         return self._code
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
 from fewtune.util.child_python import child_python
-from fewtune.workers.fork_server import ForkedWorker, Nursery
+from fewtune.workers.fork_server import ForkedWorker, ForkServer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class WorkerHandle:
     target_json: str
     threads: int
     options: WorkerOptions
-    nursery: Nursery | None = None
+    fork_server: ForkServer | None = None
     # What answers, and what that is made of; nothing: of target, threads and memory limit.
     kind: str = "fewtune.workers.worker:Worker"
     settings: tuple[Any, ...] = ()
@@ -62,8 +62,8 @@ class WorkerHandle:
         """Start the process; it gets ready while the caller goes on."""
         here, there = socket.socketpair()
         environment = {"TVM_NUM_THREADS": str(self.threads), "OMP_NUM_THREADS": "1"}
-        if self.nursery is not None:
-            self._process = self.nursery.spawn(there.fileno(), environment)
+        if self.fork_server is not None:
+            self._process = self.fork_server.spawn(there.fileno(), environment)
         else:
             path = os.pathsep.join(p for p in sys.path if p)
             # The socket is its standard input: the one thing that every kind of Python passes on.

@@ -1,4 +1,4 @@
-"""Workers forked from a nursery: they build and measure, and are replaced at once."""
+"""Workers forked from a fork server: they build and measure, and are replaced at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from tests import tuned_tiny
 
-# In a process that begins with the nursery, as the tuning process does: pytest's own has threads.
+# In a process that begins with the fork server, as the tuning process does: pytest's own has threads.
 SCRIPT = """
 import json, os, signal, sys, time
-from fewtune.workers.fork_server import Nursery
+from fewtune.workers.fork_server import ForkServer
 import fewtune.runtime.tvm
 
-nursery = Nursery()
+fork_server = ForkServer()
 from fewtune.errors import MachineError
 from fewtune.workers.pool import WorkerPool
 from fewtune.timing.timer import Race
 
 given = json.loads(sys.stdin.read())
 told = {}
-with WorkerPool(given["target"], 2, 2, nursery=nursery) as pool:
+with WorkerPool(given["target"], 2, 2, fork_server=fork_server) as pool:
     first, second = pool.build([given["module"]] * 2)
     handle = pool.handles[first.worker]
     measured = handle.call("measure", first.number, given["specs"], Race(None), timeout_s=20)
@@ -39,9 +39,9 @@ with WorkerPool(given["target"], 2, 2, nursery=nursery) as pool:
     told["again"] = again.number > second.number and handle.pid != before
     told["stopped"] = handle.pid
 told["alive"] = os.path.exists(f"/proc/{told['stopped']}")
-os.kill(nursery._pid, signal.SIGKILL)
+os.kill(fork_server._pid, signal.SIGKILL)
 try:
-    WorkerPool(given["target"], 2, 1, nursery=nursery)
+    WorkerPool(given["target"], 2, 1, fork_server=fork_server)
 except MachineError as error:
     told["error"] = str(error)
 print(json.dumps(told))
