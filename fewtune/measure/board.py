@@ -58,7 +58,9 @@ class BoardPool(WorkerPool):
     fork_server : ForkServer, optional
     """
 
-    def __init__(self, fingerprint: Fingerprint, boards: int, fork_server: ForkServer | None) -> None:
+    def __init__(
+        self, fingerprint: Fingerprint, boards: int, fork_server: ForkServer | None
+    ) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-board-")
         self.folder = Path(self._scratch.name)
         target, threads = fingerprint.target, fingerprint.threads
@@ -67,7 +69,8 @@ class BoardPool(WorkerPool):
         super().__init__(target, threads, usable_cores(), _OPTIONS, fork_server, _BUILDER, settings)
         board = (target, threads, folder, fingerprint.at)
         self.runners = [
-            WorkerHandle(target, threads, _OPTIONS, fork_server, _RUNNER, board) for _ in range(boards)
+            WorkerHandle(target, threads, _OPTIONS, fork_server, _RUNNER, board)
+            for _ in range(boards)
         ]
         for runner in self.runners:
             runner.start()

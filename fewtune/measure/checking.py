@@ -26,7 +26,7 @@ class Checking:
         counts as checked then.
     within : float
         Candidates are checked that take at most so many times the fastest of their task so far:
-        others cannot win. Where a check is cheap, all are.
+        others do not win, and take part in no finals. Where a check is cheap, all are.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Checking:
     """
 
     is_on: bool = True
-    within: float = 2.0
+    within: float = 1.2
     checks: int = 0
     wrong: int = 0
     spent_s: float = 0.0
