@@ -1,9 +1,9 @@
 """What a machine of a fleet runs: sessions that measure a batch when they are asked for one.
 
 The station is a process of its own below the Dask worker, so that a crash of TVM costs one task and
-not the worker, and so that it can begin with a fork server (`fewtune.workers.fork_server`). It holds
-the device's lock while it works. What it measured and nobody fetched is given to whoever asks for
-the same step: a client that was killed gets its last batch when it is back.
+not the worker, and so that it can begin with a fork server (`fewtune.workers.fork_server`). It
+holds the device's lock while it works. What it measured and nobody fetched is given to the next
+that asks for the same step: a client that was killed gets its last batch when it is back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Boards behind TVM's RPC tracker: found, asked, reserved, and what links code for them.
 
-A board runs nothing but TVM's RPC server. Anyone who reaches it, or its tracker, can run any code on
-it (TVM's documentation): keep both on a network of your own.
+A board runs nothing but TVM's RPC server. Anyone who reaches it, or its tracker, can run any code
+on it (TVM's documentation): keep both on a network of your own.
 """
 
 from __future__ import annotations

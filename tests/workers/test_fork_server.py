@@ -12,7 +12,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
 from tests import tuned_tiny
 
-# In a process that begins with the fork server, as the tuning process does: pytest's own has threads.
+# In a process that begins with the fork server, as the tuning process does: pytest has threads.
 SCRIPT = """
 import json, os, signal, sys, time
 from fewtune.workers.fork_server import ForkServer
