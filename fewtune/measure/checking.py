@@ -13,6 +13,9 @@ from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, Worke
 _LIMIT_S = 120.0
 # A check that costs no more is made of slow candidates, too: whoever learns from a log needs them.
 _CHEAP_S = 0.01
+# One that costs more is made only of what beats the fastest so far: the 411 MB of weights of VGG 19's
+# first product are laid out and copied for each, and all its candidates wait for memory alike.
+_DEAR_S = 0.1
 
 
 @dataclass
@@ -26,7 +29,8 @@ class Checking:
         counts as checked then.
     within : float
         Candidates are checked that take at most so many times the fastest of their task so far:
-        others do not win, and take part in no finals. Where a check is cheap, all are.
+        others do not win, and take part in no finals. Where a check is cheap, all are; where it is
+        dear, only those that are the fastest so far.
 
     Attributes
     ----------
@@ -49,8 +53,9 @@ class Checking:
         """Whether a candidate that took so long is checked, where the fastest took ``best_s``."""
         if not self.is_on:
             return False
-        can_win = best_s is None or time_s <= self.within * best_s
         cost_s = self._cost_s.get(wanted.key)
+        within = 1.0 if cost_s is not None and cost_s > _DEAR_S else self.within
+        can_win = best_s is None or time_s <= within * best_s
         return can_win or cost_s is None or cost_s <= _CHEAP_S
 
     def verdict(
