@@ -13,8 +13,8 @@ from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, Worke
 _LIMIT_S = 120.0
 # A check that costs no more is made of slow candidates, too: whoever learns from a log needs them.
 _CHEAP_S = 0.01
-# One that costs more is made only of what beats the fastest so far: the 411 MB of weights of VGG 19's
-# first product are laid out and copied for each, and all its candidates wait for memory alike.
+# One that costs more is made only of what beats the fastest so far. The 411 MB of weights of VGG
+# 19's first product are laid out and copied for each, and all its candidates wait for memory alike.
 _DEAR_S = 0.1
 
 

@@ -96,9 +96,13 @@ def test_weights_that_a_layout_loses_are_a_wrong_output(
 def test_a_slow_candidate_is_not_checked_where_that_is_dear(wanted: ScheduleCheck) -> None:
     checking = Checking(within=2.0)
     assert checking.is_due(wanted, 3.0, 1.0)
-    checking._cost_s[wanted.key] = 1.0
+    checking._cost_s[wanted.key] = 0.05
     assert not checking.is_due(wanted, 3.0, 1.0)
     assert checking.is_due(wanted, 2.0, 1.0)
+    # Where it is dearer still, only what beats the fastest is.
+    checking._cost_s[wanted.key] = 1.0
+    assert not checking.is_due(wanted, 2.0, 1.0)
+    assert checking.is_due(wanted, 0.9, 1.0)
     assert checking.is_due(wanted, 3.0, None)
     assert not Checking(is_on=False).is_due(wanted, 1.0, 1.0)
 
