@@ -340,9 +340,7 @@ def test_a_second_clone_has_nothing_to_do_after_a_pull(
     repository: Repository, clone: Repository
 ) -> None:
     assert hashes(clone) == hashes(repository)
-    # What the other clone ran with that seed is in its run cache, not here: both may run anew.
-    again = {f"import_model@{MODEL}", f"extract_tasks@{MODEL}"}
-    assert "fingerprint" in ran(clone.repro()) <= {"fingerprint", *again}
+    assert ran(clone.repro()) == {"fingerprint"}
     assert hashes(clone) == hashes(repository)
     assert clone.run("git", "status", "--porcelain").stdout == ""
     shown = clone.run("dvc", "metrics", "show", "--json")
@@ -356,7 +354,9 @@ def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
     # The model itself is read again; what it comes to is the same, so all else stays.
     assert ran(clone.repro(f"extract_tasks@{MODEL}")) >= {f"import_model@{MODEL}"}
     clone.places.params.write_bytes(kept)
-    assert ran(clone.repro()) == {"fingerprint"}
+    # What the other clone ran with that seed is in its run cache, not here: both may run anew.
+    again = {f"import_model@{MODEL}", f"extract_tasks@{MODEL}"}
+    assert {"fingerprint"} <= ran(clone.repro()) <= {"fingerprint", *again}
 
 
 def test_experiments_run_beside_the_workspace_and_queued(clone: Repository) -> None:
