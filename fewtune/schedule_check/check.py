@@ -29,8 +29,7 @@ from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
 
 # What the references of several tasks may take together, as a part of the machine's memory. One
-# that is let go is found out anew when its task is back: of VGG 19, whose weights are 550 MB,
-# 256 MB held too little, and checks took half of full tuning's time.
+# that is let go is found out anew when its task is back.
 _LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
 # Operations that take a few seconds without a schedule.
 _MOST_UNSCHEDULED_FLOPS = 4e9
