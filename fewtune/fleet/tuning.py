@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fewtune.errors import JournalError
 from fewtune.fleet.orders import Answer, Orders, packed
 from fewtune.options import TuneOptions
 from fewtune.storage.journal import Journal
@@ -69,15 +68,9 @@ class FleetTuning:
         self._journal, self._progress, self._orders, self._key = journal, progress, orders, key
         self.state = RunState(tasks, job["tuned"])
         self._events: dict[str, list[dict[str, Any]]] = {name: [] for name in self._packed}
-        try:
-            for event in journal.events:
-                self._remember(event)
-            self.state.replay(journal.events)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise JournalError(
-                f"{journal.path} holds an event that this version does not know "
-                f"({type(error).__name__}: {error}); move it away to start anew"
-            ) from None
+        self.state.resume(journal)
+        for event in journal.events:
+            self._remember(event)
         self._patience = Patience(self._options, self.state, job["covered"])
         for name, times in (job["stands_for"] or {}).items():
             self.state.tasks[name].progress.stands_for = times

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fewtune.sharing.candidates import Offers
-from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import Built, Failure
-from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
+from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.build_queue import Building
@@ -27,6 +26,17 @@ class _Opening(NamedTuple):
     @property
     def turn(self) -> TaskBatch:
         return TaskBatch(self.state, [offer.proposal for offer in self.offers.likeliest])
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the journal holds of it besides its trials."""
+        return {
+            "round": FIRST,
+            "donors": [offer.donor for offer in self.offers.likeliest],
+            "ranks": [offer.rank for offer in self.offers.likeliest],
+            "offered": self.offers.offered,
+            "reasons": self.offers.reasons,
+        }
 
 
 class DonorRound:
@@ -92,10 +102,10 @@ class DonorRound:
         """Measure a batch and note it; then learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
-        measured = measure_together(session.measurer, turns, modules)
-        parts = split_cost(session.spent(), [len(turn.proposals) for turn in turns])
-        for opening, turn, outcomes, spent in zip(batch, turns, measured, parts, strict=True):
-            self._note_round(opening, turn.trials(outcomes), spent)
+        measured = session.take_turns(turns, modules, [opening.told for opening in batch])
+        for turn in turns:
+            self._had.add(turn.state.task.info.name)
+            self._trials += len(turn.proposals)
         for turn, outcomes in zip(turns, measured, strict=True):
             # A crash while features are extracted is to be laid to the right task.
             session.announce(turn.state)
@@ -103,22 +113,3 @@ class DonorRound:
                 times_s = [outcome.median_s for outcome in outcomes]
                 session.searches.of(turn.state).learn(turn.proposals, times_s)
             session.show(turn.state, phase="share")
-
-    def _note_round(self, opening: _Opening, trials: list[Trial], spent: dict[str, Any]) -> None:
-        likeliest = opening.offers.likeliest
-        task = opening.state.task.info.name
-        self._had.add(task)
-        self._trials += len(trials)
-        self._session.note(
-            {
-                "kind": "batch",
-                "task": task,
-                "round": FIRST,
-                "donors": [offer.donor for offer in likeliest],
-                "ranks": [offer.rank for offer in likeliest],
-                "offered": opening.offers.offered,
-                "reasons": opening.offers.reasons,
-                **spent,
-                "trials": [trial.as_json() for trial in trials],
-            }
-        )

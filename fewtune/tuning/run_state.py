@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fewtune.artifacts import CurvePoint, StoppedBy
+from fewtune.errors import JournalError
+from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
@@ -40,6 +42,22 @@ class RunState:
         self.resumed_trials = 0
         self.stopped_by: StoppedBy | None = None
         self.patience: list[float | None] | None = None
+
+    def resume(self, journal: Journal) -> None:
+        """Take in what a journal holds.
+
+        Raises
+        ------
+        JournalError
+            If it holds an event that this version does not know.
+        """
+        try:
+            self.replay(journal.events)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise JournalError(
+                f"{journal.path} holds an event that this version does not know "
+                f"({type(error).__name__}: {error}); move it away to start anew"
+            ) from None
 
     def replay(self, events: list[dict[str, Any]]) -> None:
         """Take in the events of a journal, oldest first."""

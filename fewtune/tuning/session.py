@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fewtune.errors import JournalError
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.device import Device, measurer_on
@@ -23,8 +22,10 @@ from fewtune.search import Knowledge, Proposal
 from fewtune.search.cost_model import BoostedTrees
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
+from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial, trace_key
+from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.baselines import measured_defaults
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
@@ -36,6 +37,7 @@ from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_searches import Searches
 from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.tuning.unchecked import checked
+from fewtune.workers.build_queue import Building
 from fewtune.workers.pool import WorkerPool
 
 # Race figures this near each other may be in either order.
@@ -92,13 +94,7 @@ class Session:
         device: Device | None = None,
     ) -> None:
         self.state = RunState(tasks, tuned, earlier)
-        try:
-            self.state.replay(journal.events)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise JournalError(
-                f"{journal.path} holds an event that this version does not know "
-                f"({type(error).__name__}: {error}); move it away to start anew"
-            ) from None
+        self.state.resume(journal)
         self.target = target
         self.options = options
         self.patience = Patience(options, self.state, covered)
@@ -233,12 +229,7 @@ class Session:
                     turns.append(TaskBatch.of(state, proposed[-1]))
                     modules.add(turns[-1].modules)
                 room -= len(turns[-1].proposals)
-            measured = measure_together(self.measurer, turns, modules)
-        parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
-        for turn, outcomes, spent in zip(turns, measured, parts, strict=True):
-            task, trials = turn.state.task.info.name, turn.trials(outcomes)
-            told = {"task": task, **spent, "trials": [trial.as_json() for trial in trials]}
-            self.note({"kind": "batch", **told})
+            self.take_turns(turns, modules, [{} for _ in turns])
         for turn, proposals in zip(turns, proposed, strict=True):
             state = turn.state
             if len(turns) > 1:
@@ -253,6 +244,30 @@ class Session:
             if why is not None:
                 self._end(state, why)
             self.show(state)
+
+    def take_turns(
+        self,
+        turns: list[TaskBatch],
+        modules: Building[Built | Failure],
+        told: list[dict[str, Any]],
+    ) -> list[list[Outcome]]:
+        """Measure what several tasks propose, and note it, each task for itself.
+
+        Parameters
+        ----------
+        turns : list of TaskBatch
+        modules : Building
+            Theirs, which the workers are at.
+        told : list of dict
+            What the event of each holds besides.
+        """
+        measured = measure_together(self.measurer, turns, modules)
+        parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
+        for turn, outcomes, spent, more in zip(turns, measured, parts, told, strict=True):
+            trials = [trial.as_json() for trial in turn.trials(outcomes)]
+            task = turn.state.task.info.name
+            self.note({"kind": "batch", "task": task, **more, **spent, "trials": trials})
+        return measured
 
     def _most_of(self, state: TaskState) -> int:
         """Candidates of a task's next batch: a first one leaves others theirs."""
