@@ -29,7 +29,7 @@ from fewtune.machine.rpc_board import (
 from fewtune.measure.board_model import BoardModel
 from fewtune.measure.device import Capabilities, Device
 from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer, lower
-from fewtune.runtime.tvm import relax, tvm, usable_cores
+from fewtune.runtime.tvm import relax, usable_cores
 from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
@@ -121,23 +121,17 @@ class BoardMeasurer(Measurer):
         self._at = at
         self._board_of: dict[str, int] = {}
 
-    def measure(
+    def _batch(
         self,
-        modules: list[tvm.IRModule] | Building[Built | Failure],
+        modules: Building[Built | Failure],
         specs: list[Specs],
         best_s: list[float | None],
-        races: Sequence[Hashable] | None = None,
-        keys: Sequence[tuple[str, str]] | None = None,
-        checks: Sequence[ScheduleCheck] | None = None,
+        races: Sequence[Hashable],
+        keys: Sequence[tuple[str, str]] | None,
+        checks: Sequence[ScheduleCheck] | None,
     ) -> list[Outcome]:
-        """Build and race candidates; see `Measurer.measure`."""
-        if not isinstance(modules, Building):
-            with self.building() as whole:
-                whole.add(modules)
-                return self.measure(whole, specs, best_s, races, keys, checks)
         with self.phases.timed("build_s"):
             built = modules.finished()
-        races = [object()] * len(built) if races is None else races
         queues: dict[int, list[int]] = {}
         for place, each in enumerate(specs):
             queues.setdefault(self._board(each), []).append(place)

@@ -106,9 +106,21 @@ class Measurer:
             with self.building() as whole:
                 whole.add(modules)
                 return self.measure(whole, specs, best_s, races, keys, checks)
-        payload = modules.payload
         # A race of their own, which no later call goes on with.
-        races = [object()] * len(payload) if races is None else races
+        races = [object()] * len(modules) if races is None else races
+        return self._batch(modules, specs, best_s, races, keys, checks)
+
+    def _batch(
+        self,
+        modules: Building[Built | Failure],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: Sequence[Hashable],
+        keys: Sequence[tuple[str, str]] | None,
+        checks: Sequence[ScheduleCheck] | None,
+    ) -> list[Outcome]:
+        """Build and race a batch that is known as a whole; see `measure`."""
+        payload = modules.payload
         if self.overlap:
             return self._overlapped(payload, specs, best_s, races, checks)
         with self.phases.timed("build_s"):
