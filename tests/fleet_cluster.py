@@ -14,7 +14,8 @@ import distributed
 
 from fewtune.fleet.worker import RESOURCE, command
 from fewtune.machine.device_lock import LOCK_FOLDER
-from tests.rpc_boards import end_group, free_port
+from tests.ports import free_port
+from tests.rpc_boards import end_group
 
 _START_S = 90.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,14 +14,9 @@ import psutil
 
 from fewtune.errors import MachineError
 from fewtune.machine.rpc_board import BoardAddress, ask_tracker
+from tests.ports import free_port
 
 KEY = "loopback"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _at(port: int) -> list[str]:

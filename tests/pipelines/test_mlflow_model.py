@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from pipelines.dag import Result
 from pipelines.mlflow_model import save_model
 from stages.paths import Places
 from tests import tuned_tiny
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -128,9 +128,7 @@ def test_mlflow_serves_it(
     expected: dict[str, np.ndarray],
     tmp_path: Path,
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(saved)]
     command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
     # MLflow starts the server as `python`.

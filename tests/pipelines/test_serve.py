@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import small_pipeline
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         f"    entrypoint: {PROJECT}/pipelines/flow.py:selective_tuning\n"
         "    schedules: [{cron: '0 2 * * *'}]\n"
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kept = {
         name: value
         for name, value in os.environ.items()

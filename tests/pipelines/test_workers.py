@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import small_pipeline
+from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,7 @@ ENTRY = "pipelines/flow.py:selective_tuning"
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A Prefect server, and the environment of those who know it."""
     home = tmp_path_factory.mktemp("prefect")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kept = {
         name: value
         for name, value in os.environ.items()
