@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from fewtune.artifacts import TaskInfo
 from fewtune.bank.report import BankEntry, BankReport
@@ -15,6 +14,7 @@ from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import SAMPLING
 from fewtune.schedule.space.transfer import Donation, Given
+from fewtune.search.cost_model import CostModel
 from fewtune.similarity.index import SpaceIndex
 from fewtune.similarity.space_signature import DesignSpace, SpaceTrace
 from fewtune.util.files import canonical_json
@@ -138,7 +138,7 @@ class Bank:
             found.append(Donation(form, samples, donation.program))
         return found
 
-    def teach(self, cost_model: Any) -> None:
+    def teach(self, cost_model: CostModel) -> None:
         """Let a cost model learn from every sample of the bank, in one training.
 
         Each workload is a group of its own, apart from what a run measures of the same one: labels

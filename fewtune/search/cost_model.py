@@ -11,7 +11,7 @@ at the budgets of selective tuning (`benchmarks/tuning_loop.py`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import tvm_ffi
@@ -21,6 +21,26 @@ from fewtune.util.xgboost_alone import xgboost_alone
 
 if TYPE_CHECKING:
     import xgboost
+
+
+class CostModel(Protocol):
+    """What rates candidates by features that it extracts itself."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has learnt enough to rate."""
+
+    def features(self, context: Any, candidates: Any, /) -> list[Any]:
+        """The features of each candidate."""
+
+    def learn(self, module: tvm.IRModule, features: Any, times_s: Any, /) -> None:
+        """Take in measured candidates of a task; a failed one took infinitely long."""
+
+    def learn_groups(self, groups: Any, /) -> None:
+        """Take in measured candidates of several tasks, in one training."""
+
+    def score(self, features: Any, /) -> np.ndarray:
+        """Higher is faster, (candidates,)."""
 
 
 class CostModelOptions(NamedTuple):

@@ -12,6 +12,7 @@ from fewtune.graph_model.network import Graph
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.search.cost_model import CostModel
 from fewtune.trial.trial import trace_key
 
 
@@ -54,7 +55,7 @@ class Judge(Protocol):
 class Scorer:
     """The cost model, bound to one task."""
 
-    def __init__(self, space: SearchSpace, cost_model: Any) -> None:
+    def __init__(self, space: SearchSpace, cost_model: CostModel) -> None:
         self._space = space
         self.cost_model = cost_model
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -16,7 +15,7 @@ from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.cost_model import BoostedTrees
+from fewtune.search.cost_model import BoostedTrees, CostModel
 from fewtune.search.predictor_guide import Guide
 from fewtune.search.scorer import Judge, Proposal, Scorer
 
@@ -38,7 +37,7 @@ class Knowledge:
         Whether weights are not in the caches when a task begins.
     """
 
-    cost_model: Any = field(default_factory=BoostedTrees)
+    cost_model: CostModel = field(default_factory=BoostedTrees)
     predictor: Predictor | None = None
     is_cold: bool = False
 

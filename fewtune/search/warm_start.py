@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -15,6 +14,7 @@ from fewtune.schedule.space.design_space import Point, Trace
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Guide, Knowledge, Scorer, remade
+from fewtune.search.cost_model import CostModel
 from fewtune.storage.database import best_trials, read_trace
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
@@ -36,7 +36,7 @@ def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], 
 
 
 def learnable(
-    cost_model: Any, space: SearchSpace, traces: Iterable[tuple[Trace, float]]
+    cost_model: CostModel, space: SearchSpace, traces: Iterable[tuple[Trace, float]]
 ) -> tuple[list[np.ndarray], list[float]]:
     """Features of measured traces, and their seconds; what is no point of the space is left out.
 
