@@ -9,7 +9,8 @@ its end. Then
 
 - the run has gone on with every journal, and no trial in it was measured twice: nothing is lost,
   nothing repeated;
-- no process of the run is alive, and no file, folder, journal or socket under way lies anywhere.
+- no descendant of either run is alive, and no file, folder, journal or socket under way lies
+  anywhere, the folder for temporary files among the places.
 
 Prints a line a kill, then one line of JSON. Exit code 1 if anything went wrong.
 """
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
+import os
 import random
 import re
 import shutil
@@ -41,7 +44,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # A command that is interrupted or ended tells so by its exit code within this time.
 _END_S = 30.0
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
-_MARK = "FEWTUNE_KILLS"
+_PR_SET_CHILD_SUBREAPER = 36
 _FORKED = (
     "warm process",
     "DVC, stage or tuning process",
@@ -64,13 +67,20 @@ def kind_of(process: psutil.Process, command: int) -> str:
     return _FORKED[min(depth, len(_FORKED) - 1)]
 
 
-def processes_of(mark: str) -> list[psutil.Process]:
-    """Every live process that has inherited ``mark`` in its environment."""
+def adopt_orphans() -> None:
+    """Become the parent of whatever loses its own, so that no descendant is ever out of sight."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[psutil.Process]:
+    """Every live process that descends from this one, whoever started it; the ended are reaped."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.Process().children(recursive=True):
         try:
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get(_MARK) == mark:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                if process.ppid() == os.getpid():
+                    os.waitpid(process.pid, os.WNOHANG)
+            else:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -133,19 +143,24 @@ def _trials(content: bytes) -> list[str]:
     return found
 
 
-def left_behind(root: Path, mark: str) -> list[str]:
-    """Processes, files under way and locks of a run that has ended."""
-    found = [f"process {process.pid}: {process.name()}" for process in processes_of(mark)]
-    for folder in (root / "out", root / ".fewtune", root / "models"):
+def left_behind(root: Path) -> list[str]:
+    """Processes, files under way, temporary files and journals of a run that has ended."""
+    found = [f"process {process.pid}: {_words(process)}" for process in descendants()]
+    for folder in (root / "out", root / ".fewtune", root / "models", root / ".dvc"):
         found += [str(path) for path in folder.rglob(".*") if _BESIDE.fullmatch(path.name)]
-    locks = root.parent / f"{root.name}.beside" / "locks"
-    found += [
-        str(path)
-        for path in locks.iterdir()
-        if path.name.startswith("fewtune-") and path.suffix != ".lock"
-    ]
+        found += [str(path) for path in folder.rglob("*.tmp")]
+    temporary = root.parent / f"{root.name}.beside" / "locks"
+    found += [str(path) for path in temporary.iterdir() if path.suffix != ".lock"]
     found += [str(path) for path in (root / ".fewtune").rglob("*.jsonl")]
     return found
+
+
+def _words(process: psutil.Process) -> str:
+    """The command line of a process, as far as it can be read."""
+    try:
+        return " ".join(process.cmdline())[:200] or process.name()
+    except psutil.Error:
+        return "ended meanwhile"
 
 
 def reset(root: Path) -> None:
@@ -156,15 +171,17 @@ def reset(root: Path) -> None:
         (root / name).unlink(missing_ok=True)
     for name in ("cache", "tmp"):
         shutil.rmtree(root / ".dvc" / name, ignore_errors=True)
+    for path in (root.parent / f"{root.name}.beside" / "locks").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def begin(root: Path, mark: str) -> subprocess.Popen[str]:
+def begin(root: Path) -> subprocess.Popen[str]:
     """Start a run."""
     with (root / "run.log").open("w") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "pipelines.cli", "run", MODEL],
             cwd=root,
-            env=tiny_checkout.environment(root, {_MARK: mark}),
+            env=tiny_checkout.environment(root),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -176,13 +193,12 @@ def begin(root: Path, mark: str) -> subprocess.Popen[str]:
 def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> dict[str, Any]:
     """Kill one process of a new run, run again to the end, and look at what came of it."""
     reset(root)
-    mark = f"{root}-{number}"
     sent = chance.choice(SIGNALS)
     wait_s, pick = chance.uniform(0.2, run_s), chance.random()
-    process = begin(root, mark)
+    process = begin(root)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
-    alive = processes_of(mark)
+    alive = descendants()
     row: dict[str, Any] = {"kill": number, "signal": sent.name, "after_s": round(wait_s, 1)}
     if not alive:
         return {**row, "process": "none: the run had ended", "faults": []}
@@ -213,7 +229,7 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
         faults.append("a traceback in the killed run")
     journals = Journals(root, root.with_name("held"))
     row["journalled"] = journals.trials
-    again = begin(root, mark)
+    again = begin(root)
     row["again"] = again.wait(400)
     text = (root / "run.log").read_text(errors="replace")
     if again.returncode:
@@ -222,7 +238,7 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
         faults.append("a traceback in the next run")
     faults += journals.faults()
     time.sleep(1.5)
-    faults += [f"left behind: {what}" for what in left_behind(root, mark)]
+    faults += [f"left behind: {what}" for what in left_behind(root)]
     return {**row, "faults": faults}
 
 
@@ -233,11 +249,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    adopt_orphans()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         root = tiny_checkout.make(Path(scratch) / "checkout")
         began = time.monotonic()
-        whole = begin(root, "whole")
+        whole = begin(root)
         if whole.wait(400):
             print((root / "run.log").read_text())
             return 1

@@ -49,7 +49,7 @@ def fleet_markdown(watched: Sequence[Watched]) -> str:
                     number(history[-1]),
                     MISSING if change is None else f"{100 * (change.ratio - 1):+.1f}",
                     MISSING if change is None else f"{100 * change.noise:.1f}",
-                    number(each.now.reference_ms / each.now.median_ms),
+                    number(each.runs[0].data.metrics.get("times_onnxruntime")),
                     each.runs[0].data.tags.get("measured", MISSING),
                     _line(history[-_SHOWN:]),
                 ]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.errors import InputError, RegressionError
-from fewtune.report.noise import Change, Latency, changed
+from fewtune.report.noise import Change, Latency, between_runs, changed
 from fewtune.report.regression import Cause, cause_of
 from fewtune.util.table import MISSING, Table, number
 from pipelines.dag import Result
@@ -28,6 +28,9 @@ from stages.validation import nearest
 # isort: split
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+
+# So many runs say how far apart they lie; older ones ran on a machine in another state.
+_MOST_EARLIER = 20
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,22 @@ class Watched:
         return latency_of(self.runs[1]) if len(self.runs) > 1 else None
 
     @property
+    def earlier(self) -> list[Run]:
+        """Runs before the latest of the last one's fingerprint, so of its versions, oldest first.
+
+        Other versions may be slower or faster: that is no noise.
+        """
+        last = self.runs[1].data.tags.get("fingerprint") if len(self.runs) > 1 else None
+        alike = [run for run in self.runs[1:] if run.data.tags.get("fingerprint") == last]
+        return alike[:_MOST_EARLIER][::-1]
+
+    @property
     def change(self) -> Change | None:
         """How the latency moved."""
-        return None if self.before is None else changed(self.before, self.now)
+        if self.before is None:
+            return None
+        between = between_runs([latency_of(run).median_ms for run in self.earlier])
+        return changed(self.before, self.now, between)
 
     @property
     def is_slower(self) -> bool:
@@ -77,10 +93,16 @@ class Watched:
         if change is None or before is None or not self.is_slower:
             return ""
         why = self.cause.text() if self.cause else "the two reports cannot be compared"
+        if change.between is None:
+            noise = f"noise {100 * change.noise:.1f} %"
+        else:
+            noise = (
+                f"noise {100 * change.noise:.1f} %, {len(self.earlier)} earlier runs apart by "
+                f"{100 * change.between:.1f} %"
+            )
         return (
             f"{self.result} is {100 * (change.ratio - 1):.1f} % slower "
-            f"({number(before.median_ms)} to {number(self.now.median_ms)} ms, noise "
-            f"{100 * change.noise:.1f} %); {why}"
+            f"({number(before.median_ms)} to {number(self.now.median_ms)} ms, {noise}); {why}"
         )
 
 
@@ -91,7 +113,7 @@ def latency_of(run: Run) -> Latency:
         figures["latency_ms"],
         figures["latency_p10_ms"],
         figures["latency_p90_ms"],
-        figures["onnxruntime_latency_ms"],
+        figures.get("onnxruntime_latency_ms"),
         run.data.params.get("machine.versions.onnxruntime", ""),
     )
 
@@ -160,6 +182,7 @@ def watch_table(watched: Iterable[Watched]) -> Table:
         "now ms [p10 - p90]",
         "change %",
         "noise %",
+        "runs apart %",
         "x over onnxruntime before",
         "now",
         "tuning s before",
@@ -178,6 +201,9 @@ def watch_table(watched: Iterable[Watched]) -> Table:
                 _shown(each.now),
                 MISSING if change is None else f"{100 * (change.ratio - 1):+.1f}",
                 MISSING if change is None else f"{100 * change.noise:.1f}",
+                MISSING
+                if change is None or change.between is None
+                else f"{100 * change.between:.1f}",
                 number(last.data.metrics.get("times_onnxruntime")) if last else MISSING,
                 number(each.runs[0].data.metrics.get("times_onnxruntime")),
                 number(last.data.metrics.get("tuning_s")) if last else MISSING,

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Literal, Self
 
 from fewtune.artifacts import BenchmarkReport
 
+_LEAST_RUNS = 3
+_NORMAL = statistics.NormalDist()
+# A difference of two draws has a standard deviation larger by the root of two, and lies in absolute
+# value half of the time within the third quartile.
+_HALF_WIDTH_PER_STEP = _NORMAL.inv_cdf(0.9) / (_NORMAL.inv_cdf(0.75) * math.sqrt(2))
 _TUNED, _REFERENCE = "tuned", "onnxruntime"
 
 
@@ -67,6 +75,8 @@ class Change:
         Latency now over latency before.
     noise : float
         What both measurements' noise comes to, as a part of the latency.
+    between : float or None
+        How far earlier runs lie apart, at the same level; None where they are too few to tell.
     beside : float or None
         The ratio of latencies over onnxruntime's; None where that is of another version.
     verdict : str
@@ -78,23 +88,55 @@ class Change:
     noise: float
     beside: float | None
     verdict: Literal["slower", "faster", "same", "machine"]
+    between: float | None = None
 
 
-def changed(before: Latency, now: Latency) -> Change:
+def between_runs(medians_ms: Sequence[float]) -> float | None:
+    """How far a run's latency lies from another's where nothing has changed, as a part of it.
+
+    A run's own rounds say little of that: each night tunes, compiles and places its memory anew.
+    Each run is compared with the next one and the median taken, so that one step up or down among
+    them, which was a change, counts as little as it should.
+
+    Parameters
+    ----------
+    medians_ms : sequence of float
+        Of runs of one model and strategy on one machine with one set of versions, in their order.
+
+    Returns
+    -------
+    noise : float or None
+        Half of the way from the tenth to the ninetieth percentile of a normal distribution with
+        that median difference; None for fewer than three runs.
+    """
+    if len(medians_ms) < _LEAST_RUNS:
+        return None
+    steps = [abs(math.log(now / before)) for before, now in pairwise(medians_ms)]
+    return statistics.median(steps) * _HALF_WIDTH_PER_STEP
+
+
+def changed(before: Latency, now: Latency, between: float | None = None) -> Change:
     """Compare two measurements of one model on one machine.
 
     A difference counts if it is larger than the root of the sum of squares of both noises, and is
     so beside onnxruntime, too, which the machine slows down as much.
+
+    Parameters
+    ----------
+    before, now : Latency
+    between : float, optional
+        What `between_runs` says: the noise of a measurement is at least that.
     """
     ratio = now.median_ms / before.median_ms
-    noise = math.hypot(before.noise, now.noise)
+    least = between or 0.0
+    noise = math.hypot(max(before.noise, least), max(now.noise, least))
     beside = None
     if before.reference == now.reference and before.reference_ms and now.reference_ms:
         beside = ratio * before.reference_ms / now.reference_ms
     moved = _direction(ratio, noise)
     if moved == "same" or beside is None or _direction(beside, noise) == moved:
-        return Change(ratio, noise, beside, moved)
-    return Change(ratio, noise, beside, "machine")
+        return Change(ratio, noise, beside, moved, between)
+    return Change(ratio, noise, beside, "machine", between)
 
 
 def _direction(ratio: float, noise: float) -> Literal["slower", "faster", "same"]:

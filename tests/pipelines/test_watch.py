@@ -80,6 +80,43 @@ def test_what_lies_within_the_noise_is_no_regression(checkout: Checkout) -> None
     ]
 
 
+def steady(content: dict) -> None:
+    """A result whose own rounds hardly differ."""
+    tuned = content["variants"]["tuned"]
+    tuned["p10_ms"], tuned["p90_ms"] = 0.995 * tuned["median_ms"], 1.005 * tuned["median_ms"]
+
+
+def record_steady(checkout: Checkout, latency_ms: float, **versions: str) -> None:
+    checkout.write(SELECTIVE, latency_ms=latency_ms)
+    rewrite(checkout, steady)
+    rewrite(checkout, slower(1.25, **versions))
+    checkout.record(SELECTIVE)
+
+
+def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout) -> None:
+    for latency_ms in (50.0, 53.0, 49.5):
+        record_steady(checkout, latency_ms)
+    record_steady(checkout, 53.5)
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.between == pytest.approx(0.085, abs=0.01)
+    assert found.change.verdict == "same"
+    record_steady(checkout, 80.0)
+    (found,) = watch(checkout.root)
+    assert found.is_slower
+    assert "4 earlier runs apart by 9.2 %" in found.line()
+
+
+def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout: Checkout) -> None:
+    record_steady(checkout, 53.0, numpy="1")
+    for latency_ms in (50.0, 53.0, 55.0):
+        record_steady(checkout, latency_ms, numpy="2")
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.between is None
+    assert found.is_slower
+
+
 def test_a_slower_machine_is_no_regression(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
