@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from collections import Counter
@@ -33,10 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import fewtune
-from benchmarks.check_power_table import table, totals
-from benchmarks.common import told
-from benchmarks.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
+from benchmarks.helpers.check_power_table import table, totals
+from benchmarks.helpers.common import told
+from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import VerificationError
 from fewtune.model.import_model import ImportOptions, Lowered, lower_checked

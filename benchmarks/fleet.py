@@ -32,6 +32,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import SelectOptions, select_tasks
@@ -39,7 +40,6 @@ from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.tune import tune
 from fewtune.util.files import canonical_json, write_text
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-try:
-    from benchmarks.common import told
-except ImportError:
-    from common import told
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers.common import told
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError

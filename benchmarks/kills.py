@@ -37,8 +37,11 @@ from typing import Any
 
 import psutil
 
-from benchmarks import tiny_checkout
-from benchmarks.tiny_checkout import MODEL
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers import tiny_checkout
+from benchmarks.helpers.tiny_checkout import MODEL
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # A command that is interrupted or ended tells so by its exit code within this time.
@@ -60,7 +63,7 @@ def kind_of(process: psutil.Process, command: int) -> str:
     words = " ".join(process.cmdline())
     if "warm_python" in words:
         return "client of the warm process"
-    if "pipelines.warm" not in words:
+    if "pipelines.runs.warm" not in words:
         return Path(process.name()).name
     ancestors = [parent.pid for parent in process.parents()]
     depth = ancestors.index(command) if command in ancestors else len(_FORKED)

@@ -30,8 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import tiny_checkout
-from benchmarks.tiny_checkout import MODEL
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers import tiny_checkout
+from benchmarks.helpers.tiny_checkout import MODEL
 
 OUT = f"out/{MODEL}"
 STRATEGY = "selective"

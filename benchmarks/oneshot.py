@@ -17,14 +17,15 @@ import json
 import math
 import shutil
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-try:
-    from benchmarks.common import alone
-except ImportError:
-    from alone import alone
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers.common import alone
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.variants import BenchmarkOptions, Variants

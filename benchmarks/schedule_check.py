@@ -12,18 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-try:
-    from benchmarks.common import alone
-    from benchmarks.tuning_loop import model_tasks
-except ImportError:
-    from common import alone
-    from tuning_loop import model_tasks
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers.common import alone
+from benchmarks.stock.tuning_loop import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer

@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,12 +28,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-try:
-    from benchmarks.common import alone
-    from benchmarks.tuning_loop import model_tasks, tune_ours
-except ImportError:
-    from alone import alone
-    from tuning_loop import model_tasks, tune_ours
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers.common import alone
+from benchmarks.stock.tuning_loop import model_tasks, tune_ours
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer, module_specs

@@ -32,12 +32,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-try:
-    from benchmarks.common import told
-    from benchmarks.wild_table import Row, row_of_results, wild_markdown
-except ImportError:
-    from common import told
-    from wild_table import Row, row_of_results, wild_markdown
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.helpers.common import told
+from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
 from fewtune.util.files import canonical_json, write_text
 from stages.commit import commit

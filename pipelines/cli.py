@@ -501,7 +501,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _terminated)
-        from pipelines import commands
+        from pipelines.commands import commands
 
         return getattr(commands, options.command)(options)
     except FewtuneError as error:
@@ -515,7 +515,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fewtune: ended; the same command goes on", file=sys.stderr, flush=True)
         return TERMINATED
     except BrokenPipeError:
-        from pipelines.show import close_output
+        from pipelines.commands.show import close_output
 
         close_output()
         return 0

@@ -1,4 +1,4 @@
-"""The flow: a run (`pipelines.run_plan`) whose steps are Prefect's tasks, for its server and page.
+"""The flow: the run of `pipelines.runs.run_plan`, its steps as tasks of Prefect.
 
 For schedules, workers, and runs where `PREFECT_API_URL` names a server. A command without one does
 the same without Prefect: a server of its own takes ten seconds to start, and time from what is
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines import environment  # noqa: F401  (before Prefect, which reads it when imported)
+from pipelines.checkout import environment  # noqa: F401  (before Prefect, which reads it when imported)
 
 # isort: split
 from prefect import flow, get_run_logger, task
@@ -23,13 +23,13 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from fewtune.errors import FewtuneError, InputError
 from fewtune.report import tables
-from pipelines.dag import DvcBusyError, Result, Stage
-from pipelines.outcome import Outcome
-from pipelines.project import find_root
-from pipelines.publish import StageProgress, publish_fleet, publish_result, publish_results
-from pipelines.results import listed
-from pipelines.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all
-from pipelines.stage_process import Ending, run_stage
+from pipelines.checkout.project import find_root
+from pipelines.checkout.results import listed
+from pipelines.dvc_repo.dag import DvcBusyError, Result, Stage
+from pipelines.runs.outcome import Outcome
+from pipelines.runs.publish import StageProgress, publish_fleet, publish_result, publish_results
+from pipelines.runs.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all
+from pipelines.runs.stage_process import Ending, run_stage
 from stages.params import LISTS
 from stages.paths import Places
 
@@ -130,7 +130,7 @@ def pass_over(reason: str) -> State[None]:
 @task(cache_policy=NO_CACHE, persist_result=False)
 def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
     """Record a result in MLflow, or what joins a model's results, unless it is there."""
-    from pipelines.record import record_finished
+    from pipelines.records.record import record_finished
 
     logger = get_run_logger()
     try:
@@ -144,8 +144,8 @@ def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
 @task(cache_policy=NO_CACHE, persist_result=False)
 def watch_results(root: Path, models: list[str] | None) -> State[Any]:
     """Compare the latest recorded results with those before; show the fleet over time."""
-    from pipelines.fleet import fleet_markdown, fleet_picture
-    from pipelines.watch import raise_if_slower, watch
+    from pipelines.records.fleet import fleet_markdown, fleet_picture
+    from pipelines.records.watch import raise_if_slower, watch
 
     try:
         every = watch(root, fleet=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipelines.project import find_root
+from pipelines.checkout.project import find_root
 
 # The checkout that a worker runs in, where it is not that of its installed fewtune.
 CHECKOUT = "FEWTUNE_CHECKOUT"

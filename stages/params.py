@@ -18,8 +18,8 @@ from ruamel.yaml.error import YAMLError
 
 from fewtune.errors import InputError
 from fewtune.model.registration import RESERVED_NAMES, check_name
+from fewtune.util.validation import complaint, nearest
 from stages.paths import Places
-from stages.validation import complaint, nearest
 
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -149,25 +150,31 @@ def test_only_paths_spells_paths() -> None:
 ROOMS = [
     "errors util artifacts runtime task machine onnx_graph binding verify zoo schedule",
     "schedule_check similarity predictor options model trial timing storage workers",
-    "measure graph_model search bank selection oneshot tuning finals report sharing fleet",
+    "measure graph_model search bank selection oneshot progress tuning finals report sharing",
+    "fleet",
     "compile benchmark model_check api",
 ]
 ORDER = {room: place for place, room in enumerate(" ".join(ROOMS).split())}
+# The rooms of pipelines/, lowest first. Its loose files are what a person or Prefect starts.
+PIPELINE_ROOMS = "checkout dvc_repo records runs flow commands worker_checkout cli"
+PIPELINE_ORDER = {room: place for place, room in enumerate(PIPELINE_ROOMS.split())}
+# A folder of more Python files than this is cut.
+MOST_FILES = 16
 
 
-def library() -> dict[str, Path]:
-    """Every module of the library but its root, by its dotted name."""
-    named = {".".join(p.relative_to(PROJECT).with_suffix("").parts): p for p in sources("fewtune")}
+def modules_of(floor: str) -> dict[str, Path]:
+    """Every module of a floor but its root, by its dotted name."""
+    named = {".".join(p.relative_to(PROJECT).with_suffix("").parts): p for p in sources(floor)}
     named = {name.removesuffix(".__init__"): path for name, path in named.items()}
-    del named["fewtune"]
+    del named[floor]
     return named
 
 
 def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
-    """The library's modules that a file imports."""
+    """Those of the modules that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fewtune"):
+        if isinstance(node, ast.ImportFrom):
             for name in node.names:
                 whole = f"{node.module}.{name.name}"
                 found.add(whole if whole in modules else str(node.module))
@@ -180,27 +187,36 @@ def room_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_rooms_import_only_rooms_below_them() -> None:
-    modules = library()
-    assert {room_of(module) for module in modules} == set(ORDER)
+@pytest.mark.parametrize(
+    ("floor", "order"),
+    [("fewtune", ORDER), ("pipelines", PIPELINE_ORDER)],
+    ids=["fewtune", "pipelines"],
+)
+def test_rooms_import_only_rooms_below_them(floor: str, order: dict[str, int]) -> None:
+    modules = modules_of(floor)
+    assert {room_of(module) for module in modules} == set(order)
     up = {
         f"{module} imports {other}"
         for module, path in modules.items()
         for other in imported_modules(path, modules)
-        if ORDER[room_of(other)] > ORDER[room_of(module)]
+        if order[room_of(other)] > order[room_of(module)]
     }
     assert not up
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
-    modules = library()
+@pytest.mark.parametrize("floor", FORBIDDEN)
+def test_no_files_import_each_other_in_a_circle(floor: str) -> None:
+    modules = modules_of(floor)
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_folders_are_small() -> None:
+@pytest.mark.parametrize("top", [*FORBIDDEN, "benchmarks", "tests"])
+def test_folders_are_small(top: str) -> None:
+    files = Counter(path.parent.relative_to(PROJECT) for path in sources(top))
+    assert not {str(folder): n for folder, n in files.items() if n > MOST_FILES}
+
+
+def test_few_files_of_the_library_lie_loose() -> None:
     loose = [path.name for path in (PROJECT / "fewtune").glob("*.py")]
     assert len(loose) <= 5, loose
-    for folder in {path.parent for path in sources("fewtune")}:
-        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(files) <= 16, f"{folder} has {len(files)} files"

@@ -19,13 +19,13 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import journal_path
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model

@@ -2,9 +2,9 @@
 
 Alone, a kernel finds its data as the measurement leaves them; in the model as the kernels before it
 do: in which core's cache, or in none. Of schedules that are near each other alone, another one than
-the first is often the fastest in the model (`benchmarks/in_model.py`), by up to a quarter of the
-kernel's time. The likeliest few of every task are therefore compiled once more, together, and take
-turns in a model made of them (`fewtune.workers.model_runner`).
+the first is often the fastest in the model (`benchmarks/parts/in_model.py`), by up to a quarter of
+the kernel's time. The likeliest few of every task are therefore compiled once more, together, and
+take turns in a model made of them (`fewtune.workers.model_runner`).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Any
 
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
+from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.child_process import journal_path, lay_crash, supervise
-from fewtune.tuning.progress import Progress
 
 Runner = Callable[..., list[dict[str, Any]]]
 # What of a job names a folder of this machine.

@@ -27,11 +27,11 @@ from fewtune.fleet.worker import BEGUN
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
 from fewtune.options import TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool

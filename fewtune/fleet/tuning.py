@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from fewtune.fleet.orders import Answer, Orders, packed
 from fewtune.options import TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.early_stopping import Patience
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import TaskState

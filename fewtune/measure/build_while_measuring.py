@@ -2,8 +2,8 @@
 
 On a GPU, the processor is idle while a kernel is timed. Here every worker builds its candidates
 and, when the device is free, measures them; the others go on building meanwhile. One candidate is
-measured at a time. On a CPU the two would take each other's cores: `benchmarks/racing.py` shows
-what that does to the figures.
+measured at a time. On a CPU the two would take each other's cores: `benchmarks/parts/racing.py`
+shows what that does to the figures.
 """
 
 from __future__ import annotations

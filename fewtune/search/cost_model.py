@@ -5,7 +5,7 @@ Programs"): a kernel's score is the sum over its buffer stores of what the trees
 label is the task's best time over the candidate's. Differences from stock ``XGBModel``: it is
 used from 16 samples on, not 100; it grows a bounded number of shallow histogram trees; and it is
 trained anew only when the data grew by a stated part. All three save time without a visible loss
-at the budgets of selective tuning (`benchmarks/tuning_loop.py`).
+at the budgets of selective tuning (`benchmarks/stock/tuning_loop.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """MetaSchedule's own evolutionary search, in C++, driven batch by batch.
 
 For those who want TVM's search as it is inside our loop, and for telling apart what our loop and
-what our search contribute (`benchmarks/tuning_loop.py`). It starts from random points and may end
-in a segmentation fault (apache/tvm #17934), which costs the task.
+what our search contribute (`benchmarks/stock/tuning_loop.py`). It starts from random points
+and may end in a segmentation fault (apache/tvm #17934), which costs the task.
 """
 
 from __future__ import annotations

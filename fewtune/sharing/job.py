@@ -12,6 +12,7 @@ from fewtune.bank.bank import Bank
 from fewtune.finals.finals import Finals
 from fewtune.measure.device import Device
 from fewtune.options import ShareOptions
+from fewtune.progress.progress import Progress
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation
@@ -21,7 +22,6 @@ from fewtune.sharing.session import BankedSchedule, Sharing
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.task_state import PriorResult
 from fewtune.workers.pool import WorkerPool
 

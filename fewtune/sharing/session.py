@@ -19,6 +19,7 @@ from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
 from fewtune.measure.device import Device
 from fewtune.options import ShareOptions, TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
@@ -30,7 +31,6 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.finalists import MOST_IN_DUEL, contenders_of
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import PriorResult, TaskState
 from fewtune.workers.pool import WorkerPool

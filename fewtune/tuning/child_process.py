@@ -23,10 +23,10 @@ from fewtune import errors
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError, JournalError
 from fewtune.measure.device import device_of
+from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.tuning.progress import Progress
 from fewtune.util.child_python import child_python, is_child_of
 from fewtune.workers.fork_server import ForkServer
 

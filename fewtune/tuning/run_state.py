@@ -6,11 +6,11 @@ from typing import Any
 
 from fewtune.artifacts import CurvePoint, StoppedBy
 from fewtune.errors import JournalError
+from fewtune.progress.snapshot import Snapshot
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
-from fewtune.tuning.snapshot import Snapshot
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import PriorResult, TaskState
 

@@ -17,6 +17,7 @@ from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.device import Device, measurer_on
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
+from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.search import Knowledge, Proposal
 from fewtune.search.cost_model import BoostedTrees
@@ -30,7 +31,6 @@ from fewtune.tuning.baselines import measured_defaults
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.finalists import MOST_IN_DUEL
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.remeasure import Duel, measure_duels
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order

@@ -12,6 +12,7 @@ from fewtune.artifacts import Curve, Fingerprint, Selection, TuneReport
 from fewtune.measure.device import Device, device_of
 from fewtune.options import TuneOptions
 from fewtune.predictor import chosen_digest
+from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.storage.database import write_database
 from fewtune.storage.journal import Journal
@@ -21,7 +22,6 @@ from fewtune.timing.cache_state import MEASURING
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.run_state import RunState
 from fewtune.workers.pool import WorkerPool
 

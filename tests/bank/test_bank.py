@@ -28,7 +28,7 @@ from pipelines.cli import main
 from stages import build_bank as stage
 from stages import command
 from tests import tuned_tiny
-from tests.made_banks import entry, made_bank, task_info, tiles
+from tests.made.banks import entry, made_bank, task_info, tiles
 
 
 def made(logs: Path, directory: Path, **options: int) -> BankReport:

@@ -20,7 +20,8 @@ from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
 from fewtune.report.kernel_tables import benchmark_markdown
 from fewtune.report.tables import Result, conditions_text, results_table
-from tests import made_results, tuned_tiny
+from tests import tuned_tiny
+from tests.made import results as made_results
 
 installed = pytest.mark.skipif(openvino_version() is None, reason="openvino is not installed")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import check_power
-from benchmarks.check_power_table import table, totals
-from benchmarks.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
+from benchmarks.helpers.check_power_table import table, totals
+from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from fewtune.runtime.tvm import tvm
 from tests.tiny_models import tiny_convolutional_model
 

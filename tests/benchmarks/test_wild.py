@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import wild, wild_table
+from benchmarks import wild
+from benchmarks.helpers import wild_table
+from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from benchmarks.wild import Options, WildModel, fetch, read_list, read_rows, write_results
-from benchmarks.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
 from stages.paths import Places
-from tests import made_results
+from tests.made import results as made_results
 
 CONTENT = b"a model"
 

@@ -24,7 +24,7 @@ from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner
 from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
-from tests.made_tasks import made_task, trial
+from tests.made.tasks import made_task, trial
 
 pytestmark = pytest.mark.slow
 

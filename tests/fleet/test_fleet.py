@@ -26,7 +26,7 @@ from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import supervise
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
-from tests.fleet_cluster import cluster, worker_pids
+from tests.fleet.fleet_cluster import cluster, worker_pids
 
 pytestmark = pytest.mark.slow
 

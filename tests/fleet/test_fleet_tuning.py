@@ -11,9 +11,9 @@ import pytest
 from fewtune.fleet.orders import Answer
 from fewtune.fleet.tuning import FleetTuning
 from fewtune.options import TuneOptions
+from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.tuning.progress import Progress
-from tests.made_tasks import made_task
+from tests.made.tasks import made_task
 
 TASKS = ("first", "second", "third")
 TRIALS, BATCH = 6, 3

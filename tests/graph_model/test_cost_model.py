@@ -14,7 +14,8 @@ from fewtune.graph_model.network import Graph, GraphNetwork
 from fewtune.graph_model.program_graph import WIDTH, program_graph
 from fewtune.options import TuneOptions
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
-from tests import made_predictors, recorded
+from tests import recorded
+from tests.made import predictors as made_predictors
 
 pytestmark = pytest.mark.slow
 

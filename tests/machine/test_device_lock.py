@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import alone
+from benchmarks.helpers.common import alone
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.machine import device_lock

@@ -10,7 +10,7 @@ import pytest
 from fewtune.machine import steal_time
 from fewtune.report.tables import comparisons_markdown, stolen_lines
 from fewtune.tuning.run_state import RunState
-from tests import made_results as made
+from tests.made import results as made
 
 
 @pytest.fixture

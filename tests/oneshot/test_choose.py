@@ -12,7 +12,8 @@ from fewtune.predictor.predictor import Predictor
 from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.search import Guide
-from tests import made_predictors, recorded
+from tests import recorded
+from tests.made import predictors as made_predictors
 
 
 def guide(prior: Prior) -> Guide:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.made_checkout import Checkout
+from tests.made.checkout import Checkout
 
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's tables made once: it takes seconds."""
-    from pipelines.tracking import Store  # MLflow takes seconds to load
+    from pipelines.records.tracking import Store  # MLflow takes seconds to load
 
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     with pytest.MonkeyPatch.context() as patch:

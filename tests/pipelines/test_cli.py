@@ -15,11 +15,11 @@ from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
 from fewtune.machine.fingerprint import FingerprintOptions
+from pipelines.checkout.parameters import change_parameters, parse_setting
 from pipelines.cli import main
-from pipelines.parameters import change_parameters, parse_setting
-from pipelines.serve import read_deployments
+from pipelines.runs.serve import read_deployments
 from stages.paths import Places
-from tests import made_results as made
+from tests.made import results as made
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     known = {"fingerprint": FingerprintOptions()}
     monkeypatch.setattr("stages.params.load_all", lambda _: known)
-    monkeypatch.setattr("pipelines.parameters.load_all", lambda _: None)
+    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
     return tmp_path
 
 
@@ -163,7 +163,7 @@ def test_every_ending_has_its_code(
     def fail(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr("pipelines.commands.report", fail)
+    monkeypatch.setattr("pipelines.commands.commands.report", fail)
     refused(capsys, "report", code=code)
 
 

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from fewtune.report.tables import Result as ResultOnDisk
-from pipelines import environment, stage_process  # noqa: F401  (before Prefect)
-from pipelines.dag import Dag, Result, Stage
+from pipelines.checkout import environment  # noqa: F401  (before Prefect)
+from pipelines.dvc_repo.dag import Dag, Result, Stage
+from pipelines.runs import stage_process
 
 # isort: split
 from prefect.client.orchestration import get_client
@@ -26,14 +27,14 @@ from prefect.states import Failed
 from prefect.testing.utilities import prefect_test_harness
 
 from pipelines import flow
+from pipelines.checkout.results import read_results
 from pipelines.cli import main
-from pipelines.outcome import Outcome
-from pipelines.publish import artifact_key, publish_result, publish_results
-from pipelines.results import read_results
-from pipelines.run_plan import CommandSteps, _finish, log_path
-from pipelines.tracking import Store
-from tests import made_results as made
+from pipelines.records.tracking import Store
+from pipelines.runs.outcome import Outcome
+from pipelines.runs.publish import artifact_key, publish_result, publish_results
+from pipelines.runs.run_plan import CommandSteps, _finish, log_path
 from tests import small_pipeline
+from tests.made import results as made
 
 pytestmark = pytest.mark.slow
 
@@ -207,9 +208,9 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
-    monkeypatch.setattr("pipelines.publish.create_table_artifact", away)
-    monkeypatch.setattr("pipelines.publish.create_markdown_artifact", away)
-    monkeypatch.setattr("pipelines.publish.get_run_logger", lambda: logger)
+    monkeypatch.setattr("pipelines.runs.publish.create_table_artifact", away)
+    monkeypatch.setattr("pipelines.runs.publish.create_markdown_artifact", away)
+    monkeypatch.setattr("pipelines.runs.publish.get_run_logger", lambda: logger)
     result = ResultOnDisk(made.benchmark("good", "full"), made.metrics())
     publish_results([result])
     publish_result(result)
@@ -249,7 +250,7 @@ def test_the_command_ends_with_the_table_and_the_failures_code(
 ) -> None:
     # The small pipeline's params.yaml has none of the project's sections.
     monkeypatch.setattr("stages.params.load_all", lambda _: None)
-    monkeypatch.setattr("pipelines.parameters.load_all", lambda _: None)
+    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root / 'mlflow.db'}")
     for model in ("good", "bad"):
         (root / "models" / model).mkdir(parents=True)

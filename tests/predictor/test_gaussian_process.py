@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import correction
+from benchmarks.parts import correction
 from fewtune.errors import InputError
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
-from pipelines.predictor import Learnable
-from tests.made_predictors import features, learnt, some_points
+from pipelines.commands.predictor import Learnable
+from tests.made.predictors import features, learnt, some_points
 
 
 def tasks(pretrained: Pretrained, count: int = 6) -> list[Learnable]:

@@ -13,7 +13,8 @@ from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import predictor_for
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
-from tests import made_predictors, recorded
+from tests import recorded
+from tests.made import predictors as made_predictors
 
 # A product of 512 rows, columns and terms on AVX-512: 6 rows of 4 vectors stand in registers.
 GOOD = {

@@ -27,7 +27,7 @@ from fewtune.search import Guide, Knowledge, make_strategy
 from fewtune.search.evolutionary import EvolutionarySearch
 from fewtune.task.extract import task_module
 from tests import recorded, tuned_tiny
-from tests.made_predictors import features, learnt, some_points
+from tests.made.predictors import features, learnt, some_points
 
 
 def named(row: np.ndarray) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 from fewtune.artifacts import CoreState
 from fewtune.report.machine_state import core_state_table, core_states, core_states_text
 from fewtune.report.tables import comparisons_markdown
-from tests import made_results as made
+from tests.made import results as made
 
 NEAR_S, FAR_S = 9e-6, 31e-6
 SAMPLES_S = {

@@ -9,7 +9,7 @@ import pytest
 
 from fewtune.errors import InputError
 from fewtune.report.rfc_table import JSON, MARKDOWN, rfc_rows, write_rfc_table
-from tests import made_results as made
+from tests.made import results as made
 
 
 def test_a_row_a_model_with_its_conditions(tmp_path: Path) -> None:

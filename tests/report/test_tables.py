@@ -26,7 +26,7 @@ from fewtune.report.tables import (
     target_name,
 )
 from fewtune.util.table import Table, number
-from tests import made_results as made
+from tests.made import results as made
 
 
 def results() -> list[Result]:

@@ -7,8 +7,8 @@ import pytest
 from fewtune.artifacts import ShareReport, ShareRound, TunedTask, TuneReport
 from fewtune.report.kernel_tables import benchmark_markdown
 from fewtune.report.time_breakdown import steps_table, tuning_steps
-from tests.made_results import benchmark
-from tests.made_tasks import made_task
+from tests.made.results import benchmark
+from tests.made.tasks import made_task
 
 
 def tuned(*tasks: TunedTask, tuning_s: float = 5.0) -> TuneReport:

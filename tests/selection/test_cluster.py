@@ -19,8 +19,8 @@ from fewtune.selection.cluster import (
 )
 from fewtune.selection.heat_map import read_similarity, write_similarity
 from fewtune.selection.select import SelectOptions, select_from_spaces
-from tests.made_banks import entry, made_bank, task_info
-from tests.made_banks import tiles as space
+from tests.made.banks import entry, made_bank, task_info
+from tests.made.banks import tiles as space
 
 NAMES = list("abcdefghij")
 

@@ -20,8 +20,8 @@ from fewtune.search import Explorer, Knowledge, make_strategy
 from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.task.extract import task_module
 from tests import recorded
-from tests.made_predictors import learnt, some_points
-from tests.made_tasks import made_task
+from tests.made.predictors import learnt, some_points
+from tests.made.tasks import made_task
 
 
 def guided() -> Explorer:

@@ -8,7 +8,7 @@ from fewtune.sharing.donors import behind
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_scheduler import TaskProgress
 from fewtune.tuning.task_state import TaskState
-from tests.made_banks import task_info
+from tests.made.banks import task_info
 
 
 def state(

@@ -13,7 +13,7 @@ from fewtune.storage.journal import Journal
 from fewtune.trial.trial import Trial
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import PriorResult
-from tests.made_tasks import made_task, trial
+from tests.made.tasks import made_task, trial
 
 PHASES = {"search_s": 1.0, "build_s": 0.0, "run_s": 0.0, "model_update_s": 0.0}
 TUNED = TuneReport(

@@ -15,7 +15,7 @@ from fewtune.timing import interference
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.finalists import contenders_in_model, contenders_of
 from tests import tuned_tiny
-from tests.made_tasks import made_task
+from tests.made.tasks import made_task
 
 ROWS, COLUMNS = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [4, 1, 1, 2]]
 

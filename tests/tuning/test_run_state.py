@@ -9,7 +9,7 @@ import pytest
 from fewtune.trial.trial import Trial
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import PriorResult, TaskState
-from tests.made_tasks import made_task, trial
+from tests.made.tasks import made_task, trial
 
 
 def state_of(

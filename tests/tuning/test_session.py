@@ -20,6 +20,7 @@ import tvm_ffi
 from fewtune.artifacts import Curve, TuneReport
 from fewtune.errors import JournalError
 from fewtune.measure.measurer import Specs
+from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule_check.check import ScheduleCheck
@@ -34,7 +35,6 @@ from fewtune.trial.worker_reply import Built
 from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.child_process import journal_path, lay_crash
 from fewtune.tuning.early_stopping import Patience
-from fewtune.tuning.progress import Progress
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.session import Session
 from fewtune.tuning.tune import journal_header, run_session, stands_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fewtune.tuning.task_scheduler import TaskProgress, best_rates, gradient, in_order
-from tests.made_banks import task_info
+from tests.made.banks import task_info
 
 INF = float("inf")
 

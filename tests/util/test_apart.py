@@ -6,15 +6,15 @@ import pytest
 
 from fewtune.errors import InputError, MachineError, VerificationError
 from fewtune.util.apart import run_apart
-from tests.dying_work import NAMES
+from tests.util.dying_work import NAMES
 
 
 def test_what_work_returns_comes_back() -> None:
-    assert run_apart("tests.dying_work:import_of", {}) == {"made": "made", "left_out": {}}
+    assert run_apart("tests.util.dying_work:import_of", {}) == {"made": "made", "left_out": {}}
 
 
 def test_a_step_that_crashes_is_left_out_by_name() -> None:
-    found = run_apart("tests.dying_work:import_of", {"dies": "transpose", "raises": "fold"})
+    found = run_apart("tests.util.dying_work:import_of", {"dies": "transpose", "raises": "fold"})
     assert found["made"] == "made"
     assert found["left_out"] == {
         "fold": "no such axis",
@@ -23,7 +23,7 @@ def test_a_step_that_crashes_is_left_out_by_name() -> None:
 
 
 def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
-    found = run_apart("tests.dying_work:import_of", {"dies": "later"})
+    found = run_apart("tests.util.dying_work:import_of", {"dies": "later"})
     assert found["left_out"].keys() == set(NAMES)
     assert "SIGSEGV while the kernels were running" in found["left_out"]["schedule"]
 
@@ -40,4 +40,4 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
 )
 def test_an_end_is_told_by_its_kind(how: str, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
-        run_apart("tests.dying_work:always", {"how": how})
+        run_apart("tests.util.dying_work:always", {"how": how})

@@ -1,0 +1,101 @@
+"""Settings of Prefect, MLflow and DVC: embedded, quiet, inside the project.
+
+Importing this module sets them, so it comes before prefect and mlflow, which read the environment
+when they are imported. Whatever the user has set stays: ``MLFLOW_TRACKING_URI`` or
+``PREFECT_API_URL`` point the same code at real servers.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from fewtune.errors import InputError, MachineError
+from pipelines.checkout.project import find_root
+from stages.paths import Places
+
+LOCALHOST = "127.0.0.1"
+
+_QUIET = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}
+_EMBEDDED = {
+    # A first start makes Prefect's database: 12 s on two cores, more than a minute on a slow disk.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_SERVER_API_HOST": LOCALHOST,
+    # DVC caches results, so Prefect need not keep what a task returns.
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    # Jobs that MLflow's server runs by itself would disturb measurements.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    # A tracking server that is away: results are on disk, and a later run records them.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
+    # A page of another origin may neither read nor change anything.
+    "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+    "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "true",
+}
+
+
+def settings(root: Path) -> dict[str, str]:
+    """What is set for the checkout at ``root``, unless the user has set it."""
+    return {
+        **_QUIET,
+        **_EMBEDDED,
+        "PREFECT_HOME": str(Places(root).scratch / "prefect"),
+        "MLFLOW_TRACKING_URI": default_tracking_uri(root),
+    }
+
+
+def default_tracking_uri(root: Path) -> str:
+    """MLflow's SQLite file of the checkout at ``root``."""
+    return f"sqlite:///{root / 'mlflow.db'}"
+
+
+def protect() -> None:
+    """Have a Prefect server that is started from here obey those only who know a new secret.
+
+    Changing a deployment means running commands as the user that serves it: no other user of the
+    machine, and no web page, may. Where there is a server already, its own secret is the user's.
+    """
+    if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        return
+    secret = f"fewtune:{secrets.token_urlsafe(32)}"
+    os.environ["PREFECT_SERVER_API_AUTH_STRING"] = secret
+    os.environ["PREFECT_API_AUTH_STRING"] = secret
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://{LOCALHOST}"
+
+
+def prepare(root: Path) -> None:
+    """Set what the user has not set, and make the folder that Prefect keeps its database in.
+
+    Raises
+    ------
+    MachineError
+        If that folder cannot be made: Prefect's server would fail for minutes, at length.
+    """
+    for name, value in settings(root).items():
+        if not os.environ.get(name):
+            os.environ[name] = value
+    protect()
+    home = Path(os.environ["PREFECT_HOME"])
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"{home} cannot be made ({error.strerror}): Prefect keeps its database there; "
+            "set PREFECT_HOME to a folder that can be written"
+        ) from None
+
+
+try:
+    prepare(find_root())
+except InputError:
+    # Imported outside a checkout, by a tool that only looks: quiet is all that can be said.
+    for _name, _value in {**_QUIET, **_EMBEDDED}.items():
+        os.environ.setdefault(_name, _value)

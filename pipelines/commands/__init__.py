@@ -1,0 +1,1 @@
+"""The commands of `fewtune`, a function each, and what they print."""

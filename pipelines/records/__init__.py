@@ -1,0 +1,1 @@
+"""Results over time: recorded in MLflow, registered as models, compared, watched."""

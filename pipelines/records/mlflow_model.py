@@ -1,0 +1,117 @@
+"""A result as an MLflow model: a library that anything that knows MLflow can load and serve."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fewtune.artifacts import CompileReport, Fingerprint, ImportReport
+from fewtune.artifacts.model import TensorSpec
+from fewtune.errors import InputError
+from fewtune.util.files import canonical_json, write_text
+from pipelines.dvc_repo.dag import Result
+from pipelines.records import tuned_library
+from stages.paths import Places
+
+# isort: split
+import mlflow.pyfunc
+import numpy as np
+from mlflow.models import Model, ModelSignature
+from mlflow.types import Schema
+from mlflow.types import TensorSpec as SchemaTensor
+
+# What the file of an input example holds at most: it is text, and a server's page shows it.
+_LARGEST_EXAMPLE = 1_000_000
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "mlflow")
+
+
+def save_model(
+    root: Path,
+    result: Result,
+    fingerprint: Fingerprint,
+    folder: Path,
+    run_id: str | None = None,
+    model_id: str | None = None,
+) -> None:
+    """Write a result to ``folder`` in MLflow's format, with signature and input example.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    result : Result
+        With its library on disk.
+    fingerprint : Fingerprint
+        Of the machine that it was made for.
+    folder : Path
+        Is made.
+    run_id, model_id : str, optional
+        What it is recorded as.
+
+    Raises
+    ------
+    InputError
+        If the library, or what is known of its inputs, is not on disk.
+    """
+    places = Places(root)
+    compiled = places.compiled(result.model, result.strategy)
+    library = compiled / CompileReport.read(compiled).library
+    if not library.is_file():
+        raise InputError(f"{library} is missing: `dvc checkout` brings it back")
+    imported = ImportReport.read(places.imported(result.model))
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch) / "data"
+        data.mkdir()
+        (data / tuned_library.LIBRARY).symlink_to(library.resolve())
+        described = {
+            "inputs": [tensor.model_dump() for tensor in imported.inputs],
+            "outputs": [tensor.model_dump() for tensor in imported.outputs],
+            "threads": fingerprint.threads,
+            "device": "cpu" if _kind(fingerprint) == "llvm" else _kind(fingerprint),
+        }
+        write_text(data / tuned_library.DESCRIPTION, canonical_json(described))
+        mlflow.pyfunc.save_model(
+            path=str(folder),
+            loader_module=tuned_library.__name__.split(".")[-1],
+            data_path=str(data),
+            code_paths=[str(Path(tuned_library.__file__))],
+            signature=ModelSignature(_schema(imported.inputs), _schema(imported.outputs)),
+            input_example=_example(imported.inputs),
+            pip_requirements=_requirements(fingerprint),
+            mlflow_model=Model(
+                run_id=run_id,
+                model_id=model_id,
+                metadata={"fingerprint": fingerprint.identity(), "strategy": result.strategy},
+            ),
+        )
+
+
+def _kind(fingerprint: Fingerprint) -> str:
+    return str(json.loads(fingerprint.target)["kind"])
+
+
+def _schema(tensors: list[TensorSpec]) -> Schema:
+    return Schema(
+        [SchemaTensor(np.dtype(it.dtype), tuple(it.shape), it.name or None) for it in tensors]
+    )
+
+
+def _example(inputs: list[TensorSpec]) -> dict[str, np.ndarray] | None:
+    """Zeros: an index or a length that is zero is valid; none where they would fill a disk."""
+    if sum(int(np.prod(tensor.shape)) for tensor in inputs) > _LARGEST_EXAMPLE:
+        return None
+    return {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
+
+
+def _requirements(fingerprint: Fingerprint) -> list[str]:
+    """What a server of the model installs: the versions that it was built with."""
+    found = []
+    for package in _PACKAGES:
+        built_with = fingerprint.versions.get(package)
+        try:
+            found.append(f"{package}=={built_with or version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,66 @@
+"""Which results are in MLflow, remembered beside them: loading MLflow to ask takes four seconds.
+
+Something else than a result that was recorded, another store, or another file of the same store
+is nothing that is remembered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from fewtune.errors import InputError
+from fewtune.util.files import canonical_json, write_text
+from pipelines.checkout import environment
+from pipelines.dvc_repo.dag import Result
+from pipelines.dvc_repo.dvc_lock import DvcLock
+from stages.paths import Places
+
+
+def is_recorded(root: Path, result: Result) -> bool:
+    """Whether just this result was recorded in the store that is in use."""
+    return _read(root).get(str(result)) == _identity(root, result)
+
+
+def remember(root: Path, result: Result) -> None:
+    """Note that a result is recorded."""
+    # Not to know it costs a look into the store.
+    with contextlib.suppress(OSError):
+        write_text(
+            _file(root), canonical_json({**_read(root), str(result): _identity(root, result)})
+        )
+
+
+def _file(root: Path) -> Path:
+    return Places(root).scratch / "recorded.json"
+
+
+def _read(root: Path) -> dict[str, str]:
+    try:
+        content = json.loads(_file(root).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _identity(root: Path, result: Result) -> str:
+    """The result and the store, in words; nothing where there is no such result."""
+    places = Places(root)
+    try:
+        lock = DvcLock(root)
+        if result.strategy:
+            key = lock.key(places.benchmarked(result.model, result.strategy))
+        else:
+            key = lock.key(places.compared(result.model))
+    except InputError:
+        return ""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
+    file = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///"):
+        return f"{key} {uri}"
+    try:
+        return f"{key} {uri} {file.stat().st_ino}"
+    except OSError:
+        return f"{key} {uri} missing"

@@ -1,0 +1,92 @@
+"""Versions of a model in MLflow's registry, and which of them is the fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+
+from fewtune.artifacts import BenchmarkReport, Fingerprint
+from fewtune.report.noise import Latency, changed
+from fewtune.report.tables import target_name
+from pipelines.dvc_repo.dag import Result
+
+# isort: split
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+CHAMPION = "champion"
+_LATENCY = "latency"
+
+
+def machine_of(fingerprint: Fingerprint) -> str:
+    """Twelve hex digits of the machine, its target and threads, whatever its software's versions.
+
+    Figures of one machine are compared with each other, also across versions.
+    """
+    parts = [
+        fingerprint.device,
+        fingerprint.logical_cores,
+        fingerprint.threads,
+        target_name(fingerprint.target),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def register(
+    client: MlflowClient, result: Result, report: BenchmarkReport, model_id: str, run_id: str
+) -> str:
+    """Make a recorded result a version of its model; move the aliases if it is the fastest.
+
+    Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` goes with the
+    one of the machine that it was first set for. Both move to a version that is faster by more than
+    the noise of both measurements.
+
+    Returns
+    -------
+    line : str
+        What was done, for people.
+    """
+    with contextlib.suppress(MlflowException):
+        # It is there, mostly; whatever else is wrong, the next call says.
+        client.create_registered_model(result.model)
+    fingerprint = report.conditions.fingerprint
+    machine = machine_of(fingerprint)
+    tags = {
+        "strategy": result.strategy,
+        "fingerprint": fingerprint.identity(),
+        "machine": machine,
+        "device": fingerprint.device,
+        "target": target_name(fingerprint.target),
+        "threads": str(fingerprint.threads),
+        "apache-tvm": fingerprint.versions.get("apache-tvm", ""),
+        "git_commit": report.conditions.commit or "none",
+        "latency_ms": f"{Latency.of(report).median_ms:.6g}",
+        _LATENCY: Latency.of(report).text(),
+    }
+    made = client.create_model_version(
+        result.model, f"models:/{model_id}", run_id, tags=tags, model_id=model_id
+    )
+    own = f"{CHAMPION}-{machine}"
+    holder = _holder(client, result.model, own)
+    if holder is not None and not _faster(report, holder):
+        return f"version {made.version} of {result.model} (champion: {holder.version})"
+    client.set_registered_model_alias(result.model, own, made.version)
+    overall = _holder(client, result.model, CHAMPION)
+    if overall is None or overall.tags.get("machine") == machine:
+        client.set_registered_model_alias(result.model, CHAMPION, made.version)
+    return f"version {made.version} of {result.model}, its champion now"
+
+
+def _holder(client: MlflowClient, model: str, alias: str) -> ModelVersion | None:
+    try:
+        return client.get_model_version_by_alias(model, alias)
+    except MlflowException:
+        return None
+
+
+def _faster(report: BenchmarkReport, holder: ModelVersion) -> bool:
+    """Whether a result is faster than a version by more than the noise of both."""
+    before = Latency.read(holder.tags.get(_LATENCY, ""))
+    return before is None or changed(before, Latency.of(report)).verdict == "faster"

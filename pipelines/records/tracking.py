@@ -1,0 +1,163 @@
+"""Where results are recorded: MLflow's store, its experiment, and how a run is found again."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipelines.checkout import environment
+
+# isort: split
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput, Run
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_USER
+
+from fewtune.errors import MachineError
+from pipelines.records.mlflow_view import experiment_tags
+
+EXPERIMENT = "fewtune"
+# Written last: a run without it was interrupted, and is no record.
+KEY = "fewtune.result"
+STARTED = "fewtune.recording"
+TABLE_KEY = "fewtune.results_table"
+# A machine, whatever its software's versions.
+MACHINE = "fewtune.machine"
+_RECORDED = "fewtune.recorded_ms"
+_PAGE = 1000
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Turn what MLflow raises into one line."""
+    try:
+        yield
+    except MlflowException as error:
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        line = " ".join(str(error).split())
+        raise MachineError(
+            f"MLflow at {uri} cannot be used: {line[:300]}; results are on disk, and the next "
+            "`fewtune run` or `fewtune record` records them"
+        ) from error
+
+
+class Store:
+    """MLflow's store with this project's experiment in it.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout, which holds the artifacts unless a server does.
+
+    Raises
+    ------
+    MachineError
+        If the store cannot be reached.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
+        with _reported():
+            self.client = MlflowClient(tracking_uri=self.uri)
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            if experiment is not None and experiment.lifecycle_stage == "deleted":
+                self.client.restore_experiment(experiment.experiment_id)
+            if experiment is None:
+                # Absolute, so that a run started in a subfolder finds the same files.
+                local = self.uri == environment.default_tracking_uri(root)
+                location = (root / "mlartifacts").as_uri() if local else None
+                self.experiment_id: str = self.client.create_experiment(
+                    EXPERIMENT, location, tags=experiment_tags()
+                )
+            else:
+                self.experiment_id = experiment.experiment_id
+                for name, value in experiment_tags().items():
+                    if experiment.tags.get(name) != value:
+                        self.client.set_experiment_tag(self.experiment_id, name, value)
+
+    def find(self, tags: Mapping[str, str]) -> list[Run]:
+        """Runs with all of ``tags``, the one that was measured last first."""
+        terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
+        with _reported():
+            found: list[Run] = []
+            token: str | None = None
+            while True:
+                page = self.client.search_runs(
+                    [self.experiment_id],
+                    filter_string=" and ".join(terms),
+                    max_results=_PAGE,
+                    page_token=token,
+                )
+                found += page
+                token = page.token
+                if not token:
+                    break
+        return sorted(found, key=_measured, reverse=True)
+
+    def recorded(self, key: str, tag: str = KEY) -> Run | None:
+        """The whole run recorded under ``key``, if there is one."""
+        return next(iter(self.find({tag: key})), None)
+
+    @contextmanager
+    def recording(
+        self,
+        key: str,
+        run_name: str,
+        tag: str = KEY,
+        span_ms: tuple[int, int] | None = None,
+    ) -> Iterator[str]:
+        """Record a run under ``key``, whole or not at all; gives its id.
+
+        What an interrupted recording of the same key left is deleted first. ``span_ms`` is when the
+        run began and ended, in milliseconds since 1970, unless that is now.
+        """
+        began_ms, ended_ms = span_ms or (None, None)
+        tags = {STARTED: key, _RECORDED: str(time.time_ns() // 10**6), MLFLOW_USER: _user()}
+        with _reported():
+            for left in self.find({STARTED: key}):
+                if left.data.tags.get(tag) != key:
+                    for made in left.outputs.model_outputs if left.outputs else ():
+                        self.client.delete_logged_model(made.model_id)
+                    self.client.delete_run(left.info.run_id)
+            run = self.client.create_run(self.experiment_id, began_ms, tags, run_name)
+            run_id = run.info.run_id
+            try:
+                yield run_id
+                self.client.set_tag(run_id, tag, key)
+                self.client.set_terminated(run_id, end_time=ended_ms)
+            except BaseException:
+                self.client.delete_run(run_id)
+                raise
+
+    @contextmanager
+    def model(self, run_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
+        """Record a model that ``run_id`` made, whole or not at all; gives its id."""
+        own = {key: value for key, value in tags.items() if not key.startswith("mlflow.")}
+        with _reported():
+            model = self.client.create_logged_model(
+                self.experiment_id, name, source_run_id=run_id, tags=own, model_type="tvm"
+            )
+            try:
+                self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+                yield model.model_id
+                self.client.finalize_logged_model(model.model_id, "READY")
+            except BaseException:
+                self.client.delete_logged_model(model.model_id)
+                raise
+
+
+def _measured(run: Run) -> tuple[int, int]:
+    """When a run ended; of two in the same minute, which was recorded later."""
+    ended_ms = run.info.end_time or run.info.start_time
+    return ended_ms, int(run.data.tags.get(_RECORDED, "0"))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

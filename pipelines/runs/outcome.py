@@ -1,0 +1,96 @@
+"""What a run came to: which results stand, which failed and why, what was skipped for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipelines.dvc_repo.dag import Result, Stage
+
+FAULT = 1
+# Exit codes of errors that a user can mend (fewtune.errors), and of an interruption.
+TELLING = frozenset({2, 3, 4, 5, 6, 130})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that went wrong.
+
+    Attributes
+    ----------
+    what : str
+        The stage, or what was to be recorded.
+    model : str
+        Empty where it concerns every model.
+    error : str
+        One line.
+    exit_code : int
+    """
+
+    what: str
+    model: str
+    error: str
+    exit_code: int
+
+    def line(self) -> str:
+        """What failed and why."""
+        return f"{self.what}: {self.error}" if self.what else self.error
+
+
+@dataclass
+class Outcome:
+    """Filled as a run goes on."""
+
+    finished: list[Result] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything went wrong."""
+        return bool(self.failures)
+
+    @property
+    def exit_code(self) -> int:
+        """What the command returns: the failures' own code where they agree on one that tells."""
+        if not self.failures:
+            return 0
+        codes = {failure.exit_code for failure in self.failures}
+        return codes.pop() if len(codes) == 1 and codes <= TELLING else FAULT
+
+    def fail(self, stage: Stage, error: str, exit_code: int) -> None:
+        """Note that ``stage`` failed."""
+        model = stage.result.model if stage.result else ""
+        self.failures.append(Failure(stage.name, model, error, exit_code))
+
+    def refuse(self, error: str, exit_code: int) -> None:
+        """Note that the run as a whole cannot begin or go on."""
+        self.failures.append(Failure("", "", error, exit_code))
+
+    def blocked_by(self, stage: Stage) -> str | None:
+        """The stage whose failure keeps ``stage`` from running, if any."""
+        failed = {failure.what for failure in self.failures}
+        for need in stage.needs:
+            if need in failed:
+                return need
+            if need in self.skipped:
+                return self.skipped[need]
+        return None
+
+    def message(self) -> str:
+        """The run in one line: which models failed, with the reason, or what is up to date."""
+        finished = [str(result) for result in self.finished if result.strategy]
+        if not self.failures:
+            return f"{_count(len(finished), 'result')} up to date: {', '.join(finished)}"
+        if not finished and all(not each.what for each in self.failures):
+            return "; ".join(each.line() for each in self.failures)
+        models = list(dict.fromkeys(each.model or "every model" for each in self.failures))
+        parts = [f"{', '.join(models)} failed", *(each.line() for each in self.failures)]
+        if self.skipped:
+            parts.append(f"skipped for it: {', '.join(self.skipped)}")
+        if finished:
+            parts.append(f"up to date: {', '.join(finished)}")
+        return "; ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,65 @@
+"""A checkout with made results, as DVC would have left it, to be recorded in MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from pipelines.dvc_repo.dag import Result
+from stages.paths import Places
+from tests.made import results as made
+
+MODEL = "net"
+SELECTIVE, FULL = Result(MODEL, "selective"), Result(MODEL, "full")
+STAGES = ["tune@net-{}", "benchmark@net-{}"]
+
+
+class Checkout:
+    """A checkout with made results and the dvc.lock that DVC would have written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.places = root, Places(root)
+        root.mkdir(parents=True, exist_ok=True)
+        self.places.params.write_text(
+            f"models: [{MODEL}]\nstrategies: [selective, full]\ntune: {{seed: 0}}\n"
+        )
+        self.log = root / "tune.log"
+        self.log.write_text("measured\n")
+
+    def write(self, result: Result, **figures: object) -> None:
+        directory = self.places.benchmarked(result.model, result.strategy)
+        made.write_result(directory, result.model, result.strategy, **figures)
+        made.curve().write(self.places.shared(result.model, result.strategy))
+        compiled = self.places.compiled(result.model, result.strategy)
+        made.compiled(result.model, result.strategy).write(compiled)
+        (compiled / "model.so").write_bytes(b"library")
+        made.imported(result.model).write(self.places.imported(result.model))
+        self.lock()
+
+    def compare(self, **figures: float) -> None:
+        directory = self.places.compared(MODEL)
+        made.comparison(MODEL, **figures).write(directory)
+        (directory / "report.md").write_text("# compared\n")
+        self.lock()
+
+    def lock(self) -> None:
+        stages = {}
+        for file in sorted(self.places.out.rglob("*")):
+            if file.is_file():
+                path = str(file.relative_to(self.root))
+                digest = hashlib.md5(file.read_bytes()).hexdigest()
+                stages[path] = {"outs": [{"path": path, "md5": digest}]}
+        for strategy in ("selective", "full"):
+            method = {"method": "cliques" if strategy == "selective" else "all"}
+            parameters = {"tune": {"trials_per_task": 64}, f"select_tasks.{strategy}": method}
+            stages[f"tune@net-{strategy}"] = {"params": {"params.yaml": parameters}}
+        with (self.root / "dvc.lock").open("w") as stream:
+            YAML().dump({"schema": "2.0", "stages": stages}, stream)
+
+    def record(self, result: Result) -> str:
+        from pipelines.records import record  # MLflow takes seconds to load
+
+        stages = [stage.format(result.strategy) for stage in STAGES]
+        return record.record_result(self.root, result, stages, [self.log])

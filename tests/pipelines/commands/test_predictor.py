@@ -1,0 +1,97 @@
+"""Training the predictor from tuning logs: what is learnt, what is held out, and how good it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.artifacts import TaskTable
+from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.task.extract import write_modules
+from pipelines import cli
+from pipelines.commands import predictor
+from stages.paths import Places
+from tests import tuned_tiny
+
+MODEL = "tiny"
+
+
+@pytest.fixture()
+def places(tmp_path: Path) -> Places:
+    """A project in which the tiny model was imported and tuned."""
+    places = Places(tmp_path)
+    places.fingerprint.mkdir(parents=True)
+    tuned_tiny.fingerprint().write(places.fingerprint)
+    tasks, target = tuned_tiny.tasks(), tuned_tiny.fingerprint().target
+    directory = places.tasks(MODEL)
+    directory.mkdir(parents=True)
+    TaskTable(model=MODEL, target=target, tasks=[t.info for t in tasks]).write(directory)
+    write_modules(tasks, directory)
+    tuned = places.tuned(MODEL, "full")
+    tuned.parent.mkdir(parents=True)
+    tuned.symlink_to(tuned_tiny.tuned())
+    return places
+
+
+def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
+    found = predictor.learnable_of(MODEL, places)
+    assert found
+    for shapes, weight, samples in found:
+        assert shapes.startswith("('conv2d', ")
+        assert weight >= 1
+        assert samples.features.shape == (len(samples.times_s), len(NAMES))
+        assert (samples.times_s > 0).all()
+
+
+def test_a_model_that_is_held_out_is_not_learnt(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = places.out / "predictor"
+    monkeypatch.chdir(places.root)
+    command = ["predictor", "train", MODEL, "--output", str(output)]
+    assert cli.main(command) == 0
+    conditions = json.loads(output.with_name("predictor.json").read_text())
+    assert conditions["models"] == [MODEL]
+    assert conditions["tasks"] == len(predictor.learnable_of(MODEL, places))
+    assert Pretrained.read(output).conditions == conditions
+    assert f"{conditions['trials']} trials of" in capsys.readouterr().out
+    assert cli.main([*command, "--hold-out", MODEL]) == 2
+    assert "fewtune: nothing is left to learn from" in capsys.readouterr().err
+
+
+def test_a_model_that_was_not_tuned_is_refused_in_one_line(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(places.root)
+    assert cli.main(["predictor", "train", "other", "--output", "predictors/mine"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fewtune: ")
+    assert not (places.root / "predictors").exists()
+
+
+def test_predictors_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predictor", "list"]) == 0
+    assert "znver4" in capsys.readouterr().out
+    assert cli.main(["predictor", "info", "epyc_zen4"]) == 0
+    assert json.loads(capsys.readouterr().out)["lanes"] == 16
+    assert cli.main(["predictor", "info", "nobody"]) == 2
+    assert "there is no predictor nobody: give epyc" in capsys.readouterr().err
+
+
+def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
+    rows = np.zeros((40, len(NAMES)), dtype="float32")
+    rows[:, 0] = np.arange(40)
+    times_s = 1e-3 * (1 + rows[::-1, 0])
+    samples = TaskSamples(rows, times_s)
+    pretrained = Pretrained.train([samples] * 8, {"lanes": 16, "threads": 2})
+    table = predictor.regret(pretrained, [predictor.Learnable(("conv2d", "a"), 2, samples)])
+    assert table.columns()["chosen"] == ["1", "2", "4", "8"]
+    by_predictor, by_lot = (
+        [float(cell) for cell in table.columns()[name]] for name in ("by the predictor", "by lot")
+    )
+    assert by_predictor[-1] == 1
+    assert all(ours < lots for ours, lots in zip(by_predictor, by_lot, strict=True))

@@ -1,0 +1,187 @@
+"""The order of stages as read from DVC."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from fewtune.errors import InputError
+from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
+from pipelines.dvc_repo.track import track
+from tests import small_pipeline
+
+PROJECT = Path(__file__).parents[3]
+GOOD = Result("good", "selective")
+STRATEGIES = ("selective", "full")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_pipeline.make(tmp_path_factory.mktemp("dag"))
+
+
+@pytest.fixture(scope="module")
+def dag(root: Path) -> Dag:
+    return read_dag(root)
+
+
+def names(dag: Dag, *wanted: Result) -> list[str]:
+    return [stage.name for stage in dag.plan(wanted).stages]
+
+
+def test_one_result_needs_its_own_stages(dag: Dag) -> None:
+    plan = dag.plan([GOOD])
+    assert [stage.name for stage in plan.stages] == [
+        "look",
+        "prepare@good",
+        "search@good-selective",
+        "finish@good-selective",
+    ]
+    assert plan.left_out == {"join@good": ("search@good-full", "finish@good-full")}
+    assert plan.ends() == {"finish@good-selective": GOOD}
+
+
+def test_results_follow_one_another_and_are_joined(dag: Dag) -> None:
+    wanted = [GOOD, Result("good", "full"), Result("bad", "selective")]
+    assert names(dag, *wanted) == [
+        "look",
+        "prepare@good",
+        "search@good-selective",
+        "finish@good-selective",
+        "search@good-full",
+        "finish@good-full",
+        "join@good",
+        "prepare@bad",
+        "search@bad-selective",
+        "finish@bad-selective",
+    ]
+    assert dag.plan(wanted).ends()["join@good"] == Result("good")
+    assert names(dag, *wanted) == names(dag, *wanted)
+
+
+def test_a_join_is_made_of_what_is_on_disk(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path)
+    dag = read_dag(root)
+    for name in ("search@good-full", "finish@good-full"):
+        for output in dag.stages[name].outputs:
+            output.mkdir(parents=True)
+    plan = dag.plan([GOOD])
+    assert plan.stages[-1].name == "join@good"
+    assert plan.presumed == {"join@good": ("search@good-full", "finish@good-full")}
+    # Present, but not what DVC wrote: to be found out before the join runs.
+    assert outdated(root, plan.presumed["join@good"]) == ["search@good-full", "finish@good-full"]
+
+
+def test_stages_have_dvcs_names_from_any_folder(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "prepare@good" in read_dag(root).stages
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Result("goood", "selective"), "model 'goood' is not listed .* did you mean good?"),
+        (Result("good", "ful"), "strategy 'ful' is not listed .* did you mean full?"),
+    ],
+)
+def test_an_unknown_result_is_named(dag: Dag, result: Result, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        dag.plan([result])
+
+
+def test_a_models_name_may_look_like_a_result(tmp_path: Path) -> None:
+    """A model called `good-selective` has stages whose names end as a result's do."""
+    root = small_pipeline.make(tmp_path)
+    params = root / "params.yaml"
+    params.write_text(params.read_text().replace("[good, bad]", "[good, good-selective]"))
+    assert names(read_dag(root), GOOD)[1:] == [
+        "prepare@good",
+        "search@good-selective",
+        "finish@good-selective",
+    ]
+
+
+GATHER = """\
+  gather:
+    matrix:
+      strategy: ${strategies}
+    cmd: mkdir -p out/${item.strategy}
+    outs: ["out/${item.strategy}"]
+"""
+
+
+def test_a_stage_of_a_strategy_serves_every_model(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path)
+    own = '"out/${item.model}/prepare.txt"'
+    reading = small_pipeline.PIPELINE.replace(
+        f"deps: [{own}]", f'deps: [{own}, "out/${{item.strategy}}"]'
+    )
+    (root / "dvc.yaml").write_text(reading + GATHER)
+    dag = read_dag(root)
+    assert dag.results == [Result(model, it) for model in ("good", "bad") for it in STRATEGIES]
+    planned = names(dag, GOOD, Result("bad", "selective"))
+    assert planned.count("gather@selective") == 1
+    assert planned.index("gather@selective") < planned.index("search@good-selective")
+    assert "gather@full" not in planned
+    assert dag.stages["gather@selective"].result is None
+
+
+def test_a_pipeline_that_dvc_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "params.yaml").write_text("models: [a]\n")
+    (tmp_path / "dvc.yaml").write_text("stages:\n  a: {cmd: echo ${nothing}}\n")
+    with pytest.raises(InputError) as caught:
+        read_dag(tmp_path)
+    assert "\n" not in str(caught.value)
+    shutil.rmtree(tmp_path / ".dvc")
+    with pytest.raises(InputError, match="DVC cannot read the pipeline"):
+        read_dag(tmp_path)
+
+
+def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.06)
+    other = Repo(str(root))
+    with other.lock, pytest.raises(DvcBusyError, match="another DVC process is at work"):
+        outdated(root, ["finish@good-full"])
+    other.close()
+    assert outdated(root, ["finish@good-full"]) == ["finish@good-full"]
+
+
+def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path / "pulled")
+    for model in small_pipeline.MODELS:
+        file = root / "given" / model / "weights.bin"
+        file.parent.mkdir(parents=True)
+        file.write_text(model)
+    pipeline = root / "dvc.yaml"
+    text = pipeline.read_text()
+    given = '[out/look.txt, "given/${item.model}"]'
+    pipeline.write_text(text.replace("[out/look.txt]\n    params", f"{given}\n    params"))
+    files = [f"given/{model}/weights.bin" for model in small_pipeline.MODELS]
+    assert track(root, files) == ""
+    assert all((root / f"{file}.dvc").is_file() for file in files)
+    stages = read_dag(root).stages
+    assert not [name for name in stages if name.endswith(".dvc")]
+    prepare = stages["prepare@good"]
+    assert prepare.needs == ("look",)
+    assert prepare.missing() == ""
+    (root / "given" / "good" / "weights.bin").unlink()
+    assert prepare.missing() == (
+        "given/good/weights.bin is missing: `dvc pull given/good/weights.bin.dvc` brings it here"
+    )
+    assert stages["prepare@bad"].missing() == ""
+    assert "is not under DVC" in track(root, ["given/none"])
+
+
+def test_the_projects_own_pipeline_ends_each_result_once() -> None:
+    dag = read_dag(PROJECT)
+    plan = dag.plan(dag.results)
+    assert {stage.name for stage in plan.stages} == set(dag.stages)
+    assert not plan.left_out
+    ended = list(plan.ends().values())
+    assert sorted(ended) == sorted([*dag.results, *{Result(each.model) for each in dag.results}])

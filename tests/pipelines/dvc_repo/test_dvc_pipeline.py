@@ -1,0 +1,418 @@
+"""A real `dvc repro` of the project's own pipeline, on a tiny model, in a repository of its own.
+
+One run of all stages is shared by the tests of this file; each leaves it up to date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
+from stages.paths import Places
+from tests import tiny_models
+
+pytestmark = pytest.mark.slow
+
+PROJECT = Path(__file__).parents[3]
+MODEL = "tiny"
+STRATEGIES = ("selective", "full")
+BUDGETS = {
+    "models": [MODEL],
+    "strategies": list(STRATEGIES),
+    "tune.trials_per_task": 4,
+    "share_schedules.top": "2",
+    "benchmark.rounds": 3,
+    "compare.rounds": 3,
+    "compare.processes": 1,
+}
+ALL = {
+    "fingerprint",
+    f"import_model@{MODEL}",
+    f"extract_tasks@{MODEL}",
+    f"compare@{MODEL}",
+    f"show_comparison@{MODEL}",
+    *(f"build_bank@{strategy}" for strategy in STRATEGIES),
+    *(
+        f"{stage}@{MODEL}-{strategy}"
+        for stage in (
+            "select_tasks",
+            "tune",
+            "share_schedules",
+            "compile",
+            "benchmark",
+            "show_result",
+        )
+        for strategy in STRATEGIES
+    ),
+}
+
+SHOWN = {name for name in ALL if name.startswith("show_")}
+
+
+class Repository:
+    """A git and DVC repository with the project's pipeline and the tiny model."""
+
+    def __init__(self, root: Path, scratch: Path) -> None:
+        self.root = root
+        self.places = Places(root)
+        scripts = Path(sys.executable).parent
+        self.environment = {
+            **os.environ,
+            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(PROJECT),
+            "TMPDIR": str(scratch),  # a device lock of its own
+            "MLFLOW_TRACKING_URI": f"sqlite:///{root / 'mlflow.db'}",
+            "DVC_NO_ANALYTICS": "1",
+            "DVC_GLOBAL_CONFIG_DIR": str(scratch / "dvc-global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(scratch / "dvc-system"),
+            "DVC_SITE_CACHE_DIR": str(scratch / "dvc-site"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            **{f"GIT_{who}_NAME": "test" for who in ("AUTHOR", "COMMITTER")},
+            **{f"GIT_{who}_EMAIL": "test@example.org" for who in ("AUTHOR", "COMMITTER")},
+        }
+
+    def run(self, *command: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+        )
+        if code is not None:
+            assert done.returncode == code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def repro(self, *arguments: str, code: int = 0) -> str:
+        done = self.run("dvc", "repro", *arguments, code=code)
+        return done.stdout + done.stderr
+
+    def fewtune(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.run(sys.executable, "-m", "pipelines.cli", *arguments, code=code)
+
+    def set(self, key_path: str, value: object) -> None:
+        yaml = YAML()
+        content = yaml.load(self.places.params)
+        *parents, key = key_path.split(".")
+        place = content
+        for parent in parents:
+            place = place[parent]
+        place[key] = value
+        yaml.dump(content, self.places.params)
+
+    def changed(self) -> dict[str, object]:
+        status = json.loads(self.run("dvc", "status", "--json").stdout)
+        assert status.pop("fingerprint") == ["always changed"]
+        return status
+
+    def commit(self) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", "state")
+
+
+def ran(output: str) -> set[str]:
+    """Stages whose command was run."""
+    return set(re.findall(r"Running stage '([^']+)'", output))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    root, scratch = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("scratch")
+    repository = Repository(root, scratch)
+    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
+        shutil.copy(PROJECT / name, root)
+    shutil.copytree(
+        PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for folder in ("bank", "logs", "predictors"):
+        shutil.copytree(PROJECT / folder, root / folder)
+    shutil.copytree(PROJECT / "metrics", root / "metrics")
+    (root / "models" / "squeezenet").mkdir(parents=True)
+    shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
+    repository.run("git", "init", "--quiet", "--initial-branch", "main")
+    repository.run("dvc", "init", "--quiet")
+    shutil.copy(PROJECT / ".dvc" / "config", root / ".dvc" / "config")
+    shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
+    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), scratch)
+    repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
+    for key_path, value in BUDGETS.items():
+        repository.set(key_path, value)
+    assert ran(repository.repro()) == ALL
+    repository.commit()
+    return repository
+
+
+def hashes(repository: Repository) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(repository.root)): path.read_bytes()
+        for path in repository.places.out.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_results_are_whole_and_readable(repository: Repository) -> None:
+    places = repository.places
+    fingerprint = Fingerprint.read(places.fingerprint)
+    for strategy in STRATEGIES:
+        assert TuneReport.read(places.tuned(MODEL, strategy)).trials > 0
+        report = BenchmarkReport.read(places.benchmarked(MODEL, strategy))
+        assert report.conditions.fingerprint == fingerprint
+        assert report.max_relative_error < 1e-3
+        assert Metrics.read(places.benchmarked(MODEL, strategy)).latency_ms > 0
+    assert Comparison.read(places.compared(MODEL)).achieved_perf_pct > 0
+    assert not list(places.out.rglob(".*")), "scratch folders were left behind"
+
+
+def test_every_output_lies_where_places_says(repository: Repository) -> None:
+    places = Places()
+    known = {
+        places.metrics(MODEL).parent,
+        places.fingerprint,
+        places.imported(MODEL),
+        places.tasks(MODEL),
+        places.compared(MODEL),
+        *(places.bank(strategy) for strategy in STRATEGIES),
+        *(
+            folder(MODEL, strategy)
+            for folder in (
+                places.selected,
+                places.tuned,
+                places.shared,
+                places.compiled,
+                places.benchmarked,
+            )
+            for strategy in STRATEGIES
+        ),
+    }
+    lock = YAML(typ="safe").load((repository.root / "dvc.lock").read_text())
+    outputs = [Path(out["path"]) for stage in lock["stages"].values() for out in stage["outs"]]
+    assert {out if out in known else out.parent for out in outputs} == known
+    written = {path for path in repository.places.out.rglob("*") if path.is_file()}
+    declared = {repository.root / out for out in outputs}
+    assert {
+        path for path in written if path not in declared and not declared & set(path.parents)
+    } == set(), "a stage writes files that dvc.yaml does not name"
+
+
+def test_a_second_run_does_nothing(repository: Repository) -> None:
+    before = hashes(repository)
+    assert ran(repository.repro()) == {"fingerprint"}
+    assert hashes(repository) == before
+    assert repository.changed() == {}
+
+
+@pytest.mark.parametrize(
+    ("key_path", "value", "expected"),
+    [
+        ("import_model.seed", 1, {f"import_model@{MODEL}"}),
+        ("select_tasks.selective.min_share", 0.002, {f"select_tasks@{MODEL}-selective"}),
+        ("tune.trials_per_task", 5, {f"tune@{MODEL}-{strategy}" for strategy in STRATEGIES}),
+        ("compare.rounds", 4, {f"compare@{MODEL}"}),
+    ],
+)
+def test_a_parameter_concerns_its_own_stage_only(
+    repository: Repository, key_path: str, value: object, expected: set[str]
+) -> None:
+    kept = repository.places.params.read_bytes()
+    repository.set(key_path, value)
+    try:
+        assert set(repository.changed()) == expected
+    finally:
+        repository.places.params.write_bytes(kept)
+
+
+def test_a_changed_parameter_reruns_what_depends_on_it(repository: Repository) -> None:
+    kept = repository.places.params.read_bytes()
+    before = hashes(repository)
+    repository.set("benchmark.rounds", 4)
+    stages = ("benchmark", "show_result")
+    measured = {f"{stage}@{MODEL}-{strategy}" for stage in stages for strategy in STRATEGIES}
+    measured |= {f"compare@{MODEL}", f"show_comparison@{MODEL}"}
+    assert ran(repository.repro()) == {"fingerprint"} | measured
+    difference = json.loads(repository.run("dvc", "metrics", "diff", "--json").stdout)
+    assert "latency_ms" in str(difference)
+    repository.places.params.write_bytes(kept)
+    # Measured before under these parameters: taken from the cache, byte for byte.
+    assert ran(repository.repro()) == {"fingerprint"} | SHOWN
+    assert hashes(repository) == before
+
+
+def test_a_bank_that_is_not_used_changes_nothing(repository: Repository) -> None:
+    before = hashes(repository)
+    log = repository.root / "bank" / "tiny"
+    shutil.copytree(repository.places.shared(MODEL, "selective"), log)
+    try:
+        built = {f"build_bank@{strategy}" for strategy in STRATEGIES}
+        assert ran(repository.repro()) == {"fingerprint"} | built
+        assert hashes(repository) == before
+    finally:
+        shutil.rmtree(log)
+        repository.repro()
+
+
+def test_a_removed_result_is_restored_without_tuning(repository: Repository) -> None:
+    before = hashes(repository)
+    shutil.rmtree(repository.places.out)
+    assert ran(repository.repro()) == {"fingerprint"}
+    assert hashes(repository) == before
+
+
+def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -> None:
+    shown = json.loads(repository.run("dvc", "metrics", "show", "--json").stdout)
+    files = shown[""]["data"]
+    places = Places()
+    for strategy in STRATEGIES:
+        figures = files[str(places.metrics(MODEL, strategy))]["data"]
+        assert figures["latency_ms"] > 0
+    assert {"used_time_pct", "achieved_perf_pct"} <= set(files[str(places.metrics(MODEL))]["data"])
+    columns = {name for file in files.values() for name in file["data"]}
+    assert len(columns) == 12
+    assert len(files) == 3
+    repository.run("dvc", "plots", "show", "--out", "plots")
+    page = (repository.root / "plots" / "index.html").read_text()
+    shutil.rmtree(repository.root / "plots")
+    for strategy in STRATEGIES:
+        for title in ("tuning and sharing", "kernels"):
+            assert f'"text": "{MODEL} ({strategy}), {title}"' in page
+        assert f"out_{MODEL}_{strategy}_select_similarity.png" in page
+    assert f'"text": "{MODEL}, tuning"' in page
+    assert '"field": "strategy"' in page
+    assert page.count('"strategy": "full"') > 1
+
+
+def test_an_experiment_changes_one_parameter(repository: Repository) -> None:
+    done = repository.run("dvc", "exp", "run", "--set-param", "compare.rounds=5")
+    shown = f"show_comparison@{MODEL}"
+    assert ran(done.stdout) == {"fingerprint", f"compare@{MODEL}", shown}
+    assert Comparison.read(repository.places.compared(MODEL)).conditions.rounds == 5
+    repository.run("git", "checkout", "--quiet", ".")
+    assert ran(repository.repro()) <= {"fingerprint", shown}
+
+
+def test_a_bad_parameter_stops_everything_with_one_line(repository: Repository) -> None:
+    kept = repository.places.params.read_bytes()
+    before = hashes(repository)
+    repository.set("tune.trails_per_task", 8)
+    try:
+        done = repository.run("dvc", "repro", code=None)
+        assert done.returncode != 0
+        assert ran(done.stdout) == {"fingerprint"}
+        told = [line for line in done.stderr.splitlines() if line.startswith("fewtune: ")]
+        assert told == [
+            "fewtune: fingerprint: params.yaml: tune.trails_per_task is no known key; "
+            "did you mean trials_per_task?"
+        ]
+        assert "Traceback" not in done.stdout + done.stderr
+    finally:
+        repository.places.params.write_bytes(kept)
+    assert ran(repository.repro()) == {"fingerprint"}
+    assert hashes(repository) == before
+
+
+@pytest.fixture(scope="module")
+def clone(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A clone that has pulled everything from a remote that the first one pushed to."""
+    remote = tmp_path_factory.mktemp("remote")
+    repository.run("dvc", "remote", "add", "--default", "shared", str(remote))
+    repository.commit()
+    repository.run("dvc", "push")
+    root = tmp_path_factory.mktemp("clones") / "second"
+    repository.run("git", "clone", "--quiet", str(repository.root), str(root))
+    clone = Repository(root, tmp_path_factory.mktemp("scratch"))
+    assert not (root / "models" / MODEL / "model.onnx").exists()
+    told = clone.fewtune("run", MODEL, code=2).stderr
+    assert f"models/{MODEL}/model.onnx is missing: `dvc pull models/{MODEL}" in told
+    clone.run("dvc", "pull")
+    return clone
+
+
+def test_a_second_clone_has_nothing_to_do_after_a_pull(
+    repository: Repository, clone: Repository
+) -> None:
+    assert hashes(clone) == hashes(repository)
+    assert ran(clone.repro()) == {"fingerprint"}
+    assert hashes(clone) == hashes(repository)
+    assert clone.run("git", "status", "--porcelain").stdout == ""
+    shown = clone.run("dvc", "metrics", "show", "--json")
+    assert shown.stderr == ""
+    assert len(json.loads(shown.stdout)[""]["data"]) == 3
+
+
+def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
+    kept = clone.places.params.read_bytes()
+    clone.set("import_model.seed", 1)
+    # The model itself is read again; what it comes to is the same, so all else stays.
+    assert ran(clone.repro(f"extract_tasks@{MODEL}")) >= {f"import_model@{MODEL}"}
+    clone.places.params.write_bytes(kept)
+    # What the other clone ran with that seed is in its run cache, not here: both may run anew.
+    again = {f"import_model@{MODEL}", f"extract_tasks@{MODEL}"}
+    assert {"fingerprint"} <= ran(clone.repro()) <= {"fingerprint", *again}
+
+
+def test_experiments_run_beside_the_workspace_and_queued(clone: Repository) -> None:
+    before = hashes(clone)
+    compare = f"compare@{MODEL}"
+    clone.run("dvc", "exp", "run", "--temp", "--set-param", "compare.rounds=4", "-n", "a", compare)
+    clone.run("dvc", "exp", "run", "--queue", "--set-param", "compare.rounds=5", "-n", "b", compare)
+    clone.run("dvc", "exp", "run", "--run-all")
+    assert hashes(clone) == before
+    shown = clone.run("dvc", "exp", "show", "--json")
+    assert shown.stderr == ""
+    names = {
+        each["name"]
+        for row in json.loads(shown.stdout)
+        for experiment in row["experiments"] or []
+        for each in experiment["revs"]
+    }
+    assert names == {"a", "b"}
+
+
+def test_garbage_collection_keeps_what_is_in_use(clone: Repository) -> None:
+    clone.run("dvc", "gc", "--workspace", "--force")
+    shutil.rmtree(clone.places.out)
+    (clone.root / "models" / MODEL / "model.onnx").unlink()
+    clone.run("dvc", "checkout")
+    assert clone.changed() == {}
+
+
+LOAD = """
+import sys
+import mlflow
+import numpy as np
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+given = {t.name: np.zeros(t.shape, t.type) for t in model.metadata.signature.inputs}
+names = [t.name for t in model.metadata.signature.outputs]
+assert list(model.predict(given)) == names
+assert "fewtune" not in sys.modules
+"""
+
+
+def test_real_results_are_recorded_loaded_and_watched(clone: Repository) -> None:
+    clone.fewtune("record")
+    clone.run(sys.executable, "-c", LOAD)
+    assert "the first of its kind" in clone.fewtune("watch").stdout
+    # The same result, as if everything had taken ten times as long tonight.
+    directory = clone.places.benchmarked(MODEL, "selective")
+    report = BenchmarkReport.read(directory).model_dump()
+    for name, value in report["variants"]["tuned"].items():
+        if name.endswith("_ms"):
+            report["variants"]["tuned"][name] = 10 * value
+    BenchmarkReport.model_validate(report).write(directory)
+    metrics = Metrics.read(directory)
+    metrics.model_copy(update={"latency_ms": 10 * metrics.latency_ms}).write(directory)
+    clone.run("dvc", "commit", "--force", f"benchmark@{MODEL}-selective")
+    clone.fewtune("record")
+    told = clone.fewtune("watch", MODEL, code=6).stderr
+    assert f"{MODEL}-selective is 900.0 % slower" in told
+    assert "first differs in benchmark (the library is the same); no version changed" in told

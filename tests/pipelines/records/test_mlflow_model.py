@@ -1,0 +1,182 @@
+"""A real library as an MLflow model: loaded and served by MLflow, with TVM alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.artifacts import ImportReport
+from fewtune.errors import InputError
+from fewtune.runtime.executable import CompiledModel
+from pipelines.dvc_repo.dag import Result
+from pipelines.records.mlflow_model import save_model
+from stages.paths import Places
+from tests import tuned_tiny
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+RESULT = Result("tiny", "selective")
+LOAD = """
+import sys
+import mlflow.pyfunc
+import numpy as np
+model = mlflow.pyfunc.load_model(sys.argv[1])
+given = dict(np.load(sys.argv[2]))
+np.savez(sys.argv[3], **model.predict(given))
+assert not {"fewtune", "pipelines", "stages"} & set(sys.modules), "it needs more than TVM"
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("checkout")
+    places = Places(root)
+    shutil.copytree(tuned_tiny.imported(), places.imported("tiny"))
+    shutil.copytree(tuned_tiny.compiled(), places.compiled("tiny", "selective"))
+    save_model(root, RESULT, tuned_tiny.fingerprint(), root / "model")
+    return root / "model"
+
+
+@pytest.fixture(scope="module")
+def inputs() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    specs = ImportReport.read(tuned_tiny.imported()).inputs
+    return {it.name: random.standard_normal(it.shape).astype(it.dtype) for it in specs}
+
+
+@pytest.fixture(scope="module")
+def expected(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    imported = ImportReport.read(tuned_tiny.imported())
+    model = CompiledModel(tuned_tiny.compiled() / "model.so", tuned_tiny.target())
+    outputs = model.outputs([inputs[spec.name] for spec in imported.inputs])
+    return dict(zip([spec.name for spec in imported.outputs], outputs, strict=True))
+
+
+def outside(folder: Path) -> dict[str, str]:
+    """An environment in which this project's code is not on the path."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'none.db'}"}
+
+
+def test_mlflow_loads_it_with_tvm_alone(
+    saved: Path,
+    inputs: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    tmp_path: Path,
+) -> None:
+    np.savez(tmp_path / "given.npz", **inputs)
+    arguments = [str(saved), "given.npz", "found.npz"]
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, *arguments],
+        cwd=tmp_path,
+        env=outside(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(np.load(tmp_path / "found.npz"))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+def test_it_describes_itself(saved: Path, inputs: dict[str, np.ndarray]) -> None:
+    from mlflow.models import Model
+
+    model = Model.load(str(saved))
+    signature = model.signature
+    assert [tensor.name for tensor in signature.inputs] == list(inputs)
+    assert [tuple(tensor.shape) for tensor in signature.inputs] == [
+        value.shape for value in inputs.values()
+    ]
+    example = model.load_input_example(str(saved))
+    assert {name: value.shape for name, value in example.items()} == {
+        name: value.shape for name, value in inputs.items()
+    }
+    requirements = (saved / "requirements.txt").read_text().splitlines()
+    versions = tuned_tiny.fingerprint().versions
+    assert f"apache-tvm=={versions['apache-tvm']}" in requirements
+    assert not any(line.startswith("fewtune") for line in requirements)
+
+
+def test_inputs_that_do_not_fit_are_refused(saved: Path, inputs: dict[str, np.ndarray]) -> None:
+    import mlflow.pyfunc
+    from mlflow.exceptions import MlflowException
+
+    model = mlflow.pyfunc.load_model(str(saved))
+    name, value = next(iter(inputs.items()))
+    with pytest.raises(MlflowException, match="shape"):
+        model.predict({name: value[..., :1]})
+
+
+def test_mlflow_serves_it(
+    saved: Path,
+    inputs: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(saved)]
+    command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    # MLflow starts the server as `python`.
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    log = tmp_path / "serve.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**outside(tmp_path), "PATH": scripts},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        body = json.dumps({"inputs": {name: value.tolist() for name, value in inputs.items()}})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations",
+            body.encode(),
+            {"Content-Type": "application/json"},
+        )
+        answer = answered(request, server, log)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    for name, values in expected.items():
+        np.testing.assert_allclose(answer["predictions"][name], values, rtol=1e-5, atol=1e-6)
+
+
+def answered(
+    request: urllib.request.Request, server: subprocess.Popen[bytes], log: Path
+) -> dict[str, dict[str, list]]:
+    """What the server says, once it is up."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{error}: {error.read().decode()}")
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail(log.read_text())
+
+
+def test_a_library_that_is_gone_is_told(saved: Path, tmp_path: Path) -> None:
+    root = tmp_path / "checkout"
+    shutil.copytree(saved.parent / "out", root / "out")
+    (Places(root).compiled("tiny", "selective") / "model.so").unlink()
+    with pytest.raises(InputError, match="dvc checkout"):
+        save_model(root, RESULT, tuned_tiny.fingerprint(), root / "model")

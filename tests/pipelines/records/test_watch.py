@@ -1,0 +1,210 @@
+"""Latest results beside those before them, from a SQLite MLflow, and the page of the fleet."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib import image
+
+from fewtune.artifacts import BenchmarkReport
+from fewtune.errors import InputError, RegressionError
+from pipelines.cli import main
+from pipelines.records.fleet import fleet_markdown, fleet_picture
+from pipelines.records.watch import raise_if_slower, watch, watch_table
+from tests.made import results as made
+from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
+
+
+def rewrite(checkout: Checkout, change: Callable[[dict], None]) -> None:
+    """Change the selective benchmark on disk as if it had been measured so."""
+    directory = checkout.places.benchmarked(MODEL, "selective")
+    content = BenchmarkReport.read(directory).model_dump()
+    change(content)
+    BenchmarkReport.model_validate(content).write(directory)
+    checkout.lock()
+
+
+def slower(kernel_ms: float, **versions: str) -> Callable[[dict], None]:
+    def change(content: dict) -> None:
+        content["kernels"][1]["latency_ms"] = kernel_ms
+        content["conditions"]["fingerprint"]["versions"].update(versions)
+        content["conditions"]["date"] = "2026-11-22T06:30Z"
+
+    return change
+
+
+def test_one_result_has_nothing_to_be_compared_with(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    (only,) = watch(checkout.root)
+    assert only.change is None
+    assert not only.is_slower
+    raise_if_slower([only])
+    assert watch_table([only]).rows[0][-1] == "the first of its kind"
+
+
+def test_a_slower_result_names_kernel_version_and_stage(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    checkout.write(SELECTIVE, latency_ms=75.0)
+    rewrite(checkout, slower(2.5, numpy="9.9"))
+    checkout.record(SELECTIVE)
+    checkout.write(FULL)
+    checkout.record(FULL)
+    full, selective = watch(checkout.root)
+    assert not full.is_slower
+    assert selective.is_slower
+    with pytest.raises(RegressionError) as raised:
+        raise_if_slower([full, selective])
+    assert str(raised.value) == (
+        "net-selective is 50.0 % slower (50.0 to 75.0 ms, noise 14.1 %); first differs in "
+        "share_schedules; changed: numpy none to 9.9; slower: conv2d_1 1.25 to 2.50 ms"
+    )
+
+
+def test_what_lies_within_the_noise_is_no_regression(checkout: Checkout) -> None:
+    for latency_ms in (50.0, 56.0):
+        checkout.write(SELECTIVE, latency_ms=latency_ms)
+        checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.verdict == "same"
+    assert watch_table([found]).rows[0][2:6] == [
+        "50.0 [45.0 - 55.0]",
+        "56.0 [50.4 - 61.6]",
+        "+12.0",
+        "14.1",
+    ]
+
+
+def steady(content: dict) -> None:
+    """A result whose own rounds hardly differ."""
+    tuned = content["variants"]["tuned"]
+    tuned["p10_ms"], tuned["p90_ms"] = 0.995 * tuned["median_ms"], 1.005 * tuned["median_ms"]
+
+
+def record_steady(checkout: Checkout, latency_ms: float, **versions: str) -> None:
+    checkout.write(SELECTIVE, latency_ms=latency_ms)
+    rewrite(checkout, steady)
+    rewrite(checkout, slower(1.25, **versions))
+    checkout.record(SELECTIVE)
+
+
+def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout) -> None:
+    for latency_ms in (50.0, 53.0, 49.5):
+        record_steady(checkout, latency_ms)
+    record_steady(checkout, 53.5)
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.between == pytest.approx(0.085, abs=0.01)
+    assert found.change.verdict == "same"
+    record_steady(checkout, 80.0)
+    (found,) = watch(checkout.root)
+    assert found.is_slower
+    assert "4 earlier runs apart by 9.2 %" in found.line()
+
+
+def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout: Checkout) -> None:
+    record_steady(checkout, 53.0, numpy="1")
+    for latency_ms in (50.0, 53.0, 55.0):
+        record_steady(checkout, latency_ms, numpy="2")
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.between is None
+    assert found.is_slower
+
+
+def test_a_slower_machine_is_no_regression(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    checkout.write(SELECTIVE, latency_ms=75.0)
+
+    def all_slower(content: dict) -> None:
+        content["variants"]["onnxruntime"] = made.latency(45.0 * 1.5).model_dump()
+
+    rewrite(checkout, all_slower)
+    metrics = made.metrics(75.0)
+    object.__setattr__(metrics, "onnxruntime_latency_ms", 45.0 * 1.5)
+    metrics.write(checkout.places.benchmarked(MODEL, "selective"))
+    checkout.lock()
+    checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert found.change is not None
+    assert found.change.verdict == "machine"
+    assert not found.is_slower
+
+
+def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    checkout.write(SELECTIVE, latency_ms=90.0, device="Other CPU")
+    checkout.record(SELECTIVE)
+    found = watch(checkout.root, fleet=True)
+    assert [each.change for each in found] == [None, None]
+    made.fingerprint().write(checkout.places.fingerprint)
+    (mine,) = watch(checkout.root)
+    assert mine.machine == "Test CPU, 2 threads"
+
+
+def test_a_report_of_another_version_still_has_its_latency(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    file = checkout.places.benchmarked(MODEL, "selective") / BenchmarkReport.file_name
+    checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    run_id = found.runs[0].info.run_id
+    file.write_text("{}")
+    from pipelines.records.tracking import Store
+
+    Store(checkout.root).client.log_artifact(run_id, str(file), "benchmark")
+    checkout.write(SELECTIVE, latency_ms=75.0)
+    checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert "the two reports cannot be compared" in found.line()
+
+
+def test_the_command_ends_with_six_and_writes_the_page(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(checkout.root)
+    (checkout.root / "dvc.yaml").write_text("stages: {}\n")
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    assert main(["watch", "--page", "page"]) == 0
+    checkout.write(SELECTIVE, latency_ms=75.0)
+    checkout.record(SELECTIVE)
+    capsys.readouterr()
+    assert main(["watch", MODEL, "--page", "page"]) == 6
+    said = capsys.readouterr()
+    assert "SLOWER" in said.out
+    assert said.err.startswith("fewtune: net-selective is 50.0 % slower")
+    page = (checkout.root / "page" / "fleet.md").read_text()
+    assert "net-selective is 50.0 % slower" in page
+    assert "## Test CPU, 2 threads" in page
+    assert (checkout.root / "page" / "fleet.png").is_file()
+
+
+def test_the_page_shows_each_machine_over_time(checkout: Checkout, tmp_path: Path) -> None:
+    for device, latency_ms in (("Test CPU", 50.0), ("Test CPU", 40.0), ("Other CPU", 9.0)):
+        checkout.write(SELECTIVE, latency_ms=latency_ms, device=device)
+        checkout.record(SELECTIVE)
+    found = watch(checkout.root, fleet=True)
+    text = fleet_markdown(found)
+    assert "## Test CPU, 2 threads" in text
+    assert "## Other CPU, 2 threads" in text
+    assert "| net | selective | 2 | 50.0 | 40.0 | 40.0 | -20.0 | 14.1 |" in text
+    assert "█▁" in text
+    picture = image.imread(io.BytesIO(fleet_picture(found)), format="png")
+    assert picture.shape[0] > 100
+    assert picture[:, :, :3].std() > 0.05
+
+
+def test_nothing_recorded_and_unknown_models_are_refused(checkout: Checkout) -> None:
+    with pytest.raises(InputError, match="no result of this machine is recorded"):
+        watch(checkout.root)
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    with pytest.raises(InputError, match="'nett' is not recorded in MLflow; did you mean net"):
+        watch(checkout.root, ["nett"])

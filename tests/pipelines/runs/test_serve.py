@@ -1,0 +1,137 @@
+"""`fewtune serve` in a process of its own: Prefect's scheduler plans the flow's runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import small_pipeline
+from tests.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+PROJECT = Path(__file__).parents[3]
+PATIENCE_S = 90
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of the API of a server that serves the flow every minute."""
+    root = small_pipeline.make(tmp_path_factory.mktemp("served"))
+    (root / "prefect.yaml").write_text(
+        f"deployments:\n  - name: nightly\n"
+        f"    entrypoint: {PROJECT}/pipelines/flow.py:selective_tuning\n"
+        "    schedules: [{cron: '0 2 * * *'}]\n"
+    )
+    port = free_port()
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "MLFLOW_"))
+    }
+    command = [sys.executable, "-m", "pipelines.cli", "serve", "--port", str(port)]
+    process = subprocess.Popen(
+        [*command, "--cron", "0 3 * * *"],
+        cwd=root,
+        env={**kept, "PYTHONPATH": os.pathsep.join([str(PROJECT), *sys.path])},
+        stdout=(root / "serve.log").open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        # Whoever runs the tests in the background may have interrupts ignored from the start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    yield f"http://127.0.0.1:{port}/api", root / ".fewtune" / "prefect-auth"
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(PATIENCE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert b"runs at 0 3 * * *" in (root / "serve.log").read_bytes()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5)
+
+
+def ask(
+    api: str,
+    path: str,
+    content: object = None,
+    secret: str = "",
+    method: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, object, dict[str, str]]:
+    """The status, content and headers of an answer."""
+    body = None if content is None else json.dumps(content).encode()
+    given = {"Content-Type": "application/json", **(headers or {})}
+    if secret:
+        given["Authorization"] = "Basic " + base64.b64encode(secret.encode()).decode()
+    request = urllib.request.Request(f"{api}{path}", body, given, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.load(answer), dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, None, dict(error.headers)
+
+
+def scheduled(api: str, secret: str) -> list[dict[str, object]]:
+    """Flow runs that the scheduler has planned; none while the server starts."""
+    wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    try:
+        # Reading needs no token against forged requests; asking by POST does.
+        _, token, _ = ask(api, "/csrf-token?client=test", secret=secret)
+        forgery = {"Prefect-Csrf-Token": token["token"], "Prefect-Csrf-Client": "test"}
+        _, found, _ = ask(api, "/flow_runs/filter", wanted, secret, headers=forgery)
+        return found or []
+    except (urllib.error.URLError, OSError, TypeError):
+        return []
+
+
+@pytest.fixture(scope="module")
+def planned(served: tuple[str, Path]) -> list[dict[str, object]]:
+    api, file = served
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        if file.is_file() and (found := scheduled(api, file.read_text().strip())):
+            return found
+    pytest.fail("no run was planned: see .fewtune/logs/prefect-server.log")
+
+
+def test_the_scheduler_plans_runs_of_what_is_served(planned: list[dict[str, object]]) -> None:
+    assert all(run["auto_scheduled"] for run in planned)
+    assert "T03:00:00" in str(planned[0]["expected_start_time"])
+
+
+def test_nobody_else_may_change_what_runs(
+    served: tuple[str, Path], planned: list[dict[str, object]]
+) -> None:
+    api, file = served
+    secret = file.read_text().strip()
+    assert file.stat().st_mode & 0o077 == 0
+    deployment = planned[0]["deployment_id"]
+    shell = {"pull_steps": [{"prefect.deployments.steps.run_shell_script": {"script": "id"}}]}
+    attacks = [
+        (f"/deployments/{deployment}", shell, "PATCH"),
+        (f"/deployments/{deployment}/create_flow_run", {}, "POST"),
+        ("/deployments/filter", {}, "POST"),
+    ]
+    for path, content, method in attacks:
+        for known in ("", "fewtune:guess"):
+            status, _, _ = ask(api, path, content, known, method)
+            assert status in (401, 403), f"{method} {path} by somebody else"
+        # A page that has the browser send the secret along cannot send the token.
+        foreign = {"Origin": "http://evil.example", "Host": "evil.example"}
+        status, _, headers = ask(api, path, content, secret, method, foreign)
+        assert status == 403, f"{method} {path} from another origin"
+        assert headers.get("access-control-allow-origin") not in ("*", "http://evil.example")

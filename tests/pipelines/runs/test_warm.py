@@ -1,0 +1,94 @@
+"""A warm process forks what a stage would start, and nothing outlives the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fewtune.util.child_python import child_python
+from pipelines.runs.warm import warm_process
+
+PROBE = """
+import os, sys, time
+what = sys.argv[1]
+print(os.getcwd(), os.environ["PROBE"], flush=True)
+print("to errors", file=sys.stderr, flush=True)
+if what == "fail":
+    sys.exit(7)
+if what == "crash":
+    os.kill(os.getpid(), 11)
+if what == "sleep":
+    open(sys.argv[2], "w").write(str(os.getpid()))
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / "probe.py").write_text(PROBE)
+    return tmp_path
+
+
+@pytest.fixture
+def warm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("PROBE", "a value")
+    before = os.environ.get("PYTHONPATH", "")
+    project = str(Path(__file__).parents[3])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, before, str(root)]))
+    with warm_process(root):
+        yield root
+
+
+@pytest.mark.parametrize(("what", "code"), [("well", 0), ("fail", 7), ("crash", -signal.SIGSEGV)])
+def test_it_ends_as_python_would(warm: Path, what: str, code: int) -> None:
+    command = ["-m", "probe", what]
+    by_itself = subprocess.run([sys.executable, *command], cwd=warm, capture_output=True)
+    forked = subprocess.run([child_python(), *command], cwd=warm, capture_output=True)
+    assert child_python() != sys.executable
+    assert forked.stdout == by_itself.stdout
+    assert forked.stderr == by_itself.stderr
+    assert forked.returncode == by_itself.returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_was_forked_ends_with_whoever_asked(warm: Path, number: signal.Signals) -> None:
+    asked, pid = start(warm)
+    asked.send_signal(number)
+    asked.wait(10)
+    gone(pid)
+
+
+def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE", "a value")
+    project = str(Path(__file__).parents[3])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
+    with warm_process(root):
+        _, pid = start(root)
+    gone(pid)
+
+
+def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:
+    file = root / "pid"
+    asked = subprocess.Popen([child_python(), "-m", "probe", "sleep", str(file)], cwd=root)
+    for _ in range(600):
+        if file.exists() and file.read_text():
+            return asked, int(file.read_text())
+        time.sleep(0.1)
+    pytest.fail("it never began")
+
+
+def gone(pid: int) -> None:
+    for _ in range(100):
+        if not psutil.pid_exists(pid):
+            return
+        time.sleep(0.1)
+    pytest.fail("it still runs")

@@ -1,0 +1,82 @@
+"""The live view on a terminal, and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+from fewtune.progress.progress import Progress
+from fewtune.progress.snapshot import Snapshot
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def snapshot(task: str, trials: int, best_ms: float | None = 1.0) -> Snapshot:
+    return Snapshot(
+        phase="tune",
+        task=task,
+        detail="1x8x8x16 1x1x16x32 1x8x8x32",
+        trials=trials,
+        trials_total=64,
+        task_trials=16,
+        default_ms=2.0,
+        best_ms=best_ms,
+        estimated_latency_ms=3.25,
+        elapsed_s=5.0,
+        left_s=20.0,
+        failures={"build_error": 1},
+    )
+
+
+def test_plain_lines_say_everything_and_the_last_is_in_the_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    progress = Progress(tmp_path / "progress.json", stream)
+    progress.say("begins")
+    progress.show(snapshot("conv", 16))
+    progress.show(snapshot("dense", 32, best_ms=None))
+    progress.close()
+    first, second, third = stream.getvalue().splitlines()
+    assert first == "begins"
+    assert second == (
+        "tune 16/64 trials | conv | 1x8x8x16 1x1x16x32 1x8x8x32 | best 1 ms, 2.00x of default 2 | "
+        "model about 3.25 ms | failed: build_error 1 | 5 s, about 20 s left"
+    )
+    assert "best" not in third
+    assert json.loads((tmp_path / "progress.json").read_text())["task"] == "dense"
+
+
+def test_a_terminal_gets_a_table_with_the_task_at_work_last() -> None:
+    stream = Terminal()
+    progress = Progress(stream=stream)
+    for name, trials in (("conv", 16), ("dense", 32), ("conv", 48)):
+        progress.show(snapshot(name, trials))
+    progress.say("a line [that] stays")
+    shown = stream.getvalue()
+    # Redrawn in place: the cursor goes up over what was drawn before.
+    assert "\x1b[1A" in shown
+    last = shown[shown.rindex("48/64 trials") - 600 :]
+    assert last.index("dense") < last.rindex("conv")
+    assert "2.00x" in last
+    assert "about 20 s left" in " ".join(last.split())
+    assert shown.rstrip().endswith("a line [that] stays")
+    # Whatever ends the run now, the terminal has its cursor.
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_a_long_run_shows_the_latest_tasks_only() -> None:
+    stream = Terminal()
+    progress = Progress(stream=stream)
+    for number in range(80):
+        progress.show(snapshot(f"task{number:03d}", number))
+    before = len(stream.getvalue())
+    progress.show(snapshot("final", 64))
+    drawn = stream.getvalue()[before:]
+    assert "final" in drawn
+    assert "task079" in drawn
+    assert "task000" not in drawn
