@@ -1,9 +1,11 @@
-"""What a fleet costs and brings: ``python benchmarks/fleet.py [--only scaling|loopback]``.
+"""What a fleet costs and brings: ``python benchmarks/fleet.py [--only scaling|loopback|board]``.
 
 ``scaling_4``, ``scaling_8``: throughput of four and eight devices over that of one, where a device
 only sleeps, 50 ms a candidate: what the client and Dask add is all that can be lost.
 ``loopback_time_ratio``, ``loopback_latency_ratio``: a model tuned and shared through one Dask
 worker of this machine over the same in this process: seconds, and the model's estimated latency.
+``board_best_ratio``: the best of eight random candidates a task, as two RPC servers of this machine
+measure them, over the same eight in this process, one thread each: the fastest's seconds.
 They take turns, and medians of the ratios stand; have the machine alone.
 
 ``results/fleet.json`` gets them; what a call leaves out stays, such as ``aarch64_max_error``, which
@@ -40,13 +42,14 @@ from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import supervise
-from fewtune.tuning.tune import tune
+from fewtune.tuning.tune import run_session, tune
 from fewtune.util.files import canonical_json, write_text
+from tests.rpc_boards import boards
 
 OUT = Path("results/fleet.json")
 SLEEP_S = 0.05
 _TASKS, _TRIALS, _BATCH = 16, 16, 8
-_ROUNDS = 3
+_ROUNDS, _BOARD_TASKS = 3, 6
 
 
 def asleep(order: dict[str, Any]) -> tuple:
@@ -165,6 +168,58 @@ def loopback(model: str) -> dict[str, float]:
     }
 
 
+def board(model: str) -> dict[str, Any]:
+    """The best of eight on two RPC servers of this machine over the best of eight here."""
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch, boards(2) as at:
+        folder = Path(scratch)
+        here = detect_fingerprint(FingerprintOptions(threads=1))
+        wanted = json.dumps({**json.loads(here.target), "num-cores": 1})
+        there = detect_fingerprint(FingerprintOptions(device=at, target=wanted))
+        target = target_from_json(here.target)
+        add_model(f"zoo:{model}", folder / "models", model)
+        (folder / "import").mkdir()
+        import_model(model, folder / "models", target, 1, ImportOptions(), folder / "import")
+        tasks = extract_tasks(read_lowered(folder / "import"), target)
+        largest = sorted(tasks, key=lambda task: -task.info.share)[:_BOARD_TASKS]
+        names = sorted(task.info.name for task in largest)
+        options = TuneOptions(
+            trials_per_task=8, batch_size=8, strategy="random", informed_start=False,
+            predictor="never", start_from=str(folder / "none"), least_gain=0.0,
+        )  # fmt: skip
+        ratios, same, compared = [], 0, 0
+        for number in range(_ROUNDS):
+            pair = [("here", here), ("board", there)]
+            best = {}
+            for name, own in pair if number % 2 == 0 else pair[::-1]:
+                journals = folder / f"{name}{number}"
+                journals.mkdir()
+                run_session(largest, names, own, options, journals)
+                best[name] = best_of(journals)
+            for task in best["here"].keys() & best["board"].keys():
+                (here_s, chosen), (there_s, as_chosen) = best["here"][task], best["board"][task]
+                ratios.append(there_s / here_s)
+                compared += 1
+                same += chosen == as_chosen
+        print(f"{same} of {compared} times both name the same candidate the best")
+    return {
+        "board_best_ratio": round(statistics.median(ratios), 3),
+        "board_same_best_pct": round(100 * same / compared, 1),
+    }
+
+
+def best_of(journals: Path) -> dict[str, tuple[float, str]]:
+    """By task, the seconds of the fastest trial in the one journal of a folder, and its trace."""
+    (path,) = journals.glob("*.jsonl")
+    best: dict[str, tuple[float, str]] = {}
+    for line in path.read_text().splitlines():
+        event = json.loads(line.partition(" ")[2])  # after the checksum
+        for trial in event.get("trials", []) if event.get("kind") == "batch" else []:
+            if trial.get("run_s"):
+                found = (statistics.median(trial["run_s"]), json.dumps(trial["trace"]))
+                best[event["task"]] = min(best.get(event["task"], found), found)
+    return best
+
+
 def tuned(
     tasks: list[Task], selection: Any, own: Fingerprint, run: Any, folder: Path
 ) -> tuple[float, float]:
@@ -200,13 +255,15 @@ def note(found: dict[str, Any]) -> None:
 def main() -> None:
     """Measure what is asked for, and write it down."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["scaling", "loopback"])
+    parser.add_argument("--only", choices=["scaling", "loopback", "board"])
     parser.add_argument("--model", default="squeezenet_v1_1", help="of `fewtune zoo`")
     options = parser.parse_args()
-    if options.only != "loopback":
+    if options.only in (None, "scaling"):
         note(scaling())
-    if options.only != "scaling":
+    if options.only in (None, "loopback"):
         note(loopback(options.model))
+    if options.only in (None, "board"):
+        note(board(options.model))
     print(OUT.read_text())
 
 

@@ -21,8 +21,9 @@ from fewtune.runtime.tvm import tvm
 PREFIX = "rpc://"
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1
-# In the middle of a run, in which a board that was just let go has to be there again.
-BACK_S = 20.0
+# In the middle of a run, in which a board that was just let go has to be there again: its server
+# starts a process anew for that, and a board may be slow or busy.
+BACK_S = 90.0
 _FORM = re.compile(r"rpc://(?P<host>[^/:]+|\[[^\]]+\]):(?P<port>\d+)/(?P<key>[^/\s]+)")
 _TRIPLES = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
 
