@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, external_data_helper, helper
 
@@ -32,6 +33,21 @@ _WHOLE_BYTES = frozenset(
         TensorProto.UINT64,
     }
 )
+
+# Types whose arrays onnxruntime takes as they lie in memory.
+_WITH_ARRAYS = {
+    TensorProto.FLOAT: "<f4",
+    TensorProto.FLOAT16: "<f2",
+    TensorProto.DOUBLE: "<f8",
+    TensorProto.INT8: "i1",
+    TensorProto.INT16: "<i2",
+    TensorProto.INT32: "<i4",
+    TensorProto.INT64: "<i8",
+    TensorProto.UINT8: "u1",
+    TensorProto.UINT16: "<u2",
+}
+# The place of what lies in no file.
+_IN_MEMORY = "memory"
 
 
 def external_files(model: ModelProto, directory: Path) -> list[str]:
@@ -155,16 +171,61 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
     with (path.parent / location).open("wb") as stream:
         for tensor in weights:
             content = _little_endian_bytes(tensor)
-            reference = light_model.graph.initializer.add()
-            reference.name = tensor.name
-            reference.data_type = tensor.data_type
-            reference.dims.extend(tensor.dims)
-            reference.data_location = TensorProto.EXTERNAL
-            entries = {"location": location, "offset": stream.tell(), "length": len(content)}
-            for key, value in entries.items():
-                reference.external_data.add(key=key, value=str(value))
+            _add_reference(light_model, tensor, location, stream.tell(), len(content))
             stream.write(content)
     write_bytes(path, light_model.SerializeToString())
+
+
+def with_arrays(model: ModelProto) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A model's text without its large weights, and these as arrays beside it.
+
+    onnxruntime takes both as they are (``SessionOptions.add_external_initializers``): nothing is
+    parsed, written to a file, or copied for each session.
+
+    Returns
+    -------
+    text, arrays
+        What stays in the text are small weights and those of types that NumPy lacks.
+
+    Raises
+    ------
+    InputError
+        If these are too large for it.
+    """
+    light_model, weights = detach_weights(model)
+    detached = {tensor.name for tensor in weights}
+    kept = [value for value in light_model.graph.input if value.name not in detached]
+    del light_model.graph.input[:]
+    light_model.graph.input.extend(kept)
+    arrays = {}
+    for tensor in weights:
+        dtype = _WITH_ARRAYS.get(tensor.data_type)
+        if dtype is None:
+            light_model.graph.initializer.append(tensor)
+            continue
+        array = np.frombuffer(_little_endian_bytes(tensor), dtype).reshape(list(tensor.dims))
+        arrays[tensor.name] = array
+        _add_reference(light_model, tensor, _IN_MEMORY, 0, array.nbytes)
+    if model_bytes(light_model) > EMBEDDED_BYTES:
+        raise InputError(
+            "the weights whose type NumPy lacks, such as bfloat16, take more than 1.9 GB: convert "
+            "them to float32 or float16"
+        )
+    return light_model.SerializeToString(), arrays
+
+
+def _add_reference(
+    light_model: ModelProto, tensor: TensorProto, location: str, offset: int, length: int
+) -> None:
+    """Name a tensor whose data lies elsewhere."""
+    reference = light_model.graph.initializer.add()
+    reference.name = tensor.name
+    reference.data_type = tensor.data_type
+    reference.dims.extend(tensor.dims)
+    reference.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, "offset": offset, "length": length}
+    for key, value in entries.items():
+        reference.external_data.add(key=key, value=str(value))
 
 
 def _little_endian_bytes(tensor: TensorProto) -> bytes:

@@ -6,9 +6,7 @@ as GroupNormalization, and it does not follow sizes through every chain of opera
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +14,11 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
+from fewtune.onnx_graph.external_data import with_arrays
 from fewtune.onnx_graph.graph import (
     attach_weights,
     detach_weights,
     graph_inputs,
-    model_bytes,
     static_shape,
 )
 
@@ -87,24 +84,19 @@ def run_onnxruntime_once(
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # what fails is told by its exception
-    providers = ["CPUExecutionProvider"]
-    with tempfile.TemporaryDirectory() as scratch:
-        given: str | bytes
-        if model_bytes(model) <= EMBEDDED_BYTES:
-            given = model.SerializeToString()
-        else:
-            given = str(Path(scratch) / "model.onnx")
-            save(model, Path(given))
+    text, arrays = with_arrays(model)
+    held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+    options.add_external_initializers(list(arrays), held)
+    try:
+        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
+        raise InputError(f"onnxruntime cannot load the model: {first_words(error)}") from None
+    results: list[list[Any] | Exception] = []
+    for given in feeds:
         try:
-            session = onnxruntime.InferenceSession(given, options, providers=providers)
-        except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-            raise InputError(f"onnxruntime cannot load the model: {first_words(error)}") from None
-        results: list[list[Any] | Exception] = []
-        for arrays in feeds:
-            try:
-                results.append(session.run(None, dict(arrays)))
-            except Exception as error:  # noqa: BLE001 (as above)
-                results.append(error)
+            results.append(session.run(None, dict(given)))
+        except Exception as error:  # noqa: BLE001 (as above)
+            results.append(error)
     return results
 
 

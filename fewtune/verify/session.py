@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -11,13 +11,16 @@ from onnx import ModelProto
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import EMBEDDED_BYTES, save
+from fewtune.onnx_graph.external_data import with_arrays
 from fewtune.onnx_graph.graph import (
     graph_inputs,
     model_bytes,
     static_shape,
     type_name,
 )
+
+# Of models with more weights, sessions share them instead of each parsing its own.
+_LARGE_BYTES = 2**20
 
 
 def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -80,7 +83,7 @@ class OnnxruntimeSession:
         options.log_severity_level = 3  # errors only
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(model, ModelProto):
-            self._session = _session_of_proto(model, options)
+            self._session, self._held = _session_of_proto(model, options)
         else:
             self._session = _session(str(model), options)
 
@@ -101,13 +104,14 @@ class OnnxruntimeSession:
 
 def _session_of_proto(
     model: ModelProto, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
-    if model_bytes(model) <= EMBEDDED_BYTES:
-        return _session(model.SerializeToString(), options)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.onnx"
-        save(model, path)
-        return _session(str(path), options)
+) -> tuple[onnxruntime.InferenceSession, Any]:
+    """A session, and the weights that have to stay as long as it does."""
+    if model_bytes(model) < _LARGE_BYTES:
+        return _session(model.SerializeToString(), options), None
+    text, arrays = with_arrays(model)
+    held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+    options.add_external_initializers(list(arrays), held)
+    return _session(text, options), (arrays, held)
 
 
 def _session(
