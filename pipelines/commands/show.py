@@ -51,3 +51,8 @@ def shown(path: Path) -> str:
         return os.path.relpath(path)
     except ValueError:
         return str(path)
+
+
+def say(line: str) -> None:
+    """Tell the user something that is no result: on standard error."""
+    print(line, file=sys.stderr, flush=True)

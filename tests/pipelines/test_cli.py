@@ -163,7 +163,7 @@ def test_every_ending_has_its_code(
     def fail(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr("pipelines.commands.commands.report", fail)
+    monkeypatch.setattr("pipelines.commands.results.report", fail)
     refused(capsys, "report", code=code)
 
 

@@ -1,0 +1,162 @@
+"""What `fewtune check`, `add`, `zoo` and `compile` do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fewtune.errors import InputError
+from fewtune.model.registration import check_name
+from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
+from pipelines.checkout.project import find_root
+from pipelines.checkout.run_lock import turn
+from pipelines.commands.show import say, shown
+from pipelines.dvc_repo.track import Tracker, model_files
+from stages.paths import Places
+
+
+def add(options: argparse.Namespace) -> int:
+    """Register a model."""
+    if options.name is not None:
+        # Before anything is loaded that takes a while.
+        check_name(options.name)
+    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    constants = parse_constants(options.constant)
+    inputs = None if options.inputs is None else Path(options.inputs)
+    with Tracker(find_root()) as tracker:
+        if not options.no_check:
+            from fewtune.model.source import name_of
+            from pipelines.commands.check import refuse_unless_ok
+
+            name_of(options.source, options.name)
+            refuse_unless_ok(
+                options.source, shapes, dimensions, constants, inputs, options.seed, find_root()
+            )
+        sources, tracked = {options.source: options.name}, tracker.track
+        given = (dimensions, options.replace, constants, inputs)
+        return _register(sources, shapes, options.seed, *given, tracked=tracked)
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say what a run would make of a model."""
+    from pipelines.commands.check import check_source
+
+    try:
+        root = find_root()
+    except InputError:
+        root = None  # a model can be checked anywhere
+    report = check_source(
+        options.source,
+        parse_shapes(options.shape),
+        parse_dimensions(options.dimension),
+        parse_constants(options.constant),
+        None if options.inputs is None else Path(options.inputs),
+        options.seed,
+        root,
+    )
+    if options.json:
+        print(json.dumps(report.as_json()))
+    elif report.ok:
+        print("\n".join(report.lines()))
+    else:
+        say("\n".join(["fewtune: " + report.lines()[0], *report.lines()[1:]]))
+    return report.exit_code
+
+
+def zoo(options: argparse.Namespace) -> int:
+    """Show the zoo, or make models of it."""
+    from fewtune.zoo.registry import verify, zoo_names
+    from fewtune.zoo.seeded import ZOO_PREFIX
+    from pipelines.commands.zoo import write_models, zoo_table
+
+    names = zoo_names() if options.all else list(dict.fromkeys(options.models))
+    for name in names:
+        verify(name)
+    if not names:
+        for option in ("output", "quantise"):
+            if getattr(options, option):
+                raise InputError(f"--{option} needs the models that you name: give some, or --all")
+        zoo_table().print()
+        return 0
+    if options.output is not None:
+        directory = Path(options.output)
+        for path in write_models(names, options.seed, directory, options.quantise):
+            print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        return 0
+    if options.quantise:
+        with tempfile.TemporaryDirectory() as scratch:
+            paths = write_models(names, options.seed, Path(scratch), quantised=True)
+            files = {str(path): None for path in paths}
+            return _register(files, {}, options.seed, {}, options.replace)
+    sources = {f"{ZOO_PREFIX}{name}": None for name in names}
+    return _register(sources, {}, options.seed, {}, options.replace)
+
+
+def _register(
+    sources: Mapping[str, str | None],
+    shapes: dict[str, list[int]],
+    seed: int,
+    dimensions: dict[str, int],
+    replace: bool,
+    constants: Mapping[str, Any] | None = None,
+    inputs: Path | None = None,
+    tracked: Callable[[Sequence[str]], str] | None = None,
+) -> int:
+    """Register models, each under the name given for it or its own, and list them.
+
+    ``tracked`` puts their files under DVC, and gives the reason where it cannot.
+    """
+    from fewtune.model.source import add_model
+    from pipelines.checkout.parameters import change_parameters
+    from stages.params import load_all
+
+    root = find_root()
+    places = Places(root)
+    with turn(root, f"add {' '.join(sources)}", say):
+        load_all(places.params)
+        names = [
+            add_model(
+                source, places.models, name, shapes, seed, dimensions, replace, constants, inputs
+            )
+            for source, name in sources.items()
+        ]
+        lines = change_parameters(places.params, models=names)
+        problem = tracked(model_files(root, names)) if tracked else ""
+    if problem:
+        say(f"fewtune: {problem}")
+    for name in names:
+        print(f"registered {name}: {shown(places.registration(name))}")
+    for line in lines:
+        print(line)
+    print(f"tune with: fewtune run {' '.join(names)}")
+    return 0
+
+
+def compile(options: argparse.Namespace) -> int:  # noqa: A001 (the command's name)
+    """Compile a model for a GPU that is not here."""
+    from fewtune.compile.device_code import compile_for_gpu, gpu_target
+    from fewtune.model.source import add_model
+
+    gpu_target(options.arch)
+    root = find_root()
+    places = Places(root)
+    name, models = options.model, places.models
+    shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        if name not in places.registered():
+            models = Path(scratch)
+            name = add_model(options.model, models, None, shapes, 0, dimensions)
+        elif shapes or dimensions:
+            raise InputError(f"{name} is registered with its shapes: leave --shape out")
+        output = Path(options.output or places.out / name / f"cuda-{options.arch}")
+        made = compile_for_gpu(name, models, options.arch, output)
+    print(
+        f"{made.path}: {made.kernels} kernels, {made.unscheduled} unscheduled, device code for "
+        f"{', '.join(f'sm_{each}' for each in made.architectures)}; not run on a GPU; the import "
+        f"was checked on this CPU, relative error {made.relative_error:.1e}"
+    )
+    return 0

@@ -1,0 +1,95 @@
+"""What `fewtune report`, `compare` and `watch` do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fewtune.errors import InputError, RegressionError
+from fewtune.report import kernel_tables, tables
+from pipelines.checkout.project import find_root
+from pipelines.commands.show import say, show_results, shown
+from stages.paths import Places
+
+
+def report(options: argparse.Namespace) -> int:
+    """Show what is on disk."""
+    from pipelines.checkout.results import read_results
+
+    root = find_root()
+    found = read_results(root, say, options.models or None)
+    missing = set(options.models) - {result.model for result in found}
+    if missing or not found:
+        what = f"of {', '.join(sorted(missing))} " if missing else ""
+        again = " ".join(["fewtune run", *sorted(missing)])
+        raise InputError(f"no result {what}is on disk: make it with `{again}`")
+    if options.rfc_table:
+        return _write_rfc_table(found, Path(options.rfc_table))
+    if options.markdown:
+        print(tables.results_markdown(found), end="")
+        if options.kernels:
+            for result in found:
+                print(f"\n{kernel_tables.benchmark_markdown(result.benchmark)}", end="")
+        return 0
+    show_results(found, root)
+    if options.kernels:
+        for result in found:
+            print(f"\n{result.model}, {result.strategy}:")
+            kernel_tables.kernel_table(result.benchmark).print()
+    return 0
+
+
+def _write_rfc_table(found: Sequence[tables.Result], directory: Path) -> int:
+    from fewtune.report.rfc_table import JSON, MARKDOWN, write_rfc_table
+
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"--rfc-table {directory} is no folder: give one that both files go to")
+    comparisons = tables.distinct_comparisons(found)
+    compared = {comparison.model for comparison in comparisons}
+    for model in dict.fromkeys(result.model for result in found):
+        if model not in compared:
+            say(
+                f"{model} is left out: no comparison was made of the results on disk: "
+                f"`fewtune run {model} --all`"
+            )
+    if not comparisons:
+        raise InputError(
+            "no model was tuned both selectively and in full: make it with `fewtune run --all`"
+        )
+    for line in write_rfc_table(comparisons, directory):
+        print(line)
+    print(f"{directory / JSON}, {directory / MARKDOWN}: {len(comparisons)} models")
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Put recorded results side by side."""
+    root = find_root()
+    from pipelines.records.compare import compare as compare_recorded
+
+    table, lines = compare_recorded(root, options.results)
+    table.print()
+    for line in lines:
+        print(line)
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Compare the latest recorded results with those before them."""
+    root = find_root()
+    from pipelines.records.fleet import write_page
+    from pipelines.records.watch import watch as watch_recorded
+    from pipelines.records.watch import watch_table
+
+    watched = watch_recorded(root, options.models or None, options.fleet)
+    watch_table(watched).print()
+    folder = Places(root).scratch / "fleet" if options.page is None else Path(options.page)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--page {folder} is no folder: give one that both files go to")
+    for path in write_page(watched, folder):
+        print(f"  {shown(path)}")
+    lines = [each.line() for each in watched if each.is_slower]
+    for line in lines:
+        say(f"fewtune: {line}")
+    return RegressionError.exit_code if lines else 0
