@@ -12,6 +12,7 @@ from fewtune.binding.branches import settle_branches
 from fewtune.binding.constants import bind_constants, constant_arrays
 from fewtune.binding.fold import fold_shapes
 from fewtune.binding.memory import refuse_beyond_memory
+from fewtune.binding.plain_graph import make_plain
 from fewtune.errors import InputError
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.graph import (
@@ -27,6 +28,7 @@ from fewtune.onnx_graph.observed_shapes import complete_shapes
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import TooLongError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.onnx_graph.operators.vision.suppression import pad_selections
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import input_shapes
 from fewtune.onnx_graph.simplify import (
@@ -79,7 +81,7 @@ def bind_shapes(
     bound = input_shapes(model, shapes, dimensions, constants)
     arrays = constant_arrays(model, constants, shapes, dimensions)
     light_model, weights = detach_weights(model)
-    _tell_outputs_apart(light_model)
+    make_plain(light_model)
     names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
     light_model.ir_version = max(light_model.ir_version, MINIMUM_IR_VERSION)
     bind_constants(light_model, arrays)
@@ -102,21 +104,6 @@ def bind_shapes(
     return settle_branches(_with_all_shapes(result, samples))
 
 
-def _tell_outputs_apart(model: ModelProto) -> None:
-    """Give an output that is listed once more another name: onnxruntime takes both, little else."""
-    taken = {name for node in all_nodes(model.graph) for name in node.output}
-    taken |= {value.name for value in model.graph.input}
-    seen: set[str] = set()
-    for value in model.graph.output:
-        source, number = value.name, 2
-        if source in seen:
-            while f"{source}_{number}" in taken | seen:
-                number += 1
-            value.name = f"{source}_{number}"
-            model.graph.node.append(helper.make_node("Identity", [source], [value.name]))
-        seen.add(value.name)
-
-
 def _refuse_endless(model: ModelProto) -> None:
     """Tell a loop that never ends before onnxruntime runs it."""
     if any(node.op_type == "Loop" for node in all_nodes(model.graph)):
@@ -130,6 +117,7 @@ def _refuse_endless(model: ModelProto) -> None:
 
 def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
     """The model with the shapes that inference did not find, as far as they can be known."""
+    model = pad_selections(model)
     if not _open_values(model):
         return model
     if any(static_shape(value) is None for value in model.graph.output):
@@ -140,6 +128,12 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
         except InputError:
             pass  # what cannot be expanded without more shapes is run all the same
     varying = complete_shapes(model, samples)
+    padded = pad_selections(model)
+    if padded is not model:
+        # What is known of boxes only now.
+        light_model, weights = detach_weights(padded)
+        model = attach_weights(with_shapes(light_model), weights)
+        varying = complete_shapes(model, samples)
     if fold_shapes(model):
         light_model, weights = detach_weights(model)
         model = attach_weights(with_shapes(light_model), weights)

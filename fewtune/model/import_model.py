@@ -22,6 +22,7 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, host_target, is_foreign
@@ -263,7 +264,7 @@ def import_model(
     reference_path = directory / REFERENCE
     prepare.save(bound, reference_path)
     simplified = prepare.simplify(bound, OptionalSteps(forgiving=True))
-    notes: list[str] = []
+    notes = padding_notes(bound)
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "

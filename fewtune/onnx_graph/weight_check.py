@@ -16,6 +16,8 @@ from fewtune.onnx_graph.graph import element_count, is_float
 
 # Smaller tensors are biases, scales and scalars, which may well be all zero or all one.
 LARGE_ELEMENTS = 64
+# A constant that only these read is what they fill or join, such as a first state of zeros.
+_FILLING = frozenset({"Concat", "Expand", "Scatter", "ScatterElements", "ScatterND", "Where"})
 
 
 def constant_weights(model: ModelProto) -> list[str]:
@@ -70,6 +72,12 @@ def check_finite(model: ModelProto) -> None:
 def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
     """Name, number of elements, and whether constant, of each large weight."""
     found = []
+    multiplying = {
+        name for node in model.graph.node if node.op_type not in _FILLING for name in node.input
+    }
+    filling = {
+        name for node in model.graph.node if node.op_type in _FILLING for name in node.input
+    } - multiplying
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     tensors = list(initializers.items())
     for node in model.graph.node:
@@ -78,11 +86,13 @@ def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
         elif node.op_type == "ConstantOfShape" and node.input[0] in initializers:
             value = next((a.t for a in node.attribute if a.name == "value"), None)
             elements = math.prod(numpy_helper.to_array(initializers[node.input[0]]).tolist())
+            if node.output[0] in filling:
+                continue
             if elements > LARGE_ELEMENTS and (value is None or is_float(value.data_type)):
                 found.append((node.output[0], elements, True))
     for name, tensor in tensors:
         elements = element_count(tensor)
-        if elements > LARGE_ELEMENTS and is_float(tensor.data_type):
+        if elements > LARGE_ELEMENTS and is_float(tensor.data_type) and name not in filling:
             found.append((name, elements, _holds_one_value(tensor)))
     return found
 

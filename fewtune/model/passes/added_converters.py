@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.model.passes import suppression
 from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types as TVM names them.
@@ -39,6 +40,7 @@ def added_converters() -> Iterator[None]:
             "CumProd": _CumProd,
             "ConvInteger": _ConvInteger,
             "MatMulInteger": _MatMulInteger,
+            "NonMaxSuppression": _NonMaxSuppression,
         }
 
     onnx_frontend._get_convert_map = extended  # noqa: SLF001
@@ -90,6 +92,20 @@ class _CumProd(_Converter):
             relax.op.cumprod(data, axis=axis, exclusive=bool(attr.get("exclusive", 0)))
         )
         return relax.op.flip(data, axis=axis) if reverse else data
+
+
+class _NonMaxSuppression(_Converter):
+    """TVM's own has an output of dynamic size."""
+
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
+        from tvm.relax.frontend.onnx import onnx_frontend
+
+        bounds = [
+            each if each is None else onnx_frontend.get_constant(each, params)
+            for each in inputs[2:]
+        ]
+        return suppression.converted(bb, [*inputs[:2], *bounds], attr)
 
 
 class _ConvInteger(_Converter):

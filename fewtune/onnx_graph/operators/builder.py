@@ -50,6 +50,8 @@ class GraphBuilder:
     opset : int
     refusals : list of str
         Why nodes could not be expanded.
+    sequences : dict of list of str
+        Values that are sequences, with the tensors that they hold.
     """
 
     def __init__(self, model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> None:
@@ -57,6 +59,7 @@ class GraphBuilder:
         self._model = model
         self._handlers = handlers
         self.refusals: list[str] = []
+        self.sequences: dict[str, list[str]] = {}
         self._nodes: list[NodeProto] = []
         self._types: dict[str, TypeProto] = {}
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -194,6 +197,9 @@ class GraphBuilder:
             Its inputs and outputs are names of this graph; its nested graphs see ``scope``.
         """
         domain = "" if node.domain in STANDARD else node.domain
+        if node.op_type == "Identity" and node.input[0] in self.sequences:
+            self.sequences[node.output[0]] = self.sequences[node.input[0]]
+            return
         handler = self._handlers.get((domain, node.op_type))
         if handler is not None and handler(self, node, scope):
             return

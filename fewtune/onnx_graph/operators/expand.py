@@ -17,9 +17,12 @@ from fewtune.onnx_graph.operators import (
     quantized_fused,
     recurrent,
     recurrent_quantized,
+    sequences,
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
+from fewtune.onnx_graph.operators.tensors import fourier, places
+from fewtune.onnx_graph.operators.vision import patches, pooling
 
 EARLY: dict[tuple[str, str], Handler] = {
     **control_flow.HANDLERS,
@@ -32,6 +35,11 @@ EARLY: dict[tuple[str, str], Handler] = {
     **convolutions.HANDLERS,
     **normalizations.HANDLERS,
     **standard_attention.HANDLERS,
+    **sequences.HANDLERS,
+    **fourier.HANDLERS,
+    **places.HANDLERS,
+    **patches.HANDLERS,
+    **pooling.HANDLERS,
 }
 LATE: dict[tuple[str, str], Handler] = recurrent.HANDLERS
 

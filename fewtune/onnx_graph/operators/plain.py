@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
+_MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
 
 
@@ -120,74 +124,31 @@ def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool: 
     return True
 
 
-def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A discrete Fourier transform as a product with a constant matrix."""
-    attributes = _attributes(node)
-    data = node.input[0]
-    shape = graph.shape(data)
-    axis = attributes.get("axis", -2 if len(node.input) > 2 or graph.opset >= 20 else 1)
-    given = [graph.value(name) if name else None for name in [*node.input[1:], "", ""][:2]]
-    if len(node.input) > 2 and node.input[2]:
-        if given[1] is None:
-            return graph.refuse(node, "has an axis that is no constant")
-        axis = int(given[1].reshape(()))
-    if shape is None or (len(node.input) > 1 and node.input[1] and given[0] is None):
-        return graph.refuse(node, "has a shape or length that is no constant")
-    axis = int(axis) % len(shape)
-    if axis == len(shape) - 1:
-        return graph.refuse(node, "transforms along the axis of real and imaginary parts")
-    extent = shape[axis]
-    inverse, onesided = (bool(attributes.get(name, 0)) for name in ("inverse", "onesided"))
-    length = extent if given[0] is None else int(given[0].reshape(()))
-    if onesided and inverse and given[0] is None:
-        length = 2 * (extent - 1)
-    matrix = _fourier_matrix(min(extent, length), length, shape[-1], inverse, onesided)
-    # Rows are (place, part): the transformed axis goes last but one.
-    order = [each for each in range(len(shape) - 1) if each != axis] + [axis, len(shape) - 1]
-    moved = graph.transpose(data, order)
-    used = min(extent, length)
-    if used < extent:
-        moved = graph.slice(moved, len(shape) - 2, 0, used)
-    outer = [shape[each] for each in order[:-2]]
-    rows = int(np.prod(outer, dtype=np.int64))
-    flat = graph.reshape(moved, [rows, used * shape[-1]])
-    # In double precision: sums of large terms may come to nearly nothing.
-    wide = graph.cast(flat, TensorProto.DOUBLE)
-    product = graph.op("MatMul", [wide, graph.constant(matrix, np.float64)])
-    product = graph.cast(product, graph.element_type(data))
-    parts = 1 if inverse and onesided else 2
-    result = graph.reshape(product, [*outer, matrix.shape[1] // parts, parts])
-    graph.transpose(result, [order.index(each) for each in range(len(shape))], node.output[0])
+def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Of matrices up to 4x4, by the rule of Laplace: larger ones want an elimination."""
+    shape = graph.shape(node.input[0])
+    if shape is None or shape[-1] > _MOST_EXPANDED:
+        return graph.refuse(node, f"is of matrices larger than {_MOST_EXPANDED}x{_MOST_EXPANDED}")
+    size, outer = shape[-1], shape[:-2]
+    flat = graph.reshape(node.input[0], [*outer, size * size])
+    terms = []
+    for order in itertools.permutations(range(size)):
+        swaps = sum(a > b for place, a in enumerate(order) for b in order[place + 1 :])
+        factors = [
+            graph.slice(flat, len(outer), row * size + column, row * size + column + 1)
+            for row, column in enumerate(order)
+        ]
+        term = functools.reduce(lambda one, other: graph.op("Mul", [one, other]), factors)
+        terms.append(graph.op("Neg", [term]) if swaps % 2 else term)
+    total = functools.reduce(lambda one, other: graph.op("Add", [one, other]), terms)
+    graph.reshape(total, outer, node.output[0])
     return True
-
-
-def _fourier_matrix(
-    used: int, length: int, given_parts: int, inverse: bool, onesided: bool
-) -> np.ndarray:
-    """(used * parts given, places * parts made) numbers, parts being real and imaginary."""
-    places = length // 2 + 1 if onesided and not inverse else length
-    sign = 2j if inverse else -2j
-    turns = np.outer(np.arange(used), np.arange(places)) / length
-    factors = np.exp(sign * np.pi * turns)
-    if inverse:
-        factors = factors / length
-        if onesided:
-            # Places beyond the middle are conjugates of those before it.
-            inner = (np.arange(used) > 0) & (np.arange(used) * 2 < length)
-            factors = factors * np.where(inner, 2, 1)[:, None]
-            factors = factors * (np.arange(used) <= length // 2)[:, None]
-            made = np.stack([factors.real, -factors.imag], 1)
-            return made[:, :given_parts].reshape(used * given_parts, places)
-    real = np.stack([factors.real, factors.imag], -1)
-    imaginary = np.stack([-factors.imag, factors.real], -1)
-    rows = np.stack([real, imaginary][:given_parts], 1)
-    return rows.reshape(used * given_parts, places * 2)
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "BatchNormalization"): _normalization,
     ("", "Cosh"): _hyperbolic("Add"),
-    ("", "DFT"): _fourier,
+    ("", "Det"): _determinant,
     ("", "Dropout"): _dropout,
     ("", "EyeLike"): _eye_like,
     ("", "IsInf"): _is_inf,

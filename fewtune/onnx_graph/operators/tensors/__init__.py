@@ -1,0 +1,1 @@
+"""Operators on whole tensors: spectra, and elements taken or put by their places."""

@@ -1,0 +1,120 @@
+"""Max pooling that tells the places of its maxima, and its inverse."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from onnx import NodeProto
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import attributes_of
+
+_PAD_AS_INPUT = 11
+
+
+def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Of a pooling with its places: windows gathered, their largest and its place taken."""
+    if len(node.output) < 2 or not node.output[1]:  # noqa: PLR2004
+        return False
+    data, given = node.input[0], attributes_of(node)
+    shape, pooled = graph.shape(data), graph.shape(node.output[0])
+    if shape is None or pooled is None or graph.opset < _PAD_AS_INPUT:
+        return graph.refuse(node, "gives places, and has an input of unknown shape or an old form")
+    sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
+    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
+    before = _pads_before(given, sizes, pooled[2:], kernel, strides, dilations)
+    # What the last window of each axis reads behind the end is padded, too.
+    after = [
+        max(0, (out - 1) * stride + (size - 1) * dilation + 1 - first - extent)
+        for out, stride, size, dilation, first, extent in zip(
+            pooled[2:], strides, kernel, dilations, before, sizes, strict=True
+        )
+    ]
+    dtype = graph.dtype(data)
+    lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    padded = [
+        first + extent + last for first, extent, last in zip(before, sizes, after, strict=True)
+    ]
+    if any(before + after):
+        pads = graph.constant([0, 0, *before, 0, 0, *after], np.int64)
+        data = graph.op("Pad", [data, pads, graph.constant(lowest, dtype)], mode="constant")
+    flat = graph.reshape(data, [*shape[:2], int(np.prod(padded))])
+    starts = [np.arange(out) * stride for out, stride in zip(pooled[2:], strides, strict=True)]
+    corners = _flat_places(starts, padded)
+    inside = [np.arange(size) * dilation for size, dilation in zip(kernel, dilations, strict=True)]
+    windows = _flat_places(inside, padded)[:, None] + corners[None, :]
+    taken = graph.op("Gather", [flat, graph.constant(windows, np.int64)], axis=2)
+    largest = graph.reduce("ReduceMax", taken, [2], keepdims=0)
+    graph.reshape(largest, pooled, node.output[0])
+    tap = graph.op("ArgMax", [taken], axis=2, keepdims=0)
+    # A place in the tensor as it is: of its window's corner, of the tap, of image and channel.
+    order = slice(None, None, -1) if given.get("storage_order") else slice(None)
+    factors = [int(np.prod(sizes[order][axis + 1 :])) for axis in range(axes)][order]
+    steps = [place * factor for place, factor in zip(inside, factors, strict=True)]
+    of_tap = graph.op("Gather", [graph.constant(_sums(steps), np.int64), tap], axis=0)
+    first = [(s - b) * f for s, b, f in zip(starts, before, factors, strict=True)]
+    images = np.arange(shape[0] * shape[1]).reshape(*shape[:2], 1) * int(np.prod(sizes))
+    corner = graph.constant(images + _sums(first)[None, None], np.int64)
+    graph.reshape(graph.op("Add", [of_tap, corner]), pooled, node.output[1])
+    return True
+
+
+def _pads_before(
+    given: dict[str, object],
+    sizes: list[int],
+    pooled: list[int],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+) -> list[int]:
+    mode = given.get("auto_pad", b"NOTSET")
+    if mode == b"VALID":
+        return [0] * len(sizes)
+    if mode in (b"SAME_UPPER", b"SAME_LOWER"):
+        totals = [
+            max(0, (out - 1) * stride + (size - 1) * dilation + 1 - extent)
+            for out, stride, size, dilation, extent in zip(
+                pooled, strides, kernel, dilations, sizes, strict=True
+            )
+        ]
+        return [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
+    return list(given.get("pads") or [0] * 2 * len(sizes))[: len(sizes)]
+
+
+def _flat_places(along: list[np.ndarray], sizes: list[int]) -> np.ndarray:
+    """Places in a flattened tensor of all combinations of places along its axes."""
+    factors = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
+    return _sums([place * factor for place, factor in zip(along, factors, strict=True)])
+
+
+def _sums(along: list[np.ndarray]) -> np.ndarray:
+    return np.array([sum(each) for each in itertools.product(*along)], np.int64)
+
+
+def _max_unpool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    data, places = node.input[:2]
+    wanted = graph.value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    shape, given = graph.shape(data), attributes_of(node)
+    if shape is None or (wanted is None and len(node.input) > 2 and node.input[2]):
+        return graph.refuse(node, "has a shape that is no constant: bind it by --constant")
+    kernel, axes = list(given["kernel_shape"]), len(shape) - 2
+    strides, pads = given.get("strides") or [1] * axes, given.get("pads") or [0] * 2 * axes
+    sizes = [
+        (shape[axis + 2] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[axes + axis]
+        for axis in range(axes)
+    ]
+    whole = [*shape[:2], *sizes] if wanted is None else [int(each) for each in wanted]
+    zeros = graph.op(
+        "Expand",
+        [graph.constant(np.zeros(1, graph.dtype(data))), graph.constant([int(np.prod(whole))])],
+    )
+    flat = [graph.reshape(each, [int(np.prod(shape))]) for each in (places, data)]
+    graph.reshape(graph.op("ScatterElements", [zeros, *flat], axis=0), whole, node.output[0])
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "MaxPool"): _max_pool,
+    ("", "MaxUnpool"): _max_unpool,
+}
