@@ -13,6 +13,7 @@ from fewtune.binding.constants import bind_constants, constant_arrays
 from fewtune.binding.fold import fold_shapes
 from fewtune.binding.memory import refuse_beyond_memory
 from fewtune.binding.plain_graph import make_plain
+from fewtune.binding.refusals import refuse_what_cannot_be_judged
 from fewtune.errors import InputError
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.graph import (
@@ -100,6 +101,7 @@ def bind_shapes(
     result.graph.input.extend(kept)
     # Before shapes are completed and after: an inner condition may follow from a shape.
     result = settle_branches(result)
+    refuse_what_cannot_be_judged(result)
     _refuse_endless(result)
     return settle_branches(_with_all_shapes(result, samples))
 

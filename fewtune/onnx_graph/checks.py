@@ -16,6 +16,7 @@ from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import check_types
 
 _PROTOBUF_LIMIT = 2**31
+_INITIALIZERS_APART = 4
 
 
 def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, list[str]]:
@@ -64,6 +65,9 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         onnx.checker.check_model(_for_checker(path, model) if was_sorted else _light(model))
     except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
+        # Exporters wrote some operators after their form was withdrawn; onnxruntime runs them.
+        if "is deprecated in domain_version" in reason:
+            return model, locations
         raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
     return model, locations
 
@@ -74,13 +78,17 @@ def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
     It refuses inputs and outputs of open rank, which the user may bind and inference may find.
     """
     values = [*graph_inputs(model.graph), *model.graph.output]
-    if all(value.type.tensor_type.HasField("shape") for value in values):
+    if model.ir_version >= _INITIALIZERS_APART and all(
+        value.type.tensor_type.HasField("shape") for value in values
+    ):
         return str(path)
     return _light(model)
 
 
 def _light(model: ModelProto) -> ModelProto:
     light_copy, _ = detach_weights(model)
+    # Before version 4 initialisers had to be inputs, too; what runs models does not ask for it.
+    light_copy.ir_version = max(light_copy.ir_version, _INITIALIZERS_APART)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()
     return light_copy

@@ -6,6 +6,7 @@ as GroupNormalization, and it does not follow sizes through every chain of opera
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,16 @@ from fewtune.onnx_graph.graph import (
 # The sizes of what these write follow the values of what they read.
 _SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _WANTED_RUNS = 2
+# What onnxruntime writes around the words that tell.
+_NOISE = (
+    re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "),
+    re.compile(r"Load model from \S+ failed:"),
+    re.compile(r"Exception during initialization: "),
+    re.compile(r"/onnxruntime_src/\S+:\d+ [^)]*\) "),
+    re.compile(r"Non-zero status code returned while running "),
+    re.compile(r"Status Message: "),
+)
+_LONGEST = 300
 
 
 def complete_shapes(
@@ -90,7 +101,7 @@ def run_onnxruntime_once(
     try:
         session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-        raise InputError(f"onnxruntime cannot load the model: {first_words(error)}") from None
+        raise InputError(cannot_load(error)) from None
     results: list[list[Any] | Exception] = []
     for given in feeds:
         try:
@@ -100,10 +111,21 @@ def run_onnxruntime_once(
     return results
 
 
+def cannot_load(error: Exception) -> str:
+    """Why a model is refused that onnxruntime, which computes what is right, does not load."""
+    return (
+        f"onnxruntime cannot load the model: {first_words(error)}; nothing can be checked against "
+        "it then: export the model with operators and types that onnxruntime has on CPUs"
+    )
+
+
 def first_words(error: Exception) -> str:
-    """The first line of an exception that says something."""
+    """The first line of an exception that says something, without codes and places in sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    text = lines[0] if lines else type(error).__name__
+    for noise in _NOISE:
+        text = noise.sub("", text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:

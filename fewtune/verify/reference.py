@@ -224,9 +224,11 @@ def make_reference(
         try:
             values = [np.asarray(value) for value in plain.run(draw.feeds)]
         except Exception as fault:  # noqa: BLE001 (onnxruntime raises a class a status)
-            reason = " ".join(str(fault).split())[:200]
+            reason = " ".join(str(fault).split()).removeprefix("onnxruntime cannot run the model: ")
             if draw.name == GIVEN:
                 raise InputError(f"onnxruntime cannot run the {GIVEN}: {reason}") from None
+            if any(told.endswith(reason) for told in unusable):
+                reason = "as before"
             unusable.append(f"onnxruntime itself cannot run {draw.name}: {reason}")
             continue
         broken = _not_numbers(values, outputs)

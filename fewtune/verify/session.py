@@ -18,6 +18,7 @@ from fewtune.onnx_graph.graph import (
     static_shape,
     type_name,
 )
+from fewtune.onnx_graph.observed_shapes import cannot_load, first_words
 
 # Of models with more weights, sessions share them instead of each parsing its own.
 _LARGE_BYTES = 2**20
@@ -98,8 +99,7 @@ class OnnxruntimeSession:
         try:
             return self._session.run(None, inputs)
         except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-            reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
-            raise InputError(f"onnxruntime cannot run the model: {reason.strip()}") from None
+            raise InputError(f"onnxruntime cannot run the model: {first_words(error)}") from None
 
 
 def _session_of_proto(
@@ -120,8 +120,7 @@ def _session(
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-        reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
-        raise InputError(f"onnxruntime cannot load the model: {reason.strip()}") from None
+        raise InputError(cannot_load(error)) from None
 
 
 def run_onnxruntime(

@@ -207,7 +207,7 @@ class GraphBuilder:
             return
         self._nodes.append(node)
         if domain == "":
-            self._infer(node)
+            self.infer(node)
 
     def _computed(self, node: NodeProto, most: int | None = _FOLDED_ELEMENTS) -> bool:
         """Whether all of a node's outputs are constants of few elements, which then are known."""
@@ -263,7 +263,7 @@ class GraphBuilder:
         """Take down a value's type, where it is known better than ONNX's inference knows it."""
         self._types[name] = helper.make_tensor_type_proto(element_type, list(shape))
 
-    def _infer(self, node: NodeProto) -> None:
+    def infer(self, node: NodeProto) -> None:
         """Take down the types of a node's outputs, where ONNX's inference knows them."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.opset, "")

@@ -59,7 +59,11 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     trips, condition = [*node.input, "", ""][:2]
     most = graph.value(trips) if trips else None
     if trips and most is None:
-        return graph.refuse(node, "has a trip count that depends on the input's values")
+        return graph.refuse(
+            node,
+            "has a trip count that depends on the input's values: export the model with that "
+            "number fixed, or bind the input that it is read from by --constant",
+        )
     if not trips and not condition:
         return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
     carried = list(node.input[2:])
@@ -69,7 +73,11 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     while most is None or step < int(most.reshape(())):
         value = graph.value(going)
         if value is None:
-            return graph.refuse(node, "ends by a condition that depends on the input's values")
+            return graph.refuse(
+                node,
+                "ends by a condition that depends on the input's values: export the model with a "
+                "fixed number of steps, or end it before that node",
+            )
         if not value.reshape(()):
             break
         if step == _MOST_STEPS or graph.node_count - begin > _MOST_NODES:

@@ -18,6 +18,7 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     if len(node.output) < 2 or not node.output[1]:  # noqa: PLR2004
         return False
     data, given = node.input[0], attributes_of(node)
+    graph.infer(node)
     shape, pooled = graph.shape(data), graph.shape(node.output[0])
     if shape is None or pooled is None or graph.opset < _PAD_AS_INPUT:
         return graph.refuse(node, "gives places, and has an input of unknown shape or an old form")

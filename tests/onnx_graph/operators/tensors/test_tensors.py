@@ -1,0 +1,46 @@
+"""Spectra, and elements by their places, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.expanded_models import assert_same
+
+
+def model_of(node, data, constants, opset=17):
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, data.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("shape", "onesided"), [((1, 128, 1), 1), ((2, 96), 0)])
+def test_a_short_time_fourier_transform_is_a_product(shape, onesided):
+    node = helper.make_node("STFT", ["x", "step", "window"], ["y"], "stft", onesided=onesided)
+    constants = {"step": np.int64(16), "window": np.hanning(32).astype(np.float32)}
+    data = normal(*shape)
+    assert_same(model_of(node, data, constants), {"x": data})
+
+
+def test_sequences_are_reversed_up_to_their_lengths():
+    node = helper.make_node(
+        "ReverseSequence", ["x", "lengths"], ["y"], "reverse", batch_axis=1, time_axis=0
+    )
+    data = normal(4, 3, 2)
+    assert_same(model_of(node, data, {"lengths": np.array([4, 2, 3])}), {"x": data})
+
+
+def test_a_constant_condition_compresses():
+    node = helper.make_node("Compress", ["x", "wanted"], ["y"], "compress", axis=1)
+    data = normal(3, 4)
+    assert_same(model_of(node, data, {"wanted": np.array([True, False, True])}), {"x": data})

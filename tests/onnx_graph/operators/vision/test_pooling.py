@@ -1,0 +1,51 @@
+"""Max pooling with places and its inverse, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.expanded_models import assert_same, float_info
+
+
+def model_of(nodes, shape, outputs, constants=()):
+    graph = helper.make_graph(
+        nodes,
+        "pooling",
+        [float_info("x", shape)],
+        [float_info(name, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array, np.int64), name) for name, array in constants],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((1, 3, 8, 8), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ((2, 2, 7, 9), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 2, 9, 8), {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": "SAME_UPPER"}),
+        ((1, 2, 9, 9), {"kernel_shape": [3, 3], "dilations": [2, 2], "storage_order": 1}),
+        ((1, 2, 13), {"kernel_shape": [3], "strides": [2], "ceil_mode": 1}),
+    ],
+)
+def test_places_of_maxima_are_onnxruntimes(shape, attributes):
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["y", "places"], "pool", **attributes),
+        helper.make_node("Cast", ["places"], ["shown"], to=1),
+    ]
+    assert_same(model_of(nodes, shape, ["y", "shown"]), {"x": data})
+
+
+@pytest.mark.parametrize("given", [(), ("whole",)])
+def test_unpooling_puts_maxima_back(given):
+    shape = (1, 3, 8, 8)
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    window = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["pooled", "places"], "pool", **window),
+        helper.make_node("MaxUnpool", ["pooled", "places", *given], ["y"], "unpool", **window),
+    ]
+    assert_same(model_of(nodes, shape, ["y"], [("whole", shape)]), {"x": data})
