@@ -153,7 +153,12 @@ def left_behind(root: Path) -> list[str]:
         found += [str(path) for path in folder.rglob(".*") if _BESIDE.fullmatch(path.name)]
         found += [str(path) for path in folder.rglob("*.tmp")]
     temporary = root.parent / f"{root.name}.beside" / "locks"
-    found += [str(path) for path in temporary.iterdir() if path.suffix != ".lock"]
+    kept = {".ses"}  # one of onnxruntime's, written over each time
+    found += [
+        str(path)
+        for path in temporary.iterdir()
+        if path.suffix != ".lock" and path.name not in kept
+    ]
     found += [str(path) for path in (root / ".fewtune").rglob("*.jsonl")]
     return found
 

@@ -1,6 +1,6 @@
 """Damage what commands and stages read; say whether each ends in a sentence and a documented code.
 
-    python benchmarks/malformed.py [--seed 0] [--only params,names] [--most 3] [--output FILE]
+    python benchmarks/malformed.py [--seed 0] [--only "params;names"] [--most 3] [--output FILE]
 
 Parameters, names, registrations, journals, logs, databases, artifacts and archives of a small
 network are damaged by a seeded generator: cut off, emptied, bytes changed, values of other types,
@@ -291,7 +291,7 @@ def main() -> int:
     """Damage, and tell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="kinds, with commas between them")
+    parser.add_argument("--only", help="kinds, with semicolons between them")
     parser.add_argument("--most", type=int, help="so many of each kind, drawn by the seed")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -304,7 +304,7 @@ def main() -> int:
         chance = random.Random(options.seed)
         chosen = list(cases(root, chance))
         if options.only:
-            chosen = [case for case in chosen if case.kind in options.only.split(",")]
+            chosen = [case for case in chosen if case.kind in options.only.split(";")]
         if options.most:
             chance.shuffle(chosen)
             kinds = dict.fromkeys(case.kind for case in chosen)

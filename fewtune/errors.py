@@ -13,6 +13,9 @@ MACHINES_FAULT = frozenset(
     | {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 )
 
+# Those of a disk alone.
+DISKS_FAULT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
 
 class FewtuneError(Exception):
     """Something the user can mend: what is wrong, where, what to do, in one line.

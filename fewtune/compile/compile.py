@@ -20,6 +20,7 @@ from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
 from fewtune.measure.device import device_of
 from fewtune.runtime.executable import CompiledModel
+from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.database import read_database
@@ -102,7 +103,7 @@ def compile_model(
         say=lambda line: say(f"{model} ({strategy}): {line}"),
     ).settle(Plan(schedules.levels, _rewrites(options, target)))
     library = directory / LIBRARY
-    settled.built.executable.export_library(str(library), fcompile=device.link)
+    export_library(settled.built.executable, library, device.link)
     compile_s = time.perf_counter() - started
     found = difference(device.load(library))
     if not found.allowances <= 1:

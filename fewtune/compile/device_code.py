@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fewtune import errors
 from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.runtime.linking import export_library
 
 _ELF, _OF_CUDA = b"\x7fELF", 190
 _MACHINE_AT, _FLAGS_AT = 18, 48
@@ -156,7 +157,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     ]
     executable = build_executable(scheduled, target)
     out.mkdir(parents=True, exist_ok=True)
-    executable.export_library(str(out / LIBRARY))
+    export_library(executable, out / LIBRARY)
     return {
         "kernels": len(names),
         "unscheduled": len(unscheduled),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.machine.rpc_board import remote_device
+from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import relax, tvm
 
 _MAIN = "main"
@@ -42,7 +43,7 @@ class BoardModel:
             if isinstance(executable, Path):
                 path = executable
             else:
-                executable.export_library(str(path), fcompile=link)
+                export_library(executable, path, link)
             session.upload(str(path))
         self._machine = relax.VirtualMachine(session.load_module(path.name), self._device)
 

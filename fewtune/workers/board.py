@@ -21,6 +21,7 @@ from fewtune.machine.rpc_board import (
     reserve,
     set_board_threads,
 )
+from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
@@ -66,7 +67,7 @@ class BoardBuilder:
         with without_checks():
             built = compiled(module, self._target)
         path = library_path(self._folder, number)
-        built.export_library(str(path), fcompile=self._link)
+        export_library(built, path, self._link)
         scheduled = module_json if PREPROC in module_json else ""
         layout = [argument_shapes(module["main"]), weight_places(module), scheduled]
         path.with_suffix(".json").write_text(json.dumps(layout))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from fewtune.errors import MachineError
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
 from fewtune.util.child_python import child_python
 from fewtune.workers.fork_server import ForkedWorker, ForkServer
@@ -117,6 +118,8 @@ class WorkerHandle:
             If the process died, or did not answer in ``timeout_s`` and was killed.
         RequestFailedError
             If the request failed inside the worker.
+        MachineError
+            If the system refused the worker room on a disk, or the like.
         """
         connection = self.connection
         try:
@@ -128,6 +131,8 @@ class WorkerHandle:
             raise self._lost() from None
         if status == "failed":
             raise RequestFailedError(value)
+        if status == "machine":
+            raise MachineError(value)
         return value
 
     def call(self, *request: Any, timeout_s: float, timeout_cause: str = "run_timeout") -> Any:

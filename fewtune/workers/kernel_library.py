@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fewtune.runtime.linking import export_library
 from fewtune.runtime.tvm import compiled, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.storage.database import replay
@@ -73,7 +74,7 @@ def link(
         functions[symbol] = function.with_attr("global_symbol", symbol)
         contenders[symbol] = Contender(str(path), symbol, argument_shapes(function))
     with without_checks():
-        compiled(tvm.IRModule(functions), target).export_library(str(path))
+        export_library(compiled(tvm.IRModule(functions), target), path)
     return contenders
 
 
@@ -91,4 +92,4 @@ def export(built: Any, path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)
 
     linked.output_format = "so"  # type: ignore[attr-defined]  # TVM asks for it
-    built.export_library(str(path), fcompile=linked if linker else None)
+    export_library(built, path, linked if linker else None)

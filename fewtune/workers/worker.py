@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fewtune.errors import DISKS_FAULT, disk_line
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import build, module_of
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
@@ -160,8 +161,12 @@ def serve(connection: Connection) -> None:
         except MemoryError:
             reply = ("failed", "out of memory")
         except Exception as fault:  # noqa: BLE001 (whatever a candidate does is its own failure)
-            text = str(fault).strip() or type(fault).__name__
-            reply = ("failed", text[-2000:])
+            if isinstance(fault, OSError) and fault.errno in DISKS_FAULT:
+                # Of a full disk no candidate is to blame: it must not be noted as one that failed.
+                reply = ("machine", disk_line(fault))
+            else:
+                text = str(fault).strip() or type(fault).__name__
+                reply = ("failed", text[-2000:])
         try:
             connection.send(reply)
         except BrokenPipeError:

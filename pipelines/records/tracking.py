@@ -13,8 +13,9 @@ from pipelines.checkout import environment
 
 # isort: split
 from mlflow import MlflowClient
-from mlflow.entities import LoggedModelOutput, Run
+from mlflow.entities import Experiment, LoggedModelOutput, Run
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 from fewtune.errors import MachineError
@@ -63,21 +64,29 @@ class Store:
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
         with _reported():
             self.client = MlflowClient(tracking_uri=self.uri)
-            experiment = self.client.get_experiment_by_name(EXPERIMENT)
-            if experiment is not None and experiment.lifecycle_stage == "deleted":
+            experiment = self._experiment(root)
+            if experiment.lifecycle_stage == "deleted":
                 self.client.restore_experiment(experiment.experiment_id)
-            if experiment is None:
-                # Absolute, so that a run started in a subfolder finds the same files.
-                local = self.uri == environment.default_tracking_uri(root)
-                location = (root / "mlartifacts").as_uri() if local else None
-                self.experiment_id: str = self.client.create_experiment(
-                    EXPERIMENT, location, tags=experiment_tags()
-                )
-            else:
-                self.experiment_id = experiment.experiment_id
-                for name, value in experiment_tags().items():
-                    if experiment.tags.get(name) != value:
-                        self.client.set_experiment_tag(self.experiment_id, name, value)
+            self.experiment_id: str = experiment.experiment_id
+            for name, value in experiment_tags().items():
+                if experiment.tags.get(name) != value:
+                    self.client.set_experiment_tag(self.experiment_id, name, value)
+
+    def _experiment(self, root: Path) -> Experiment:
+        """The project's experiment, made where there is none."""
+        found = self.client.get_experiment_by_name(EXPERIMENT)
+        if found is not None:
+            return found
+        # Absolute, so that a run started in a subfolder finds the same files.
+        local = self.uri == environment.default_tracking_uri(root)
+        location = (root / "mlartifacts").as_uri() if local else None
+        try:
+            self.client.create_experiment(EXPERIMENT, location, tags=experiment_tags())
+        except MlflowException as error:
+            # A worker in another clone was quicker.
+            if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+                raise
+        return self.client.get_experiment_by_name(EXPERIMENT)
 
     def find(self, tags: Mapping[str, str]) -> list[Run]:
         """Runs with all of ``tags``, the one that was measured last first."""

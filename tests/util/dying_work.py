@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from typing import Any
@@ -47,3 +48,14 @@ def always(job: dict[str, Any]) -> None:
 
 def _die(number: int = signal.SIGSEGV) -> None:
     os.kill(os.getpid(), number)
+
+
+class FullDisk:
+    """A worker, of `fewtune.workers`, whose disk is full."""
+
+    def get_ready(self) -> None:
+        """Nothing is to be made ready."""
+
+    def build(self, number: int, module_json: str) -> float:
+        """Fails as writing a library does."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"kernel{number}.so")

@@ -74,6 +74,15 @@ def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Spec
     assert [len(one) for one in samples] == [3, 3]
 
 
+def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
+    kind, full = "tests.dying_work:FullDisk", "no space left on device; free some space"
+    with (
+        WorkerPool(tuned_tiny.fingerprint().target, 1, 1, kind=kind, settings=()) as workers,
+        pytest.raises(MachineError, match=full),
+    ):
+        workers.build(["{}"])
+
+
 def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
     worker.get_ready()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
@@ -15,7 +16,7 @@ from pipelines.records import record
 from pipelines.records.compare import compare
 from pipelines.records.mlflow_view import address
 from pipelines.records.registry import machine_of
-from pipelines.records.tracking import KEY, Store
+from pipelines.records.tracking import EXPERIMENT, KEY, Store
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
@@ -188,6 +189,20 @@ def test_a_store_that_cannot_be_used_is_one_line(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://somewhere")
     with pytest.raises(MachineError, match="MLflow at nonsense://somewhere cannot be used"):
         Store(checkout.root)
+
+
+def test_an_experiment_that_another_worker_makes_meanwhile_is_used(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = MlflowClient.create_experiment
+
+    def both(client: MlflowClient, *arguments: object, **options: object) -> str:
+        create(client, *arguments, **options)
+        return create(client, *arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "create_experiment", both)
+    store = Store(checkout.root)
+    assert store.client.get_experiment(store.experiment_id).name == EXPERIMENT
 
 
 def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -12,10 +14,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from tests import small_pipeline
+from tests.made import results as made
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -70,6 +75,69 @@ def _answers(address: str) -> None:
     pytest.fail(f"no answer from {address}")
 
 
+@pytest.fixture
+def tracking(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
+    """An MLflow server; gives its address."""
+    address = f"http://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/store.db"]
+    command += ["--artifacts-destination", str(tmp_path / "artifacts")]
+    server = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", address.rpartition(":")[2]],
+        env=environment,
+        stdout=(tmp_path / "mlflow.log").open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        _answers(f"{address}/health")
+        yield address
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+# Both runs have to be at this step before either goes on.
+TOGETHER = """\
+import os, time
+if sys.argv[1] == "search":
+    here = pathlib.Path.cwd()
+    (here.parent / f"{here.name}.at-work").touch()
+    deadline = time.monotonic() + 120
+    while len(list(here.parent.glob("*.at-work"))) < 2:
+        assert time.monotonic() < deadline, "the other worker has not come"
+        time.sleep(0.1)
+"""
+
+
+def _with_results(root: Path) -> Path:
+    """A clone whose steps copy made results into place, and wait for each other."""
+    _clone(root)
+    ready = root / "ready" / "good"
+    for strategy in ("selective", "full"):
+        made.write_result(ready / strategy / "benchmark", "good", strategy)
+    made.imported("good").write(ready / "import")
+    (root / ".gitignore").write_text("/out/\n/.fewtune/\n/ready/\n/pipelines\n")
+    steps = (root / "steps.py").read_text()
+    (root / "steps.py").write_text(steps.replace("import sys\n", f"import sys\n{TOGETHER}", 1))
+    return root
+
+
+def _copy_ready(root: Path) -> None:
+    """What stages of a real pipeline would have made besides."""
+    out = root / "out" / "good"
+    shutil.copytree(root / "ready" / "good" / "import", out / "import", dirs_exist_ok=True)
+    for strategy in ("selective", "full"):
+        library = out / strategy / "compile"
+        made.compiled("good", strategy).write(library)
+        (library / "model.so").write_bytes(b"library")
+
+
+def _git(root: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+
+
 def _clone(root: Path) -> Path:
     small_pipeline.make(root)
     (root / "pipelines").symlink_to(PROJECT / "pipelines")
@@ -115,6 +183,122 @@ def test_a_worker_runs_in_its_own_clone(environment: dict[str, str], tmp_path: P
         others = {first, second} - {clone}
         if clone == second:
             assert not any((other / "out").exists() for other in others), "it ran elsewhere"
+
+
+def test_two_workers_share_remote_and_server(
+    environment: dict[str, str], tracking: str, tmp_path: Path
+) -> None:
+    """Two runs at once in two clones; what one made, the other pulls and need not make."""
+    first = _with_results(tmp_path / "first")
+    _prefect(first, environment, "work-pool", "create", "shared", "--type", "process")
+    described = (first / "prefect.yaml").read_text().replace("name: local", "name: shared")
+    (first / "prefect.yaml").write_text(described)
+    remote = ["remote", "add", "--default", "store", str(tmp_path / "remote")]
+    _dvc(first, environment, *remote)
+    _git(first, "add", "--all")
+    _git(first, "commit", "-qm", "pipeline")
+    second = tmp_path / "second"
+    _git(tmp_path, "clone", "-q", str(first), str(second))
+    (second / "pipelines").symlink_to(PROJECT / "pipelines")
+    shutil.copytree(first / "ready", second / "ready")
+    clones = {first: "selective", second: "full"}
+    for clone in clones:
+        _copy_ready(clone)
+    _prefect(first, environment, "deploy", "--all")
+    worker_start = [sys.executable, "-m", "prefect", "worker", "start"]
+    workers = [
+        subprocess.Popen(
+            [*worker_start, "--pool", "shared", "--limit", "1"],
+            cwd=tmp_path,
+            env={
+                **environment,
+                "FEWTUNE_CHECKOUT": str(clone),
+                "MLFLOW_TRACKING_URI": tracking,
+                "PREFECT_WORKER_QUERY_SECONDS": "1",
+            },
+            stdout=(tmp_path / f"{clone.name}.log").open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        for clone in clones
+    ]
+    try:
+        runs = [_start(environment, strategy) for strategy in clones.values()]
+        states = [_ended(environment, run) for run in runs]
+        told = "".join((tmp_path / f"{clone.name}.log").read_text() for clone in clones)
+        assert states == ["COMPLETED", "COMPLETED"], told
+        assert len(list(tmp_path.glob("*.at-work"))) == 2
+        for run, strategy in zip(runs, clones.values(), strict=True):
+            query = {"flow_runs": {"id": {"any_": [run]}}}
+            tasks = _ask(environment, "task_runs/filter", query)
+            assert f"search@good-{strategy}" in {each["name"] for each in tasks}
+            shown = _ask(environment, "artifacts/filter", query)
+            assert ("progress", f"search-good-{strategy}") in {
+                (each["type"], each["key"]) for each in shown
+            }
+        client = MlflowClient(tracking)
+        (experiment,) = [each for each in client.search_experiments() if each.name == "fewtune"]
+        recorded = client.search_runs([experiment.experiment_id])
+        assert {"good-selective", "good-full"} <= {run.info.run_name for run in recorded}
+
+        # The second clone hands over what it made: through git the lock, through DVC the files.
+        made_by = {(c / "out/good/full/search.txt").exists(): c for c in clones}
+        maker, other = made_by[True], made_by[False]
+        _git(maker, "add", "--all")
+        _git(maker, "commit", "-qm", "results")
+        _dvc(maker, environment, "push")
+        shutil.copy(maker / "dvc.lock", other / "dvc.lock")
+        _dvc(other, environment, "pull", "--with-deps", "finish@good-full")
+        before = (other / "out/good/full/search.txt").stat().st_mtime_ns
+        again = _start(environment, "full")
+        assert _ended(environment, again) == "COMPLETED"
+        again = _start(environment, "full")
+        assert _ended(environment, again) == "COMPLETED"
+        assert (other / "out/good/full/search.txt").stat().st_mtime_ns == before
+    finally:
+        for worker in workers:
+            worker.send_signal(signal.SIGINT)
+        for worker in workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(30)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
+
+
+def _dvc(root: Path, environment: dict[str, str], *arguments: str) -> None:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def _ask(environment: dict[str, str], path: str, content: object = None) -> Any:
+    request = urllib.request.Request(
+        f"{environment['PREFECT_API_URL']}/{path}",
+        None if content is None else json.dumps(content).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.loads(answer.read())
+
+
+def _start(environment: dict[str, str], strategy: str) -> str:
+    """Start a flow run of one strategy; gives its id."""
+    found = _ask(environment, "deployments/name/selective-tuning/on-demand")
+    given = {"parameters": {"models": ["good"], "strategies": [strategy]}}
+    path = f"deployments/{found['id']}/create_flow_run"
+    return str(_ask(environment, path, given)["id"])
+
+
+def _ended(environment: dict[str, str], run: str) -> str:
+    """The state that a flow run ends in."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        state = _ask(environment, f"flow_runs/{run}")["state_type"]
+        if state in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+            return str(state)
+        time.sleep(0.5)
+    return "under way"
 
 
 def test_a_failed_night_is_posted(environment: dict[str, str], tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""A library written whole, or a sentence about why the machine did not let it be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fewtune.errors import MachineError
+
+_COMPILER = "Compilation error:"
+# A linker or LLVM that stops for want of room leaves less than what it wanted to write.
+_ROOM_BYTES = 1 << 20
+
+
+def export_library(built: Any, path: Path, link: Callable[..., None] | None = None) -> None:
+    """Write what TVM has built as a library.
+
+    Parameters
+    ----------
+    built
+        A kernel's or a model's executable.
+    path : Path
+        Of the library.
+    link : callable, optional
+        Links the object files; TVM's own call of the C compiler unless given.
+
+    Raises
+    ------
+    OSError
+        If the disk of the library, or that of temporary files, is full: LLVM and linkers say so
+        in many ways, or write half of a file.
+    MachineError
+        If the C compiler cannot link.
+    """
+    try:
+        built.export_library(str(path), fcompile=link)
+    except Exception as fault:
+        for folder in (path.parent, Path(tempfile.gettempdir())):
+            if shutil.disk_usage(folder).free < _ROOM_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from fault
+        text = str(fault)
+        if _COMPILER in text:
+            lines = text.partition(_COMPILER)[2].strip().splitlines()
+            raise MachineError(
+                f"the C compiler could not link {path.name}: {lines[0] if lines else 'no reason'}"
+            ) from fault
+        raise

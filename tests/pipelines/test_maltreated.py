@@ -1,0 +1,103 @@
+"""One small checkout: the same files by `dvc repro` as by a run, damaged inputs, a few kills.
+
+The long forms are `benchmarks/malformed.py` and `benchmarks/kills.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import kills, malformed
+from benchmarks.helpers import tiny_checkout
+from benchmarks.helpers.tiny_checkout import MODEL
+from pipelines.runs.run_plan import log_path
+from pipelines.runs.stage_process import run_stage
+from pipelines.runs.warm import warm_process
+
+STRATEGY = malformed.STRATEGY
+# What a stage measured of itself.
+TIMES = {"timing.json"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with a finished run, and the journal of a tuning that was killed."""
+    root = tmp_path_factory.mktemp("maltreated") / "checkout"
+    malformed.prepare(root)
+    return root
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in TIMES
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage", "folder"),
+    [
+        (f"import_model@{MODEL}", "import"),
+        (f"extract_tasks@{MODEL}", "tasks"),
+        (f"select_tasks@{MODEL}-{STRATEGY}", f"{STRATEGY}/select"),
+        (f"tune@{MODEL}-{STRATEGY}", f"{STRATEGY}/tune"),
+        (f"compile@{MODEL}-{STRATEGY}", f"{STRATEGY}/compile"),
+    ],
+)
+def test_dvc_alone_gives_the_same_files(
+    root: Path, stage: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage forked by the warm process, and one that DVC starts: both from the same journal."""
+    journals = root / ".fewtune" / "journals"
+    if stage.startswith("tune@"):
+        _finish_journal(root, journals, tmp_path)
+    shutil.copytree(journals, tmp_path / "journals")
+    environment = tiny_checkout.environment(root)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with warm_process(root):
+        ending = run_stage(root, stage, log_path(root, stage), lambda line: None, force=True)
+    assert ending.exit_code == 0, ending.error
+    forked = files(root / "out" / MODEL / folder)
+    shutil.rmtree(journals)
+    shutil.copytree(tmp_path / "journals", journals)
+    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", stage]
+    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
+    shutil.rmtree(journals, ignore_errors=True)
+    shutil.copytree(tmp_path / "journals", journals)
+    started = files(root / "out" / MODEL / folder)
+    assert forked.keys() == started.keys()
+    assert [name for name in forked if forked[name] != started[name]] == []
+
+
+def _finish_journal(root: Path, journals: Path, scratch: Path) -> None:
+    """Have the journal of the killed tuning gone on with to its end, and keep it."""
+    links = scratch / "links"
+    shutil.copytree(journals, links, copy_function=os.link)
+    command = [sys.executable, "-m", "stages.tune", "--model", MODEL, "--strategy", STRATEGY]
+    subprocess.run(command, cwd=root, env=tiny_checkout.environment(root), check=True)
+    shutil.copytree(links, journals, dirs_exist_ok=True)
+
+
+def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
+    malformed.keep(root, tmp_path)
+    chance = random.Random(1)
+    drawn = list(malformed.cases(root, chance))
+    chance.shuffle(drawn)
+    one_of_each = {case.kind: case for case in drawn}
+    rows = [malformed.run_case(root, case, tmp_path) for case in one_of_each.values()]
+    assert [row for row in rows if row["faults"]] == []
+
+
+def test_a_killed_run_loses_and_leaves_nothing(root: Path) -> None:
+    chance = random.Random(2)
+    rows = [kills.one_kill(root, number, chance, 20.0) for number in range(2)]
+    assert [row for row in rows if row["faults"]] == []
