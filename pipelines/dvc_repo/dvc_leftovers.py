@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fewtune.util.files import write_text
 
 _FOLDER = Path(".dvc", "tmp")
 _FILE, _GUARD = "rwlock", "rwlock.lock"
 
 
 def mend_rwlock(root: Path) -> None:
-    """Remove DVC's list of outputs in use if it was cut off while it was written.
+    """Take out of DVC's list of outputs in use what no process uses any more.
 
-    DVC empties the file, then writes it; killed in between, or on a full disk, it leaves a file
-    that every later `dvc repro` refuses. Entries of processes that live are written anew by them.
+    DVC empties the file, then writes it: killed in between, or on a full disk, it leaves a file
+    that every later `dvc repro` refuses. A killed process stays in the list. DVC drops it if its
+    number is nobody's, but waits for it where the number is that of a zombie, as in a container
+    whose first process does not reap, or of a process that came later.
 
     Parameters
     ----------
@@ -22,7 +29,7 @@ def mend_rwlock(root: Path) -> None:
         The checkout.
     """
     file = root / _FOLDER / _FILE
-    if _is_whole(file):
+    if _mended(file) is None:
         return
     from dvc.lock import LockError, make_lock
 
@@ -30,14 +37,47 @@ def mend_rwlock(root: Path) -> None:
     with contextlib.suppress(LockError, OSError):
         guard = make_lock(str(file.with_name(_GUARD)), tmp_dir=str(file.parent))
         with guard:
-            if not _is_whole(file):
-                file.unlink()
+            mended = _mended(file)
+            if mended is not None:
+                write_text(file, json.dumps(mended))
 
 
-def _is_whole(file: Path) -> bool:
+def _mended(file: Path) -> dict[str, Any] | None:
+    """The list as it should be; None where it is so, or where there is none."""
     try:
-        return isinstance(json.loads(file.read_bytes()), dict)
-    except ValueError:
-        return False
+        content, written_s = file.read_bytes(), file.stat().st_mtime
     except OSError:
+        return None
+    try:
+        found = json.loads(content)
+        kept = {mode: _living(users, written_s) for mode, users in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # What processes that live had in it, they write anew.
+        return {}
+    return None if kept == found else kept
+
+
+def _living(users: dict[str, Any], written_s: float) -> dict[str, Any]:
+    """Outputs with those of their users that live: readers are a list, a writer is alone."""
+    living: dict[str, Any] = {}
+    for path, each in users.items():
+        if isinstance(each, list):
+            readers = [user for user in each if _lives(int(user["pid"]), written_s)]
+            if readers or not each:
+                living[path] = readers
+        elif _lives(int(each["pid"]), written_s):
+            living[path] = each
+    return living
+
+
+def _lives(pid: int, written_s: float) -> bool:
+    """Whether a process of that number is at work, and was when the list was written."""
+    try:
+        process = psutil.Process(pid)
+        # By the clock of the file system, which may be a little behind.
+        came_later = process.create_time() > written_s + 1
+        return process.status() != psutil.STATUS_ZOMBIE and not came_later
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
         return True

@@ -23,7 +23,6 @@ from pipelines.checkout.project import find_root
 from pipelines.checkout.results import read_result, read_results
 from pipelines.checkout.run_lock import turn
 from pipelines.dvc_repo.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
-from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from pipelines.records.recorded import is_recorded
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.stage_process import Ending, run_stage
@@ -155,7 +154,6 @@ def run_all(
             places = Places(root)
             for folder in (places.models, places.out, places.scratch):
                 remove_left(folder.rglob(".*"))
-            mend_rwlock(root)
             dag = read_dag(root)
             plan = dag.plan(_wanted(dag, models, strategies))
             for name, missing in plan.left_out.items():

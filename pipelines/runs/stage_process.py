@@ -21,6 +21,7 @@ from typing import IO
 
 from fewtune.errors import MachineError
 from fewtune.util.child_python import child_python
+from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
@@ -103,6 +104,7 @@ def run_stage(
         Whether it runs even if nothing changed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    mend_rwlock(root)
     command = [child_python(), "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
     # Where a warm process is kept, `python` is its client, in stages as here.
     scripts = str(Path(child_python()).parent)

@@ -53,6 +53,9 @@ def _die(number: int = signal.SIGSEGV) -> None:
 class FullDisk:
     """A worker, of `fewtune.workers`, whose disk is full."""
 
+    def __init__(self, *_: object) -> None:
+        """What a worker is made of does not matter."""
+
     def get_ready(self) -> None:
         """Nothing is to be made ready."""
 
