@@ -11,8 +11,6 @@ from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, Worke
 
 # A task's first check may have to compile and run its kernel without any schedule.
 _LIMIT_S = 120.0
-# A check that costs no more is made of slow candidates, too: whoever learns from a log needs them.
-_CHEAP_S = 0.01
 # One that costs more is made only of what beats the fastest so far. The 411 MB of weights of VGG
 # 19's first product are laid out and copied for each, and all its candidates wait for memory alike.
 _DEAR_S = 0.1
@@ -29,8 +27,8 @@ class Checking:
         counts as checked then.
     within : float
         Candidates are checked that take at most so many times the fastest of their task so far:
-        others do not win, and take part in no finals. Where a check is cheap, all are; where it is
-        dear, only those that are the fastest so far.
+        others do not win, and take part in no finals. Where a check is dear, only those that are
+        the fastest so far.
 
     Attributes
     ----------
@@ -55,8 +53,7 @@ class Checking:
             return False
         cost_s = self._cost_s.get(wanted.key)
         within = 1.0 if cost_s is not None and cost_s > _DEAR_S else self.within
-        can_win = best_s is None or time_s <= within * best_s
-        return can_win or cost_s is None or cost_s <= _CHEAP_S
+        return best_s is None or time_s <= within * best_s
 
     def verdict(
         self, ask: Callable[..., Verdict], built: Built, wanted: ScheduleCheck

@@ -16,6 +16,7 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
+from fewtune.schedule_check.buffers import empty
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError, held
 
 # A prime.
@@ -197,7 +198,7 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
         block = random.integers(limits.min, limits.max, PERIOD, endpoint=True)
     else:
         block = random.integers(_LEAST, _MOST, PERIOD)
-    made = np.empty(count, dtype)
+    made = empty((count,), dtype)
     whole = count // len(block) * len(block)
     made[:whole].reshape(-1, len(block))[:] = block
     made[whole:] = block[: count - whole]

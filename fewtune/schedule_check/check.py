@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -21,9 +21,10 @@ from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import Signature, drawn, signature
+from fewtune.schedule_check.buffers import Buffers, copy
 from fewtune.schedule_check.expected import Expected, is_usable
 from fewtune.schedule_check.interpreter import outputs_of
-from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, laid_out, layout_blocks
+from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
@@ -88,6 +89,7 @@ class Checker:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else device_of(target)
         self._references: OrderedDict[str, Reference] = OrderedDict()
+        self._buffers = Buffers()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 
@@ -113,7 +115,9 @@ class Checker:
         began_s = time.perf_counter()
         reference = self._references.get(wanted.key)
         if reference is None:
-            reference = Reference(module_of(wanted.module), self._target, self._device)
+            reference = Reference(
+                module_of(wanted.module), self._target, self._device, self._buffers
+            )
             self._references[wanted.key] = reference
         self._references.move_to_end(wanted.key)
         before_s = reference.spent_s
@@ -124,8 +128,9 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that references take."""
-        return sum(each.held_bytes for each in self._references.values())
+        """Memory that references take, and what kernels are given."""
+        references = sum(each.held_bytes for each in self._references.values())
+        return references + self._buffers.held_bytes
 
     def _let_go(self) -> None:
         while len(self._references) > 1 and self.held_bytes > self._most_held_bytes:
@@ -144,6 +149,8 @@ class Reference:
         Of what is compiled to find that out.
     device : Device
         Where candidates run.
+    buffers : Buffers
+        Memory of what they are given, shared with other tasks.
 
     Attributes
     ----------
@@ -154,6 +161,7 @@ class Reference:
     module: tvm.IRModule
     target: tvm.target.Target
     device: Any
+    buffers: Buffers
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _given: list[Any] = field(init=False, default_factory=list)
@@ -169,13 +177,13 @@ class Reference:
         """What is wrong with a candidate; empty where nothing is."""
         self._prepare()
         try:
-            arguments = self._laid_out(shapes, scheduled)
+            blocks = self._layouts(shapes, scheduled)
+            fault = self._difference(self._run(code, shapes, self.device, blocks))
+            if fault and not self._is_confirmed:
+                self._ask_unscheduled()
+                fault = self._difference(self._run(code, shapes, self.device, blocks))
         except LayoutError as error:
             return str(error)
-        fault = self._difference(self._run(code, arguments, shapes, self.device))
-        if fault and not self._is_confirmed:
-            self._ask_unscheduled()
-            fault = self._difference(self._run(code, arguments, shapes, self.device))
         return fault
 
     def _prepare(self) -> None:
@@ -228,51 +236,66 @@ class Reference:
     def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
         shapes = [parameter.shape for parameter in self._signature.parameters]
         code = build(module, self.target)
-        outputs = self._run(code, self._given, shapes, device_of(self.target))
+        outputs = self._run(code, shapes, device_of(self.target), {})
         given = self._signature
         is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
         return {
-            place: Expected.roughly(value, given.parameters[place].dtype, given.length, is_rounded)
+            place: Expected.roughly(
+                value.copy(), given.parameters[place].dtype, given.length, is_rounded
+            )
             for place, value in outputs.items()
         }
 
-    def _laid_out(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> list[Any]:
-        """The arguments as a candidate reads them."""
-        blocks: dict[int, Any] = {}
-        if PREPROC in scheduled:
-            blocks = layout_blocks(module_of(scheduled))
-        arguments = list(self._given)
-        for place, array in enumerate(arguments):
-            if place in blocks and array is not None:
-                arguments[place] = laid_out(blocks[place], array)
-            elif prod(shapes[place]) != prod(self._signature.parameters[place].shape):
+    def _layouts(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> dict[int, Any]:
+        """The blocks that lay out a candidate's weights, by the argument's number."""
+        blocks = layout_blocks(module_of(scheduled)) if PREPROC in scheduled else {}
+        for place, parameter in enumerate(self._signature.parameters):
+            is_laid_out = place in blocks and parameter.is_read
+            if prod(shapes[place]) != prod(parameter.shape) and not is_laid_out:
                 raise LayoutError("a buffer has another size, and nothing says why")
-        return arguments
+        return blocks
 
     def _run(
-        self, code: Any, arguments: Sequence[Any], shapes: Sequence[tuple[int, ...]], device: Any
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        device: Any,
+        blocks: Mapping[int, Any],
     ) -> dict[int, np.ndarray]:
-        """What a kernel writes, by the parameter's number."""
+        """What a kernel writes, by the parameter's number; it holds until the next run."""
+        is_here = device == tvm.cpu(0)
         tensors, written = [], {}
         for place, parameter in enumerate(self._signature.parameters):
-            kind = np.dtype(parameter.dtype)
-            if parameter.is_read:
-                array = arguments[place].astype(kind, copy=False).reshape(shapes[place])
-            else:
-                size = prod(shapes[place]) * kind.itemsize
-                array = np.full(size, _POISON, "uint8").view(kind).reshape(shapes[place])
-                if kind.kind == "f":
-                    array = np.full(shapes[place], np.nan, kind)
-                elif kind.kind == "b":
-                    array = np.zeros(shapes[place], kind)
-            tensors.append(tvm.runtime.tensor(array, device=device))
+            tensor, array = self.buffers.tensor(place, shapes[place], parameter.dtype)
+            self._fill(array, place, blocks.get(place))
+            if not is_here:
+                tensor = tvm.runtime.tensor(array, device=device)
+            tensors.append(tensor)
             if parameter.is_written:
-                written[place] = tensors[-1]
+                written[place] = array
         code["main"](*tensors)
+        if not is_here:
+            written = {place: tensors[place].numpy() for place in written}
         return {
-            place: self._held(tensor.numpy(), self._signature.parameters[place])
-            for place, tensor in written.items()
+            place: self._held(array, self._signature.parameters[place])
+            for place, array in written.items()
         }
+
+    def _fill(self, array: np.ndarray, place: int, block: Any) -> None:
+        """Write what a kernel is given, or what shows that it wrote nothing there."""
+        given = self._given[place]
+        if given is None:
+            if array.dtype.kind == "f":
+                array.fill(np.nan)
+            else:
+                array.view("uint8").fill(0 if array.dtype.kind == "b" else _POISON)
+        elif block is not None:
+            if array.size != given.size:
+                room = f"{array.size} of {given.size}"
+                raise LayoutError(f"its layout has room for {room} weights")
+            lay_out(block, given, array)
+        else:
+            copy(given.reshape(array.shape), array)
 
     @staticmethod
     def _held(array: np.ndarray, parameter: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, evaluate, shape_of
+from fewtune.schedule_check import buffers
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
 # Places at which an axis-by-axis map is compared with the whole one.
@@ -50,14 +51,15 @@ def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
     return found
 
 
-def laid_out(block: Any, weights: np.ndarray) -> np.ndarray:
-    """Weights in the order that a block gives them.
+def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
+    """Copy weights in the order that a block gives them.
 
     Parameters
     ----------
     block : SBlock
         Of `layout_blocks`.
-    weights : array
+    weights, into : array
+        Of the same number of elements.
 
     Raises
     ------
@@ -78,8 +80,9 @@ def laid_out(block: Any, weights: np.ndarray) -> np.ndarray:
             raise LayoutError(f"its layout has room for {prod(shape)} of {weights.size} weights")
         digits = [_digits(table) for table in tables]
         if all(each is not None for each in digits) and address.adds_up(tables):
-            return _transposed(weights, digits, shape)  # type: ignore[arg-type]
-        return _scattered(weights, address.everywhere(extents), shape)
+            _transpose(weights, digits, into)  # type: ignore[arg-type]
+        else:
+            _scatter(weights, address.everywhere(extents), into)
     except NotAffineError as fault:
         raise LayoutError(f"the layout of its weights is not known: {fault}") from None
 
@@ -148,9 +151,7 @@ def _digits(table: np.ndarray) -> list[_Digit] | None:
     return found[::-1] if np.array_equal(places, table) else None
 
 
-def _transposed(
-    weights: np.ndarray, digits: Sequence[Sequence[_Digit]], shape: Sequence[int]
-) -> np.ndarray:
+def _transpose(weights: np.ndarray, digits: Sequence[Sequence[_Digit]], into: np.ndarray) -> None:
     flat = [digit for axis in digits for digit in axis]
     order = sorted(range(len(flat)), key=lambda place: -flat[place].stride)
     packed = 1
@@ -159,16 +160,14 @@ def _transposed(
             raise LayoutError("its layout puts several weights in one place")
         packed *= flat[place].radix
     split = weights.reshape([digit.radix for digit in flat])
-    return np.ascontiguousarray(split.transpose(order)).reshape(shape)
+    buffers.copy(split.transpose(order), into.reshape([flat[place].radix for place in order]))
 
 
-def _scattered(weights: np.ndarray, places: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def _scatter(weights: np.ndarray, places: np.ndarray, into: np.ndarray) -> None:
     if places.min() < 0 or places.max() >= weights.size:
         raise LayoutError("its layout puts weights outside of their buffer")
     is_taken = np.zeros(weights.size, dtype=bool)
     is_taken[places.reshape(-1)] = True
     if not is_taken.all():
         raise LayoutError("its layout puts several weights in one place")
-    made = np.empty(weights.size, weights.dtype)
-    made[places.reshape(-1)] = weights.reshape(-1)
-    return made.reshape(shape)
+    into.reshape(-1)[places.reshape(-1)] = weights.reshape(-1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule_check.layout_maps import LayoutError, laid_out, layout_blocks
+from fewtune.schedule_check.layout_maps import LayoutError, lay_out, layout_blocks
 
 
 def schedule(store: str, shape: str) -> tvm.IRModule:
@@ -48,7 +48,9 @@ WEIGHTS = np.arange(48, dtype="float32").reshape(6, 8)
 )
 def test_weights_lie_as_the_schedule_says(store: str, shape: str, expected: np.ndarray) -> None:
     (block,) = layout_blocks(schedule(store, shape)).values()
-    np.testing.assert_array_equal(laid_out(block, WEIGHTS), expected)
+    made = np.empty(expected.shape, "float32")
+    lay_out(block, WEIGHTS, made)
+    np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_weights_lie_as_the_schedule_says(store: str, shape: str, expected: np.n
 def test_a_layout_that_loses_weights_is_refused(store: str, shape: str, said: str) -> None:
     (block,) = layout_blocks(schedule(store, shape)).values()
     with pytest.raises(LayoutError, match=said):
-        laid_out(block, WEIGHTS)
+        lay_out(block, WEIGHTS, np.empty(48, "float32"))
 
 
 def test_a_kernel_that_leaves_its_weights_alone_has_no_map() -> None:
