@@ -79,16 +79,16 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
         # Integers have no fast product, and have to be exact.
         x, y = (_whole_numbers(x), _whole_numbers(y)) if a.dtype not in ROUNDING else (x, y)
         if not apart:
-            value = _contracted(x, y, reduced)
+            value, _ = _contracted(x, y, reduced)
             if not (a.is_exact and b.is_exact):
                 raise UnknownError("a product of integers that were rounded")
             return Number(np.rint(value).astype(a.dtype), 0.0, a.dtype)
         raise UnknownError("a sum along an axis of one factor")
-    value = _contracted(x, y, reduced)
-    norms = [np.sqrt(_squares(each, reduced)) for each in (x, y)]
-    error = _of_order(a.dtype, value, norms[0] * norms[1], length)
-    for other, norm in ((a, norms[1]), (b, norms[0])):
+    value, norms = _contracted(x, y, reduced, with_norms=True)
+    error = _of_order(a.dtype, value, norms, length)
+    for other, factor in ((a, y), (b, x)):
         if not other.is_exact:
+            norm = np.sqrt(_squares(factor, reduced))
             error = error + _norm(other.error, reduced, extents, length) * norm
     return Number(value, error, a.dtype)
 
@@ -106,8 +106,14 @@ def _norm(error: Any, reduced: Sequence[int], extents: Sequence[int], length: in
     return np.sqrt(missing * _squares(error, reduced))
 
 
-def _contracted(x: np.ndarray, y: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
-    """Sum of ``x * y`` along axes that both have."""
+def _contracted(
+    x: np.ndarray, y: np.ndarray, reduced: Sequence[int], *, with_norms: bool = False
+) -> tuple[np.ndarray, Any]:
+    """Sum of ``x * y`` along axes that both have, and the product of their norms along these.
+
+    Norms are taken of the matrices that the product takes: of a convolution's data, a view in which
+    most elements stand several times, a copy is made only once.
+    """
     dimensions = range(x.ndim)
     free = [axis for axis in dimensions if axis not in reduced]
     both = [axis for axis in free if x.shape[axis] > 1 and y.shape[axis] > 1]
@@ -117,18 +123,26 @@ def _contracted(x: np.ndarray, y: np.ndarray, reduced: Sequence[int]) -> np.ndar
     along = [axis for axis in reduced if x.shape[axis] > 1]
     length = prod(x.shape[axis] for axis in along)
     if both and not (only_x and only_y) and length <= _MOST_STEPS:
-        return _stepwise(x, y, along)
+        norms = np.sqrt(_squares(x, reduced)) * np.sqrt(_squares(y, reduced)) if with_norms else 0
+        return _stepwise(x, y, along), norms
     if max(x.size, y.size) > _MOST_ELEMENTS:
         raise UnknownError("a product of too many elements")
     rows, columns = [prod(x.shape[a] for a in only_x), prod(y.shape[a] for a in only_y)]
     batch = prod(x.shape[a] for a in both)
-    left = x.transpose([*both, *only_x, *along, *only_y, *neither, *_rest(x, reduced, along)])
-    right = y.transpose([*both, *along, *only_y, *only_x, *neither, *_rest(x, reduced, along)])
-    made = np.matmul(left.reshape(batch, rows, length), right.reshape(batch, length, columns))
+    rest = _rest(x, reduced, along)
+    left = x.transpose([*both, *only_x, *along, *only_y, *neither, *rest])
+    left = left.reshape(batch, rows, length)
+    right = y.transpose([*both, *along, *only_y, *only_x, *neither, *rest])
+    right = right.reshape(batch, length, columns)
     order = [*both, *only_x, *only_y]
-    shape = [max(x.shape[a], y.shape[a]) for a in order]
-    made = made.reshape([*shape, *(1 for _ in [*neither, *reduced])])
-    return made.transpose(np.argsort([*order, *neither, *reduced]))
+    shape = [max(x.shape[a], y.shape[a]) for a in order] + [1] * len([*neither, *reduced])
+    back = np.argsort([*order, *neither, *reduced])
+    value = np.matmul(left, right).reshape(shape).transpose(back)
+    if not with_norms:
+        return value, 0
+    norms = np.sqrt(np.einsum("bik,bik->bi", left, left))[:, :, None]
+    norms = norms * np.sqrt(np.einsum("bkj,bkj->bj", right, right))[:, None, :]
+    return value, norms.reshape(shape).transpose(back)
 
 
 def _rest(x: np.ndarray, reduced: Sequence[int], along: Sequence[int]) -> list[int]:
