@@ -60,6 +60,13 @@ class ImportReport(Artifact):
 # Operations a byte below which memory decides the time of a task, as of a matrix-vector product:
 # whatever is used only once needs no tile that keeps it, and a measurement of it takes longest.
 _STREAMED_FLOPS_PER_BYTE = 1.0
+# Products of bytes that an instruction sums where a multiply-add of floats has one.
+BYTES_AN_INSTRUCTION = 4
+
+
+def cost_flops(flops: float, byte_flops: float) -> float:
+    """Operations as floats' that take as long, where a processor multiplies four bytes at once."""
+    return flops - byte_flops + byte_flops / BYTES_AN_INSTRUCTION
 
 
 class TaskInfo(Part):
@@ -72,7 +79,10 @@ class TaskInfo(Part):
     operator: str = Field(description="operator family, such as conv2d, dense, pool, elementwise")
     shapes: list[list[int]] = Field(description="shapes of the task's buffers, outputs last")
     dtype: str
-    flops: float = Field(description="floating-point operations of one call")
+    flops: float = Field(description="operations of one call, those of whole numbers as well")
+    byte_flops: float = Field(
+        default=0.0, description="what of these are of products of four bytes at once"
+    )
     bytes: int = Field(description="bytes of the inputs and outputs of one call")
     share: float = Field(description="estimated share of the model's time, by a roofline, 0 to 1")
 
@@ -84,7 +94,8 @@ class TaskInfo(Part):
     @property
     def is_streamed(self) -> bool:
         """Whether memory decides its time: its throughput is bytes a second, not operations."""
-        return self.flops < _STREAMED_FLOPS_PER_BYTE * self.bytes
+        flops = cost_flops(self.flops, self.byte_flops)
+        return flops < _STREAMED_FLOPS_PER_BYTE * self.bytes
 
 
 class TaskTable(Artifact):

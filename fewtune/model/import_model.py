@@ -332,6 +332,7 @@ def import_model(
     for step, reason in made.left_out.items():
         say(f"{name}: {step} is left out: {reason}")
     lowered, found = made.module, made.found
+    notes += [inside.note] if inside.note else []
     reference.write(directory)
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
     report = ImportReport(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
+from fewtune.artifacts.model import BYTES_AN_INSTRUCTION, cost_flops
+from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import tvm
 
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
@@ -47,6 +50,7 @@ class KernelCost:
     anchor: str
     operator: str
     flops: float
+    byte_flops: float
     bytes: int
     shapes: list[list[int]]
     dtype: str
@@ -54,7 +58,8 @@ class KernelCost:
     @property
     def weight_of_one_call(self) -> float:
         """Roofline time of one call, in bytes moved: comparable within a model only."""
-        return max(self.flops / _FLOPS_PER_BYTE, self.bytes) + _CALL_BYTES
+        flops = cost_flops(self.flops, self.byte_flops)
+        return max(flops / _FLOPS_PER_BYTE, self.bytes) + _CALL_BYTES
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,15 @@ class _BlockCost:
     @property
     def flops(self) -> float:
         """A block that reduces multiplies and adds at each point; another one does one thing."""
+        if self.byte_flops:
+            return self.byte_flops
         return float(self.points * (2 if self.reduction > 1 else 1))
+
+    @cached_property
+    def byte_flops(self) -> float:
+        """What of these are of products of four bytes, each multiplied and added."""
+        is_dot = self.reduction > 1 and any_dot(self.block.body)
+        return 2.0 * BYTES_AN_INSTRUCTION * self.points if is_dot else 0.0
 
 
 def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
@@ -85,7 +98,8 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
     Returns
     -------
     cost : KernelCost
-        FLOPs count a multiplication and an addition as two, and of other blocks one a point.
+        FLOPs count a multiplication and an addition as two, those of whole numbers as well, and
+        of other blocks one a point.
     """
     function = module["main"]
     shapes = [[int(extent) for extent in argument.shape] for argument in function.params]
@@ -100,6 +114,7 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
         anchor=anchor.name if anchor else "none",
         operator=_variant(operator, anchor.block) if anchor else operator,
         flops=sum(block.flops for block in blocks),
+        byte_flops=sum(block.byte_flops for block in blocks),
         bytes=size,
         shapes=shapes,
         dtype=dtypes[0] if dtypes else "float32",

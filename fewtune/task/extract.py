@@ -98,6 +98,7 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
             shapes=cost.shapes,
             dtype=cost.dtype,
             flops=cost.flops,
+            byte_flops=cost.byte_flops,
             bytes=cost.bytes,
             share=cost.weight_of_one_call * weights[digest] / whole,
         )

@@ -16,6 +16,9 @@ PEAK = 36.0
 BULK = 1.0
 # The share of elements, and the fewest, that are left out of that: steps taken the other way.
 _APART_SHARE, _APART_LEAST = 0.01, 2
+# The share of a tensor of bytes, and the fewest, that may be rounded the other way where what they
+# are computed of is the same: those that lie at a half, to the last bits of a float's.
+_STEP_SHARE, _STEP_LEAST = 0.005, 2
 # Times its allowance beyond which the figure of an error says nothing.
 _COUNTABLE = 1e6
 
@@ -131,6 +134,28 @@ def compare(
     text += f"; {_share(far)}" if far.any() else "; many elements are off by a little"
     times = f"{used:.3g} times" if used < _COUNTABLE else "far more than"
     return Difference(used, max_error, relative, f"{text}, by {times} what rounding allows")
+
+
+def compare_steps(actual: np.ndarray, expected: Expected, kind: str = "value") -> Difference:
+    """Compare bytes computed of equal inputs: a few may be off, each by a step, none by more."""
+    name, values = expected.name, expected.values
+    off = np.abs(actual.astype(np.int64) - values.astype(np.int64))
+    if not off.any():
+        return Difference()
+    count, most = int(np.count_nonzero(off)), int(off.max())
+    used = count / max(_STEP_LEAST, _STEP_SHARE * off.size)
+    if most > 1:
+        used = max(used, float(most))
+    if used <= 1:
+        return Difference(used)
+    text = f"{kind} {name!r} {_at(np.argmax(off), actual, values)}; {_share(off > 0)}"
+    text += f", by {most} at most; of equal inputs {_STEP_SHARE:.1%} may, by 1"
+    return Difference(used, text=text)
+
+
+def off_by_one(actual: np.ndarray, expected: Expected) -> int:
+    """How many bytes are not what is expected."""
+    return int(np.count_nonzero(actual != expected.values))
 
 
 def is_graded(dtype: np.dtype) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import ModelProto
 
-from fewtune.verify.comparison import Expected, compare
-from fewtune.verify.jitter import QUANTISED
+from fewtune.verify.comparison import Expected, compare, compare_steps, off_by_one
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.quantised import is_quantised, openable
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.taps import ROOM, Observable, Site, Tap, Written, find_sites, written_by
 from fewtune.verify.values import Value, known_values
@@ -19,6 +19,8 @@ from fewtune.verify.values import Value, known_values
 # Elements of all values that are looked at, and of those that are kept: 512 and 64 MiB of float32.
 # Where there are more, the largest values are left out.
 _MOST_LOOKED_AT, _MOST_KEPT = 2**27, 2**24
+# How often a quantised model is run again: behind values that are restored more are found.
+_MOST_PASSES = 6
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,12 +51,13 @@ class Inside:
     ) -> None:
         # Simplified into integers, no operator is left that says where a value may take the other
         # step.
-        is_quantised = any(node.op_type in QUANTISED for node in bound.graph.node)
-        self._bound, self._simplified = bound, bound if is_quantised else simplified
+        self._is_quantised = is_quantised(bound)
+        self._bound, self._simplified = bound, bound if self._is_quantised else simplified
         self._feeds, self._threads, self._seed = feeds, threads, seed
         self._known = known_values(self._simplified)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
+        self.note = ""
 
     def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
         """Find where a library writes values of the model, and measure how far these may move.
@@ -75,21 +78,61 @@ class Inside:
         try:
             if self._values is None:
                 self._values = self._computed()
-            written = written_by(compiled, [self._feeds[name] for name in order])
-            sites = find_sites(written, self._values)
-            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
-            taps = self._with_noise([each for each in sites if each[1] in kept])
-            return _told_apart(taps, written)
+            inputs = [self._feeds[name] for name in order]
+            written = written_by(compiled, inputs)
+            taps = self._found_in(written)
+            if not self._is_quantised:
+                return _told_apart(taps, written)
+            for _ in range(_MOST_PASSES):
+                count = len(taps)
+                taps = [tap._replace(restored=_is_byte(tap.expected.values)) for tap in taps]
+                written = written_by(compiled, inputs, taps)
+                taps = self._found_in(written)
+                if len(taps) == count:
+                    break
+            return self._stepped(taps, written)
         except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
             _LOG.warning("values inside the model are not compared: %s", fault)
             return []
 
+    def _found_in(self, written: Sequence[Written]) -> list[Tap]:
+        assert self._values is not None
+        sites = find_sites(written, self._values)
+        kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
+        return self._with_noise([each for each in sites if each[1] in kept])
+
+    def _stepped(self, taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
+        """The taps, those of bytes to be judged by steps where the untuned library passes so."""
+        arrays = {(each.kernel, each.call): each.array for each in written}
+        found, off, whole = [], 0, 0
+        for tap in taps:
+            value = tap.site.value_of(arrays[tap.site.kernel, tap.site.call], tap.expected.values)
+            if not _is_byte(tap.expected.values) or value is None:
+                found.append(tap)
+                continue
+            is_near = compare_steps(value, tap.expected).allowances <= 1
+            found.append(tap._replace(restored=True, stepped=is_near))
+            if is_near:
+                off, whole = off + off_by_one(value, tap.expected), whole + value.size
+        count = sum(tap.stepped for tap in found)
+        others = sum(tap.restored for tap in found) - count
+        self.note = (
+            f"of equal inputs, {count} kernels give onnxruntime's bytes, "
+            f"{off} of {whole} elements off by one, none by more"
+            + (f"; {others} kernels that do not are compared by their noise" if others else "")
+        )
+        return _told_apart(found, written)
+
     def _computed(self) -> dict[str, np.ndarray]:
         """Values by name: the given model's where it has one of that name."""
-        produced = [name for node in self._simplified.graph.node for name in node.output]
+        model = self._simplified
+        produced = [name for node in model.graph.node for name in node.output]
+        produced = openable(model) if self._is_quantised else produced
         produced = [name for name in produced if name in self._known]
         names = _smallest({name: self._known[name] for name in produced}, _MOST_LOOKED_AT)
-        values = self._run(self._simplified, names)
+        values = self._run(model, names)
+        if self._is_quantised:
+            return values
         given = {name for node in self._bound.graph.node for name in node.output}
         shared = [name for name in names if name in given]
         try:
@@ -131,6 +174,10 @@ def _told_apart(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
         else:
             wrong.append(tap.site)
     return [tap for tap in taps if tap.site not in wrong or tap.expected.name not in right]
+
+
+def _is_byte(values: np.ndarray) -> bool:
+    return values.dtype.kind in "iu" and values.dtype.itemsize == 1
 
 
 def _smallest(values: Mapping[str, Value], most: int) -> list[str]:

@@ -131,7 +131,9 @@ class Reference:
             arrays[f"inside.{numbers[name]}.output"] = value.values
             arrays[f"inside.{numbers[name]}.noise"] = value.noise
         index["inside"] = list(inside)
-        index["taps"] = [[*tap.site, numbers[tap.expected.name]] for tap in self.taps]
+        index["taps"] = [
+            [*tap.site, numbers[tap.expected.name], tap.restored, tap.stepped] for tap in self.taps
+        ]
         arrays["index"] = np.frombuffer(json.dumps(index).encode(), np.uint8)
         np.savez(directory / FILE, **arrays)
 
@@ -165,8 +167,8 @@ class Reference:
                 for number, name in enumerate(index["inside"])
             ]
             taps = [
-                Tap(Site(kernel, call, tuple(shape), tuple(axes)), inside[number])
-                for kernel, call, shape, axes, number in index["taps"]
+                Tap(Site(kernel, call, tuple(shape), tuple(axes)), inside[number], *judged)
+                for kernel, call, shape, axes, number, *judged in index["taps"]
             ]
             return cls(checked, index["notes"], taps)
         except Exception as error:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
