@@ -95,6 +95,12 @@ class Cluster:
             self.client = distributed.Client(
                 self._own or at, timeout=_CONNECT_S, set_as_default=False
             )
+        except TypeError:
+            # Dask's way to say that it was given no certificates.
+            raise MachineError(
+                f"{at} is reached by TLS, and no certificate is set: set "
+                "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, .._CLIENT__CERT and .._CLIENT__KEY"
+            ) from None
         except (OSError, ValueError) as error:
             raise MachineError(
                 f"no Dask scheduler answers at {at} ({str(error).splitlines()[0]}): start one with "

@@ -6,6 +6,7 @@ on it (TVM's documentation): keep both on a network of your own.
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import socket
@@ -21,9 +22,8 @@ from fewtune.runtime.tvm import tvm
 PREFIX = "rpc://"
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1
-# In the middle of a run, in which a board that was just let go has to be there again: its server
-# starts a process anew for that, and a board may be slow or busy.
-BACK_S = 90.0
+# In the middle of a run, in which a board that was just let go has to be there again.
+BACK_S = 20.0
 _FORM = re.compile(r"rpc://(?P<host>[^/:]+|\[[^\]]+\]):(?P<port>\d+)/(?P<key>[^/\s]+)")
 _TRIPLES = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
 
@@ -78,6 +78,8 @@ def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
     MachineError
         If there is no tracker, or none of its servers of the key is free.
     """
+    # A virtual machine of TVM is part of a cycle: unless that is collected, it holds its board.
+    gc.collect()
     deadline_s = time.monotonic() + wait_s
     while not (known := _known(address)).hosts or known.free == 0:
         if time.monotonic() > deadline_s:

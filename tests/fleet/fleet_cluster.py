@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import distributed
@@ -46,14 +46,14 @@ def _own_pid() -> int:
 
 
 @contextmanager
-def cluster(count: int) -> Iterator[str]:
-    """A scheduler with so many workers; gives its address."""
+def cluster(count: int, tls: Sequence[str] = ()) -> Iterator[str]:
+    """A scheduler with so many workers, with Dask's options of TLS; gives its address."""
     port = free_port()
-    at = f"tcp://127.0.0.1:{port}"
-    scheduler = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+    at = f"{'tls' if tls else 'tcp'}://127.0.0.1:{port}"
+    scheduler = ["--host", at.rpartition(":")[0], "--port", str(port), "--no-dashboard", *tls]
     started = [start([sys.executable, "-m", "distributed.cli.dask_scheduler", *scheduler])]
     try:
-        started += [start(command(at, ["--death-timeout", "90"])) for _ in range(count)]
+        started += [start(command(at, ["--death-timeout", "90", *tls])) for _ in range(count)]
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             try:
