@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,10 @@ from benchmarks.helpers.common import told
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
+from fewtune.machine.affinity import cores_off_the_pool
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.measure import interleave
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
@@ -46,7 +47,7 @@ MODELS = (
     "vgg19_bn",
     "bert_mini",
 )
-_ROUNDS, _LEAST_ROUND_S = 15, 0.1
+_ROUNDS = 15
 _OURS, _ONNXRUNTIME, _OPENVINO, _FLOAT = "ours_ms", "onnxruntime_ms", "openvino_ms", "own_fp32_ms"
 
 
@@ -93,24 +94,31 @@ def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
 
 
 def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median over rounds of each one's mean time in milliseconds; a round has a turn of each."""
-    counts = {}
-    for column, run in runs.items():
-        run()
-        began_s = time.perf_counter()
-        run()
-        counts[column] = max(1, round(_LEAST_ROUND_S / (time.perf_counter() - began_s)))
-    times_ms: dict[str, list[float]] = {column: [] for column in runs}
-    for number in range(_ROUNDS):
-        columns = list(runs)
-        # Nobody always follows the same one.
-        for column in columns[number % len(columns) :] + columns[: number % len(columns)]:
-            runs[column]()
-            began_s = time.perf_counter()
-            for _ in range(counts[column]):
-                runs[column]()
-            times_ms[column].append(1e3 * (time.perf_counter() - began_s) / counts[column])
-    return {column: round(statistics.median(times), 4) for column, times in times_ms.items()}
+    """Median over rounds of each one's mean time in milliseconds; a round has a turn of each.
+
+    As `fewtune.benchmark.variants` does, which says why threads are placed so.
+    """
+    own = frozenset({_OURS, _FLOAT})
+    for column in own:
+        runs[column]()
+    roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
+
+    def placed(column: str) -> Callable[[], Any]:
+        cores, run = apart if column in own else roaming, runs[column]
+
+        def on_cores() -> Any:
+            os.sched_setaffinity(0, cores)
+            return run()
+
+        return on_cores
+
+    try:
+        samples = interleave.interleave(
+            {column: placed(column) for column in runs}, _ROUNDS, together=own
+        )
+    finally:
+        os.sched_setaffinity(0, roaming)
+    return {name: round(interleave.latency_stats(s).median_ms, 4) for name, s in samples.items()}
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

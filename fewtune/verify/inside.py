@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto
@@ -11,7 +12,7 @@ from onnx import ModelProto
 from fewtune.verify.comparison import Expected, compare, compare_steps, off_by_one
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.quantised import is_quantised, openable
+from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, openable
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.taps import ROOM, Observable, Site, Tap, Written, find_sites, written_by
 from fewtune.verify.values import Value, known_values
@@ -57,6 +58,8 @@ class Inside:
         self._known = known_values(self._simplified)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
+        # Kept as kernels of whole numbers write them, 128 added.
+        self._signed: set[str] = set()
         self.note = ""
 
     def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
@@ -80,26 +83,29 @@ class Inside:
                 self._values = self._computed()
             inputs = [self._feeds[name] for name in order]
             written = written_by(compiled, inputs)
-            taps = self._found_in(written)
-            if not self._is_quantised:
-                return _told_apart(taps, written)
-            for _ in range(_MOST_PASSES):
-                count = len(taps)
-                taps = [tap._replace(restored=_is_byte(tap.expected.values)) for tap in taps]
-                written = written_by(compiled, inputs, taps)
-                taps = self._found_in(written)
-                if len(taps) == count:
+            sites = find_sites(written, self._values)
+            for _ in range(_MOST_PASSES if self._is_quantised else 0):
+                count = len(sites)
+                written = written_by(compiled, inputs, self._restored(sites))
+                sites = find_sites(written, self._values)
+                if len(sites) == count:
                     break
-            return self._stepped(taps, written)
+            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
+            taps = self._with_noise([each for each in sites if each[1] in kept])
+            return (
+                self._stepped(taps, written) if self._is_quantised else _told_apart(taps, written)
+            )
         except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
             _LOG.warning("values inside the model are not compared: %s", fault)
             return []
 
-    def _found_in(self, written: Sequence[Written]) -> list[Tap]:
+    def _restored(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
+        """The sites of bytes as taps whose values later kernels read as they should be."""
         assert self._values is not None
-        sites = find_sites(written, self._values)
-        kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
-        return self._with_noise([each for each in sites if each[1] in kept])
+        expected = [
+            (site, Expected(name, self._values[name], np.zeros(0, "f4"))) for site, name in sites
+        ]
+        return [Tap(site, each, True) for site, each in expected if _is_byte(each.values)]
 
     def _stepped(self, taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
         """The taps, those of bytes to be judged by steps where the untuned library passes so."""
@@ -121,7 +127,7 @@ class Inside:
             f"{off} of {whole} elements off by one, none by more"
             + (f"; {others} kernels that do not are compared by their noise" if others else "")
         )
-        return _told_apart(found, written)
+        return found
 
     def _computed(self) -> dict[str, np.ndarray]:
         """Values by name: the given model's where it has one of that name."""
@@ -132,7 +138,8 @@ class Inside:
         names = _smallest({name: self._known[name] for name in produced}, _MOST_LOOKED_AT)
         values = self._run(model, names)
         if self._is_quantised:
-            return values
+            self._signed = {name for name, value in values.items() if value.dtype == np.int8}
+            return values | {name: as_unsigned(values[name]) for name in self._signed}
         given = {name for node in self._bound.graph.node for name in node.output}
         shared = [name for name in names if name in given]
         try:
@@ -154,9 +161,11 @@ class Inside:
         if names:
             opened = with_outputs(self._simplified, names, self._known)
             meter = NoiseMeter(opened, self._threads, {})
-            values = [self._values[name] for name in names]
+            values = [
+                as_signed(self._values[n]) if n in self._signed else self._values[n] for n in names
+            ]
             for each in meter.expected(self._feeds, values, [], self._seed):
-                self._measured[each.name] = each
+                self._measured[each.name] = replace(each, values=self._values[each.name])
         return [Tap(site, self._measured[name]) for site, name in sites]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from onnx import ModelProto
 
 from fewtune.verify.jitter import QUANTISED
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_HIGH_BIT = np.uint8(128)
 # Operators between two quantisations that onnxruntime makes one of: Conv, Relu and the like.
 _MOST_FUSED = 3
 
@@ -34,3 +36,13 @@ def openable(model: ModelProto) -> list[str]:
             hidden.update(name for each in fused for name in each.output)
             names = [name for each in fused for name in each.input]
     return [name for node in model.graph.node for name in node.output if name not in hidden]
+
+
+def as_unsigned(values: np.ndarray) -> np.ndarray:
+    """Signed bytes as `fewtune.onnx_graph.integers` computes them: unsigned, 128 larger."""
+    return values.view(np.uint8) ^ _HIGH_BIT
+
+
+def as_signed(values: np.ndarray) -> np.ndarray:
+    """What `as_unsigned` was given."""
+    return (values ^ _HIGH_BIT).view(np.int8)

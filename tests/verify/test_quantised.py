@@ -1,0 +1,146 @@
+"""What kernels of a quantised model write is judged by steps, each kernel by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.model.import_model import ImportOptions, lower_checked
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.executable import CompiledModel, Observer
+from fewtune.verify.comparison import Expected, compare_steps
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.inside import Inside
+from fewtune.verify.quantised import is_quantised, openable
+from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.session import tensor_specs
+from fewtune.verify.taps import Site
+from tests.quantised_models import quantised_network
+from tests.tuned_tiny import target
+
+Change = Callable[[str, Sequence[Any]], None]
+
+
+class Changed:
+    """A library whose kernels get other arguments."""
+
+    def __init__(self, compiled: CompiledModel, wrong: Change) -> None:
+        self._compiled, self._wrong = compiled, wrong
+
+    def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
+        """Run once, arguments changed before a call and put back after it."""
+        kept: list[tuple[Any, np.ndarray]] = []
+
+        def before(kernel: str, _call: int, arguments: Sequence[Any]) -> None:
+            kept[:] = [(a, a.numpy().copy()) for a in arguments[:-1] if hasattr(a, "numpy")]
+            self._wrong(kernel, arguments)
+
+        def after(kernel: str, call: int, arguments: Sequence[Any]) -> None:
+            for tensor, values in kept:
+                tensor.copyfrom(values)
+            observe(kernel, call, arguments)
+
+        return self._compiled.observed(inputs, after, before)
+
+    def outputs(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Run once, with the change."""
+        return self.observed(inputs, lambda kernel, call, arguments: None)
+
+
+@pytest.fixture(scope="module", params=["QUInt8", "QInt8"])
+def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]:
+    from onnxruntime.quantization import QuantType
+
+    model, _ = quantised_network(
+        tmp_path_factory.mktemp("quantised"),
+        per_channel=True,
+        activation_type=getattr(QuantType, request.param),
+    )
+    bound = bind_shapes(model, {}, {})
+    simplified = simplify(bound)
+    inputs, outputs = tensor_specs(bound)
+    reference = make_reference(
+        bound, simplified, outputs, drawn_inputs(simplified, inputs, 0), 1, 0
+    )
+    compiled = lower_checked(bound, target(), ImportOptions(), lambda each: each).found
+    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    reference.taps[:] = inside.taps(compiled, ["x"])
+    return compiled, reference, inside.note
+
+
+def test_kernels_of_bytes_give_the_bytes(quantised) -> None:
+    compiled, reference, note = quantised
+    assert sum(tap.stepped for tap in reference.taps) >= 5
+    assert "none by more" in note
+    assert reference.check_library(compiled, ["x"]).allowances <= 1
+
+
+def scaled(kernel: str, arguments: Sequence[Any]) -> None:
+    """Every scale of a kernel off by 1 %: what weights off by 1 % come to."""
+    for tensor in arguments[:-1]:
+        values = tensor.numpy()
+        if kernel.startswith("fused_integer_conv2d") and values.dtype == np.float32:
+            tensor.copyfrom(values * np.float32(1.01))
+
+
+def swapped(kernel: str, arguments: Sequence[Any]) -> None:
+    """Two filters the other way round."""
+    if kernel.startswith("fused_integer_conv2d") and arguments[1].numpy().dtype == np.int32:
+        values = arguments[1].numpy().copy()
+        values[..., [0, 1]] = values[..., [1, 0]]
+        arguments[1].copyfrom(values)
+
+
+def shifted(kernel: str, arguments: Sequence[Any]) -> None:
+    """A zero point that is off by one: all bytes that a kernel reads are larger."""
+    values = arguments[0].numpy()
+    if kernel.startswith("fused_integer_conv2d") and values.dtype == np.uint8:
+        arguments[0].copyfrom(np.minimum(values, 254) + np.uint8(1))
+
+
+@pytest.mark.parametrize("wrong", [scaled, swapped, shifted])
+def test_a_small_fault_is_refused(quantised, wrong: Change) -> None:
+    compiled, reference, _ = quantised
+    assert reference.check_library(Changed(compiled, wrong), ["x"]).allowances > 1
+
+
+def test_a_reference_keeps_how_taps_are_judged(quantised, tmp_path) -> None:
+    reference = quantised[1]
+    reference.write(tmp_path)
+    read = Reference.read(tmp_path)
+    assert [tap[2:] for tap in read.taps] == [tap[2:] for tap in reference.taps]
+
+
+def test_few_bytes_may_be_off_by_one() -> None:
+    values = np.full(1000, 7, np.uint8)
+    expected = Expected("v", values, np.zeros(1000, "f4"))
+    few, many, far = values.copy(), values.copy(), values.copy()
+    few[:5], many[:6], far[3] = 8, 8, 9
+    assert compare_steps(values, expected).allowances == 0
+    assert compare_steps(few, expected).allowances <= 1
+    assert "6 of 1000 elements differ" in compare_steps(many, expected).text
+    assert compare_steps(far, expected).allowances == 2
+
+
+def test_what_is_fused_is_not_opened(quantised, tmp_path) -> None:
+    model, _ = quantised_network(tmp_path)
+    assert is_quantised(model)
+    kinds = {name: node.op_type for node in model.graph.node for name in node.output}
+    opened = {kinds[name] for name in openable(model)}
+    assert "QuantizeLinear" in opened
+    assert opened.isdisjoint({"DequantizeLinear", "Conv", "Relu", "Add"})
+
+
+def test_a_value_is_put_into_its_part_of_a_buffer() -> None:
+    value = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
+    whole = np.full((1, 2, 2, 8), 200, np.uint8)
+    whole[..., 4:7] = value.transpose(0, 2, 3, 1)
+    whole[0, 0, 0, 4] += 1
+    site = Site("k", 0, (1, 2, 2, 3), (0, 2, 3, 1))
+    made = site.with_value(whole, value)
+    np.testing.assert_array_equal(site.value_of(made, value), value)
+    np.testing.assert_array_equal(made[..., [0, 1, 2, 3, 7]], 200)
