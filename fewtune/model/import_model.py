@@ -22,6 +22,7 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -114,6 +115,7 @@ def lower_checked(
     options: ImportOptions,
     check: Callable[[CompiledModel], Found],
     left_out: Mapping[str, str] | None = None,
+    whole: onnx.ModelProto | None = None,
 ) -> Lowered[Found]:
     """Lower a model with every optional step that works on it.
 
@@ -131,6 +133,8 @@ def lower_checked(
         too much.
     left_out : mapping, optional
         Steps known to fail on this model, with the reason.
+    whole : ModelProto, optional
+        The model simplified by all steps, where none of them fails.
 
     Raises
     ------
@@ -146,7 +150,10 @@ def lower_checked(
 
     def attempt(steps: OptionalSteps) -> Lowered[Found]:
         at("the graph was being simplified")
-        simplified = prepare.simplify(bound, steps)
+        if whole is not None and all(map(steps.uses, prepare.REWRITES)):
+            simplified = whole
+        else:
+            simplified = prepare.simplify(bound, steps)
         layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
         # Transforms have schedules only on CPUs, and only there filters fill vectors.
         may_change = is_cpu and layout == "NHWC"
@@ -263,7 +270,8 @@ def import_model(
     prepare.check_finite(bound)
     reference_path = directory / REFERENCE
     prepare.save(bound, reference_path)
-    simplified = prepare.simplify(bound, OptionalSteps(forgiving=True))
+    forgiving = OptionalSteps(forgiving=True)
+    simplified = prepare.simplify(bound, forgiving)
     notes = padding_notes(bound)
     if not prepare.can_show_fault(simplified):
         raise InputError(
@@ -276,10 +284,11 @@ def import_model(
         samples = loaded.samples
         draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
     at("onnxruntime was loading or running the model")
-    reference = make_reference(reference_path, simplified, outputs, draws, threads, options.seed)
+    shared, shared_simplified = light(bound), light(simplified)
+    reference = make_reference(shared, shared_simplified, outputs, draws, threads, options.seed)
     notes += reference.notes
     order = [spec.name for spec in inputs]
-    inside = Inside(bound, simplified, reference.feeds, threads, options.seed)
+    inside = Inside(shared, shared_simplified, reference.feeds, threads, options.seed)
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -320,7 +329,8 @@ def import_model(
             return f"no operator could be told apart ({first_line(fault)})"
 
     try:
-        made = lower_checked(bound, target, options, check, left_out)
+        whole = simplified if forgiving.fault is None else None
+        made = lower_checked(bound, target, options, check, left_out, whole)
     except VerificationError as fault:
         raise VerificationError(
             f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"

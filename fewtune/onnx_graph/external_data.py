@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, external_data_helper, helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import all_tensors, detach_weights, model_bytes
+from fewtune.onnx_graph.graph import all_tensors, detach_weights, model_bytes, tensor_bytes
 from fewtune.util.files import write_bytes
 
 # Protobuf refuses messages of 2 GB; from here on weights are written beside the model.
@@ -35,7 +36,7 @@ _WHOLE_BYTES = frozenset(
 )
 
 # Types whose arrays onnxruntime takes as they lie in memory.
-_WITH_ARRAYS = {
+_WITH_ARRAYS: dict[int, str] = {
     TensorProto.FLOAT: "<f4",
     TensorProto.FLOAT16: "<f2",
     TensorProto.DOUBLE: "<f8",
@@ -46,6 +47,8 @@ _WITH_ARRAYS = {
     TensorProto.UINT8: "u1",
     TensorProto.UINT16: "<u2",
 }
+# From here on a weight is put beside its model.
+_LARGE_BYTES = 2**16
 # The place of what lies in no file.
 _IN_MEMORY = "memory"
 
@@ -176,22 +179,34 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
     write_bytes(path, light_model.SerializeToString())
 
 
-def with_arrays(model: ModelProto) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A model's text without its large weights, and these as arrays beside it.
+class LightModel(NamedTuple):
+    """A model without its large weights, and these as arrays beside it.
 
     onnxruntime takes both as they are (``SessionOptions.add_external_initializers``): nothing is
-    parsed, written to a file, or copied for each session.
+    parsed, written to a file, or copied for each session. Where a graph is rewritten, the weights
+    need not be copied, either.
 
-    Returns
-    -------
-    text, arrays
-        What stays in the text are small weights and those of types that NumPy lacks.
+    Attributes
+    ----------
+    model : ModelProto
+        Large weights lie in no file, whatever it says: their names are those of `arrays`.
+    arrays : dict of arrays
+    """
+
+    model: ModelProto
+    arrays: dict[str, np.ndarray]
+
+
+def light(model: ModelProto | LightModel) -> LightModel:
+    """Put a model's large weights beside it; those of types that NumPy lacks stay in.
 
     Raises
     ------
     InputError
         If these are too large for it.
     """
+    if isinstance(model, LightModel):
+        return model
     light_model, weights = detach_weights(model)
     detached = {tensor.name for tensor in weights}
     kept = [value for value in light_model.graph.input if value.name not in detached]
@@ -200,18 +215,19 @@ def with_arrays(model: ModelProto) -> tuple[bytes, dict[str, np.ndarray]]:
     arrays = {}
     for tensor in weights:
         dtype = _WITH_ARRAYS.get(tensor.data_type)
-        if dtype is None:
+        if dtype is None or tensor_bytes(tensor) < _LARGE_BYTES:
             light_model.graph.initializer.append(tensor)
             continue
         array = np.frombuffer(_little_endian_bytes(tensor), dtype).reshape(list(tensor.dims))
         arrays[tensor.name] = array
         _add_reference(light_model, tensor, _IN_MEMORY, 0, array.nbytes)
-    if model_bytes(light_model) > EMBEDDED_BYTES:
+    embedded = [t for t in light_model.graph.initializer if t.name not in arrays]
+    if sum(map(tensor_bytes, embedded)) > EMBEDDED_BYTES:
         raise InputError(
             "the weights whose type NumPy lacks, such as bfloat16, take more than 1.9 GB: convert "
             "them to float32 or float16"
         )
-    return light_model.SerializeToString(), arrays
+    return LightModel(light_model, arrays)
 
 
 def _add_reference(

@@ -15,7 +15,7 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import with_arrays
+from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.graph import (
     attach_weights,
     detach_weights,
@@ -95,17 +95,19 @@ def run_onnxruntime_once(
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # what fails is told by its exception
-    text, arrays = with_arrays(model)
+    given, arrays = light(model)
     held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
     options.add_external_initializers(list(arrays), held)
     try:
-        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            given.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
         raise InputError(cannot_load(error)) from None
     results: list[list[Any] | Exception] = []
-    for given in feeds:
+    for inputs in feeds:
         try:
-            results.append(session.run(None, dict(given)))
+            results.append(session.run(None, dict(inputs)))
         except Exception as error:  # noqa: BLE001 (as above)
             results.append(error)
     return results

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import ModelProto
 
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import Expected, compare, compare_steps, off_by_one
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
@@ -30,9 +31,9 @@ class Inside:
 
     Parameters
     ----------
-    bound : ModelProto
+    bound : ModelProto or LightModel
         The model as given, with static shapes.
-    simplified : ModelProto
+    simplified : ModelProto or LightModel
         Computes the same in fewer nodes; where a value has the same name in both, the given
         model's is what is expected. A quantised model is not asked for it.
     feeds : dict of arrays
@@ -44,18 +45,19 @@ class Inside:
 
     def __init__(
         self,
-        bound: ModelProto,
-        simplified: ModelProto,
+        bound: ModelProto | LightModel,
+        simplified: ModelProto | LightModel,
         feeds: dict[str, np.ndarray],
         threads: int,
         seed: int,
     ) -> None:
         # Simplified into integers, no operator is left that says where a value may take the other
         # step.
-        self._is_quantised = is_quantised(bound)
-        self._bound, self._simplified = bound, bound if self._is_quantised else simplified
+        self._bound = light(bound)
+        self._is_quantised = is_quantised(self._bound.model)
+        self._simplified = self._bound if self._is_quantised else light(simplified)
         self._feeds, self._threads, self._seed = feeds, threads, seed
-        self._known = known_values(self._simplified)
+        self._known = known_values(self._simplified.model)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
         # Kept as kernels of whole numbers write them, 128 added.
@@ -131,16 +133,16 @@ class Inside:
 
     def _computed(self) -> dict[str, np.ndarray]:
         """Values by name: the given model's where it has one of that name."""
-        model = self._simplified
+        model = self._simplified.model
         produced = [name for node in model.graph.node for name in node.output]
         produced = openable(model) if self._is_quantised else produced
         produced = [name for name in produced if name in self._known]
         names = _smallest({name: self._known[name] for name in produced}, _MOST_LOOKED_AT)
-        values = self._run(model, names)
+        values = self._run(self._simplified, names)
         if self._is_quantised:
             self._signed = {name for name, value in values.items() if value.dtype == np.int8}
             return values | {name: as_unsigned(values[name]) for name in self._signed}
-        given = {name for node in self._bound.graph.node for name in node.output}
+        given = {name for node in self._bound.model.graph.node for name in node.output}
         shared = [name for name in names if name in given]
         try:
             theirs = self._run(self._bound, shared)
@@ -148,7 +150,7 @@ class Inside:
             return values
         return values | {n: v for n, v in theirs.items() if _same(v, values[n])}
 
-    def _run(self, model: ModelProto, names: Sequence[str]) -> dict[str, np.ndarray]:
+    def _run(self, model: LightModel, names: Sequence[str]) -> dict[str, np.ndarray]:
         if not names:
             return {}
         session = OnnxruntimeSession(with_outputs(model, names, self._known), self._threads)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import attach_weights, detach_weights
 from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
@@ -83,8 +84,15 @@ def _spread(low: int, high: int) -> list[int]:
     return sorted({int(place) for place in np.linspace(low, high - 1, count).round()})
 
 
-def with_outputs(model: ModelProto, names: Sequence[str], values: dict[str, Value]) -> ModelProto:
-    """A copy of a model that gives these values and no others."""
+def with_outputs(
+    model: ModelProto | LightModel, names: Sequence[str], values: dict[str, Value]
+) -> LightModel:
+    """A copy of a model, its weights shared, that gives these values and no others."""
+    given, arrays = light(model)
+    return LightModel(_opened(given, names, values), arrays)
+
+
+def _opened(model: ModelProto, names: Sequence[str], values: dict[str, Value]) -> ModelProto:
     light_model, weights = detach_weights(model)
     del light_model.graph.output[:]
     for name in names:
@@ -103,10 +111,11 @@ def _differences(
     seed: int,
 ) -> list[str]:
     """What is different of the first output of each node; empty where it is allowed."""
-    opened = with_outputs(model, [node.output[0] for node in nodes], values)
-    outputs = [np.asarray(each) for each in OnnxruntimeSession(opened, threads).run(feeds)]
-    others = [OnnxruntimeSession(opened, threads, optimised=False).run(feeds)]
-    expected = NoiseMeter(opened, threads, {}).expected(feeds, outputs, others, seed)
+    opened = _opened(model, [node.output[0] for node in nodes], values)
+    shared = light(opened)
+    outputs = [np.asarray(each) for each in OnnxruntimeSession(shared, threads).run(feeds)]
+    others = [OnnxruntimeSession(shared, threads, optimised=False).run(feeds)]
+    expected = NoiseMeter(shared, threads, {}).expected(feeds, outputs, others, seed)
     texts = []
     for actual, each in zip(run(opened, feeds), expected, strict=True):
         found = compare(np.asarray(actual), each)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import ModelProto
 
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import PEAK, Expected, is_graded
 from fewtune.verify.jitter import QUANTISED, Jittered, jittered
 from fewtune.verify.session import OnnxruntimeSession
@@ -26,7 +27,7 @@ class NoiseMeter:
 
     Parameters
     ----------
-    model : ModelProto
+    model : ModelProto or LightModel
         With static shapes. The fewer nodes the better: a simplified model will do.
     threads : int
     steps : dict of float
@@ -39,13 +40,16 @@ class NoiseMeter:
     all elements of its tensor is added, as a mean of squares.
     """
 
-    def __init__(self, model: ModelProto, threads: int, steps: Mapping[str, float]) -> None:
-        self._moving: Jittered = jittered(model)
-        self._session = OnnxruntimeSession(self._moving.model, threads)
-        self._names = [value.name for value in model.graph.output]
+    def __init__(
+        self, model: ModelProto | LightModel, threads: int, steps: Mapping[str, float]
+    ) -> None:
+        given, arrays = light(model)
+        self._moving: Jittered = jittered(given)
+        self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
+        self._names = [value.name for value in given.graph.output]
         self._steps = steps
         # Few runs see which elements a flipped step moves, but how many and how far, they do.
-        self._is_quantised = any(node.op_type in QUANTISED for node in model.graph.node)
+        self._is_quantised = any(node.op_type in QUANTISED for node in given.graph.node)
 
     def expected(
         self,

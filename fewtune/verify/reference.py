@@ -13,7 +13,8 @@ from onnx import ModelProto, numpy_helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import load
+from fewtune.onnx_graph.external_data import LightModel, light
+from fewtune.onnx_graph.graph import attach_weights, detach_weights
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.draws import GIVEN, Draw
@@ -182,8 +183,8 @@ _KINDS = ("output", "noise")
 
 
 def make_reference(
-    model: Path | ModelProto,
-    simplified: ModelProto,
+    model: ModelProto | LightModel,
+    simplified: ModelProto | LightModel,
     outputs: Sequence[TensorSpec],
     draws: Sequence[Draw],
     threads: int,
@@ -193,9 +194,9 @@ def make_reference(
 
     Parameters
     ----------
-    model : Path or ModelProto
+    model : ModelProto or LightModel
         The reference.
-    simplified : ModelProto
+    simplified : ModelProto or LightModel
         Computes the same in fewer nodes; only noise is measured with it.
     outputs : sequence of TensorSpec
     draws : sequence of Draw
@@ -207,6 +208,7 @@ def make_reference(
     InputError
         If onnxruntime refuses the model, or gives no number for any draw.
     """
+    model, simplified = light(model), light(simplified)
     plain = OnnxruntimeSession(model, threads)
     unoptimised = OnnxruntimeSession(model, threads, optimised=False)
     meter: NoiseMeter | None = None
@@ -252,17 +254,18 @@ def make_reference(
     return Reference(checked, [*notes, *unusable])
 
 
-def _meter(model: Path | ModelProto, simplified: ModelProto, threads: int) -> NoiseMeter:
+def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
     """A meter on the simplified model, on the model itself where onnxruntime refuses that.
 
     Also where it is quantised: simplified, it has no operator left that says where a value may
     take the other step.
     """
-    given = load(model) if isinstance(model, Path) else model
-    steps = _steps(given) | _steps(simplified)
-    models = [simplified, given]
-    if any(node.op_type in QUANTISED for node in given.graph.node):
-        models = [with_shapes(given), simplified]
+    steps = _steps(model.model) | _steps(simplified.model)
+    models = [simplified, model]
+    if any(node.op_type in QUANTISED for node in model.model.graph.node):
+        light_model, weights = detach_weights(model.model)
+        shaped = attach_weights(with_shapes(light_model), weights)
+        models = [LightModel(shaped, model.arrays), simplified]
     try:
         return NoiseMeter(models[0], threads, steps)
     except InputError:

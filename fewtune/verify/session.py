@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -11,17 +10,13 @@ from onnx import ModelProto
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.onnx_graph.external_data import with_arrays
+from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import (
     graph_inputs,
-    model_bytes,
     static_shape,
     type_name,
 )
 from fewtune.onnx_graph.observed_shapes import cannot_load, first_words
-
-# Of models with more weights, sessions share them instead of each parsing its own.
-_LARGE_BYTES = 2**20
 
 
 def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -50,8 +45,8 @@ class OnnxruntimeSession:
 
     Parameters
     ----------
-    model : Path or ModelProto
-        A path where the model has external data or is large.
+    model : Path, ModelProto or LightModel
+        Sessions of one light model share its weights.
     threads : int
         Threads within an operator; operators run one after the other.
     spinning : bool
@@ -67,7 +62,7 @@ class OnnxruntimeSession:
 
     def __init__(
         self,
-        model: Path | ModelProto,
+        model: Path | ModelProto | LightModel,
         threads: int,
         spinning: bool = True,
         optimised: bool = True,
@@ -83,10 +78,15 @@ class OnnxruntimeSession:
         )
         options.log_severity_level = 3  # errors only
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        if isinstance(model, ModelProto):
-            self._session, self._held = _session_of_proto(model, options)
-        else:
+        if isinstance(model, Path):
             self._session = _session(str(model), options)
+        else:
+            given, arrays = light(model)
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
+            options.add_external_initializers(list(arrays), values)
+            self._session = _session(given.SerializeToString(), options)
+            # The session reads them where they are.
+            self._held = arrays, values
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Run the model once; outputs in the order of the graph.
@@ -100,18 +100,6 @@ class OnnxruntimeSession:
             return self._session.run(None, inputs)
         except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
             raise InputError(f"onnxruntime cannot run the model: {first_words(error)}") from None
-
-
-def _session_of_proto(
-    model: ModelProto, options: onnxruntime.SessionOptions
-) -> tuple[onnxruntime.InferenceSession, Any]:
-    """A session, and the weights that have to stay as long as it does."""
-    if model_bytes(model) < _LARGE_BYTES:
-        return _session(model.SerializeToString(), options), None
-    text, arrays = with_arrays(model)
-    held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
-    options.add_external_initializers(list(arrays), held)
-    return _session(text, options), (arrays, held)
 
 
 def _session(
