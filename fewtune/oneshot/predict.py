@@ -27,7 +27,7 @@ from fewtune.oneshot.choose import most_promising, points_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor import AUTO, PREDEFINED
 from fewtune.predictor.predefined import Predefined
-from fewtune.predictor.predictor import Predictor, is_trained_on, predictor_for
+from fewtune.predictor.predictor import Predictor, consensus_for, is_trained_on, predictor_for
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.prior import Prior
@@ -133,7 +133,7 @@ def predict_schedules(
     if bank_directory is not None:
         require_own(bank_directory, fingerprint)
         bank = Bank.read(bank_directory)
-    predictor = predictor_for(options.predictor, target)
+    predictor = consensus_for(options.predictor, target)
     if predictor is None and options.predictor == AUTO:
         # No predictor is for such vectors and threads: the analytic model is better than none.
         predictor = predictor_for(PREDEFINED, target)

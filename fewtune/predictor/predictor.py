@@ -10,6 +10,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
+from fewtune.predictor.consensus import Consensus
 from fewtune.predictor.gaussian_process import Residual
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.pretrained import Pretrained, read_conditions
@@ -33,10 +34,10 @@ class Predictor:
 
     Parameters
     ----------
-    pretrained : Pretrained or Predefined
+    pretrained : Pretrained, Consensus or Predefined
     """
 
-    def __init__(self, pretrained: Pretrained | Predefined) -> None:
+    def __init__(self, pretrained: Pretrained | Consensus | Predefined) -> None:
         self.pretrained = pretrained
         self._residual = Residual()
 
@@ -97,18 +98,10 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
         return None
     if choice == PREDEFINED:
         return Predefined.of(target)
-    traits = CpuTraits.of(target)
-    lanes = traits.lanes("float32")
+    lanes = CpuTraits.of(target).lanes("float32")
     if choice == AUTO:
-        # Other CPUs are given vectors of eight, too, which theirs are not.
-        if not has_feature(target, _KNOWN_VECTORS):
-            return None
-        told = {path: read_conditions(path) for path in shipped()}
-        wanted = (lanes, traits.threads)
-        fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]
-        name = str(target.attrs.get("mcpu", ""))
-        nearest = max(fitting, key=lambda path: _kinship(name, told[path]), default=None)
-        return None if nearest is None else Pretrained.read(nearest)
+        fitting = _fitting(target)
+        return Pretrained.read(fitting[0]) if fitting else None
     pretrained = Pretrained.read(Path(choice))
     # How loops are cut among another number of threads is for the user to judge.
     if lanes == pretrained.lanes:
@@ -119,7 +112,37 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
     )
 
 
-def is_trained_on(pretrained: Pretrained | Predefined, target: tvm.target.Target) -> bool:
+def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
+    """The predictor of a choice that nothing measures: with `AUTO`, all that fit the target.
+
+    Raises
+    ------
+    InputError
+        As `pretrained_for`.
+    """
+    fitting = _fitting(target) if choice == AUTO and "cpu" in list(target.keys) else []
+    if not fitting:
+        return predictor_for(choice, target)
+    own, *others = (Pretrained.read(path) for path in fitting)
+    return Predictor(Consensus(own, others))
+
+
+def _fitting(target: tvm.target.Target) -> list[Path]:
+    """Those that come with the library for such vectors and threads, the nearest CPU's first."""
+    # Other CPUs are given vectors of eight, too, which theirs are not.
+    if not has_feature(target, _KNOWN_VECTORS):
+        return []
+    traits = CpuTraits.of(target)
+    told = {path: read_conditions(path) for path in shipped()}
+    wanted = (traits.lanes("float32"), traits.threads)
+    fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]
+    name = str(target.attrs.get("mcpu", ""))
+    return sorted(fitting, key=lambda path: -_kinship(name, told[path]))
+
+
+def is_trained_on(
+    pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target
+) -> bool:
     """Whether a predictor was trained on such a CPU, by LLVM's name of it."""
     return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
 

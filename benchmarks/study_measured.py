@@ -1,0 +1,311 @@
+"""Strategies on real tasks, measured: the study's part that needs the processor to itself.
+
+The eight tasks of the engine benchmark, every strategy with every way of rating candidates, the
+same trials each. Seed after seed, task after task: what is complete when the budget ends counts,
+and a later run goes on there. What was measured is kept in a folder (`benchmarks.study_pool`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+from scipy.stats import t as student
+
+try:
+    from benchmarks.study_pool import Pool
+    from benchmarks.tuning_loop import model_tasks
+except ImportError:
+    from study_pool import Pool
+    from tuning_loop import model_tasks
+from fewtune.artifacts import Fingerprint
+from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.measure.measurer import Measurer
+from fewtune.options import TuneOptions
+from fewtune.predictor import AUTO
+from fewtune.predictor.predictor import predictor_for
+from fewtune.schedule.space.design_space import Point
+from fewtune.search import Knowledge, make_strategy
+from fewtune.task.extract import Task
+from fewtune.workers.pool import WorkerPool
+
+JUDGED = ("evolutionary", "annealing", "adaptive", "chameleon")
+UNJUDGED = ("genetic", "tile_rl", "random", "grid")
+COMBINATIONS = (
+    *((name, "none") for name in UNJUDGED),
+    *((name, judge) for name in JUDGED for judge in ("xgboost", "predictor")),
+    # TVM's own search: it begins from random points and rates them by its features.
+    ("metaschedule", "xgboost"),
+)
+MODELS = ("squeezenet", "resnet50")
+BATCH = 8
+_RUNS, _BLOCKS = "runs.jsonl", "blocks.jsonl"
+# TVM's own search may end in a segmentation fault (apache/tvm #17934), in the same place again.
+_ATTEMPTS = 2
+# How many times as slow as the best counts who has found nothing yet.
+_NOTHING = 10.0
+
+
+class Run(NamedTuple):
+    """One search: the best after each trial, and when that was."""
+
+    name: str
+    judge: str
+    best_s: list[float]
+    at_s: list[float]
+    search_s: float
+    point: Point | None
+
+
+def engine_tasks(fingerprint: Fingerprint, a_model: int) -> list[Task]:
+    """The tasks of the engine benchmark, the models taking turns."""
+    each = [model_tasks(model, fingerprint, a_model) for model in MODELS]
+    return [task for pair in zip(*each, strict=True) for task in pair]
+
+
+def searched(pool: Pool, measurer: Measurer, name: str, judge: str, seed: int, trials: int) -> Run:
+    """Let a strategy search; what it proposes is taken from the pool, or measured."""
+    predictor = predictor_for(AUTO, pool.space.target) if judge == "predictor" else None
+    options = TuneOptions(strategy=name, batch_size=BATCH, seed=seed, least_gain=0.0)
+    best_s: list[float] = []
+    at_s: list[float] = []
+    fastest: tuple[float, Point | None] = (math.inf, None)
+    spent_s = search_s = 0.0
+    began_s = time.perf_counter()
+    search = make_strategy(pool.space, Knowledge(predictor=predictor), options, seed)
+    while len(best_s) < trials:
+        batch = search.next_batch(min(BATCH, trials - len(best_s)))
+        search_s += time.perf_counter() - began_s
+        if not batch:
+            break
+        found = pool.measured(batch, measurer)
+        for proposal, each in zip(batch, found, strict=True):
+            spent_s += each.cost_s
+            if each.time_s < fastest[0]:
+                fastest = (each.time_s, proposal.point)
+            best_s.append(fastest[0])
+            at_s.append(search_s + spent_s)
+        began_s = time.perf_counter()
+        search.learn(batch, [each.time_s for each in found])
+    return Run(name, judge, best_s, at_s, search_s, fastest[1])
+
+
+def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float) -> None:
+    """Run what is missing of all tasks and seeds, for as long as the budget lasts.
+
+    Parameters
+    ----------
+    folder : Path
+        Pools, runs and blocks; what is there is taken up.
+    a_model : int
+        Tasks of each model.
+    trials : int
+        Of each search.
+    seeds : int
+        At most.
+    budget_s : float
+        Wall-clock seconds. What does not fit in is not begun.
+    """
+    end_s = time.monotonic() + budget_s
+    fingerprint = detect_fingerprint(FingerprintOptions())
+    tasks = engine_tasks(fingerprint, a_model)
+    folder.mkdir(parents=True, exist_ok=True)
+    done = {(b["task"], b["seed"]) for b in blocks(folder, trials)}
+    longest_s = 0.0
+    for seed in range(1, seeds + 1):
+        for task in tasks:
+            if (task.info.workload, seed) in done:
+                continue
+            with WorkerPool(fingerprint.target, fingerprint.threads) as workers:
+                measurer = Measurer(workers)
+                pool = Pool(task, fingerprint, folder / f"{task.info.workload[:16]}.jsonl")
+                runs = _earlier(folder, task, seed, trials)
+                for name, judge in COMBINATIONS:
+                    if (name, judge) in runs:
+                        continue
+                    if time.monotonic() + 1.5 * longest_s > end_s:
+                        print("the budget is spent", flush=True)
+                        return
+                    began_s = time.monotonic()
+                    begun = {"began": True, "name": name, "judge": judge, "trials": trials}
+                    _append(folder / _RUNS, begun | {"task": task.info.workload, "seed": seed})
+                    run = searched(pool, measurer, name, judge, seed, trials)
+                    runs[name, judge] = run
+                    _append(folder / _RUNS, _told(run, task, seed, trials))
+                    longest_s = max(longest_s, time.monotonic() - began_s)
+                finalists = list(dict.fromkeys(run.point for run in runs.values() if run.point))
+                final_s = pool.duel(finalists, measurer)
+            block = _block(task, seed, trials, runs, pool.best_s, final_s)
+            block |= {"device": fingerprint.device, "threads": fingerprint.threads}
+            _append(folder / _BLOCKS, block)
+            print(task.info.name, f"seed {seed}", block["over_best"], flush=True)
+
+
+def _told(run: Run, task: Task, seed: int, trials: int) -> dict[str, Any]:
+    point = [run.point.program, run.point.decisions] if run.point else None
+    told = run._asdict() | {"point": point, "trials": trials, "seed": seed}
+    return told | {"task": task.info.workload, "best_s": _finite(run.best_s)}
+
+
+def _finite(values: Sequence[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _earlier(folder: Path, task: Task, seed: int, trials: int) -> dict[tuple[str, str], Run]:
+    found: dict[tuple[str, str], Run] = {}
+    begun: Counter[tuple[str, str]] = Counter()
+    for told in _lines(folder / _RUNS):
+        if (told["task"], told["seed"], told["trials"]) != (task.info.workload, seed, trials):
+            continue
+        if "began" in told:
+            key = (told["name"], told["judge"])
+            begun[key] += 1
+            if begun[key] == _ATTEMPTS:
+                # It took this process along so many times: it found nothing.
+                found[key] = Run(*key, [], [], 0.0, None)
+            continue
+        point = None
+        if told["point"]:
+            number, decisions = told["point"]
+            each = tuple(tuple(d) if isinstance(d, list) else d for d in decisions)
+            point = Point(number, each)
+        best_s = [math.inf if value is None else value for value in told["best_s"]]
+        found[told["name"], told["judge"]] = Run(
+            told["name"], told["judge"], best_s, told["at_s"], told["search_s"], point
+        )
+    return found
+
+
+def _block(
+    task: Task,
+    seed: int,
+    trials: int,
+    runs: dict[tuple[str, str], Run],
+    best_s: float,
+    final_s: dict[Point, float],
+) -> dict[str, Any]:
+    """One task and seed: how all strategies fared beside the best of all."""
+    least_s = min(final_s.values())
+    over = {
+        key: final_s.get(run.point, _NOTHING * least_s) / least_s if run.point else _NOTHING
+        for key, run in runs.items()
+    }
+    # Everyone had so many seconds: the time of who was through first.
+    equal_s = min(run.at_s[-1] for run in runs.values() if run.at_s)
+    return {
+        "task": task.info.workload,
+        "name": task.info.name,
+        "seed": seed,
+        "trials": trials,
+        "equal_s": round(equal_s, 3),
+        "date": time.strftime("%Y-%m-%d"),
+        "over_best": {f"{n}, {j}": round(value, 4) for (n, j), value in over.items()},
+        "curves": {
+            f"{run.name}, {run.judge}": {
+                "over_pool": [round(min(s / best_s, _NOTHING), 4) for s in run.best_s],
+                "at_s": [round(at_s, 2) for at_s in run.at_s],
+                "search_s": round(run.search_s, 3),
+            }
+            for run in runs.values()
+        },
+    }
+
+
+def _append(path: Path, told: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(told) + "\n")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            # The last line of a run that was killed.
+            continue
+    return found
+
+
+def blocks(folder: Path, trials: int) -> list[dict[str, Any]]:
+    """Complete tasks and seeds of so many trials."""
+    return [block for block in _lines(folder / _BLOCKS) if block["trials"] == trials]
+
+
+def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a strategy and judge: over the best of all, ranks, at equal trials and seconds."""
+    if not found:
+        return []
+    keys = list(found[0]["over_best"])
+    found = [block for block in found if list(block["over_best"]) == keys]
+    ranks = np.array([rankdata([block["over_best"][key] for key in keys]) for block in found])
+    seconds = [{key: _at(block, key) for key in keys} for block in found]
+    told = []
+    for place, key in enumerate(keys):
+        name, judge = key.split(", ")
+        curves = [block["curves"][key] for block in found]
+        at_trials = {
+            str(count): bounds([([_NOTHING] + c["over_pool"])[: count + 1][-1] for c in curves])
+            for count in (8, 16, 32, 64)
+            if count <= found[0]["trials"]
+        }
+        rank, error = float(ranks[:, place].mean()), _half_width(ranks[:, place])
+        told.append(
+            {
+                "name": name,
+                "judge": judge,
+                "tasks": len({block["task"] for block in found}),
+                "seeds": len({block["seed"] for block in found}),
+                "blocks": len(found),
+                "trials": found[0]["trials"],
+                "over_best": bounds([block["over_best"][key] for block in found]),
+                "over_pool": at_trials,
+                "over_pool_at_equal_seconds": bounds([each[key] for each in seconds]),
+                "equal_s": round(statistics.fmean(block["equal_s"] for block in found), 2),
+                "rank": [round(rank + k * error, 2) for k in (0, -1, 1)],
+                "tuning_s": round(statistics.fmean(([0.0] + c["at_s"])[-1] for c in curves), 2),
+                "search_s": round(statistics.fmean(c["search_s"] for c in curves), 2),
+                "device": found[0]["device"],
+                "threads": found[0]["threads"],
+                "date": found[-1]["date"],
+            }
+        )
+    return told
+
+
+def _at(block: dict[str, Any], key: str) -> float:
+    """The best that was known when all had the same seconds; 10 before anything was."""
+    curve = block["curves"][key]
+    known = sum(at_s <= block["equal_s"] for at_s in curve["at_s"])
+    return float(curve["over_pool"][known - 1]) if known else _NOTHING
+
+
+def bounds(ratios: Sequence[float]) -> list[float]:
+    """Geometric mean of ratios, with the bounds of its 95 % confidence interval."""
+    logs = np.log(np.array(ratios, dtype=float))
+    mean, error = float(logs.mean()), _half_width(logs)
+    return [round(math.exp(mean + k * error), 4) for k in (0, -1, 1)]
+
+
+def _half_width(values: np.ndarray) -> float:
+    """Half of the 95 % confidence interval of a mean, by Student's t."""
+    if len(values) < 2:  # noqa: PLR2004
+        return 0.0
+    return float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+
+
+def wins(found: list[dict[str, Any]], first: str, second: str) -> tuple[int, int]:
+    """On how many tasks one is faster than another, over seeds; and of how many."""
+    over: dict[str, list[float]] = {}
+    for block in found:
+        ratio = block["over_best"][second] / block["over_best"][first]
+        over.setdefault(block["task"], []).append(math.log(ratio))
+    return sum(statistics.fmean(each) > 0 for each in over.values()), len(over)

@@ -1,0 +1,96 @@
+"""The study: rows out of complete tasks and seeds, verdicts, the page, what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import study_accept, study_measured, study_page
+
+KEYS = [f"{name}, {judge}" for name, judge in study_measured.COMBINATIONS]
+
+
+def block(task: str, seed: int, **over: float) -> dict[str, Any]:
+    """One task and seed: strategies by name are so much slower than the best."""
+    ratios = {key: over.get(key.split(", ")[0], 1.5) for key in KEYS}
+    curve = {"at_s": [1.0, 2.0], "search_s": 0.2}
+    return {
+        "task": task,
+        "seed": seed,
+        "trials": 2,
+        "equal_s": 1.5,
+        "date": "2026-01-01",
+        "device": "a CPU",
+        "threads": 2,
+        "over_best": ratios,
+        "curves": {k: {**curve, "over_pool": [2 * r, r]} for k, r in ratios.items()},
+    }
+
+
+BLOCKS = [block("a", 1, genetic=1.1, grid=3.0), block("b", 1, genetic=1.2, grid=2.0)]
+
+
+def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
+    rows = {(row["name"], row["judge"]): row for row in study_measured.rows(BLOCKS)}
+    assert len(rows) == len(KEYS)
+    genetic, grid = rows["genetic", "none"], rows["grid", "none"]
+    assert genetic["rank"][0] == 1.0
+    assert grid["rank"][0] == len(KEYS)
+    assert genetic["over_best"][0] == pytest.approx((1.1 * 1.2) ** 0.5, abs=1e-4)
+    # At a second and a half the first trial alone is known.
+    assert genetic["over_pool_at_equal_seconds"][0] == pytest.approx(
+        2 * genetic["over_best"][0], abs=1e-3
+    )
+    assert (genetic["tasks"], genetic["seeds"], genetic["blocks"]) == (2, 1, 2)
+
+
+def test_wins_are_counted_by_task() -> None:
+    assert study_measured.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
+    assert study_measured.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
+
+
+def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    task: Any = SimpleNamespace(info=SimpleNamespace(workload="w"))
+    begun = {
+        "began": True,
+        "name": "metaschedule",
+        "judge": "xgboost",
+        "trials": 8,
+        "seed": 1,
+        "task": "w",
+    }
+    (tmp_path / "runs.jsonl").write_text(json.dumps(begun) + "\n")
+    assert not study_measured._earlier(tmp_path, task, 1, 8)
+    (tmp_path / "runs.jsonl").write_text(2 * (json.dumps(begun) + "\n") + '{"torn')
+    run = study_measured._earlier(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
+    assert run.point is None
+    assert run.best_s == []
+
+
+def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
+    found = {
+        "strategies": [
+            {
+                "name": "grid",
+                "judge": "none",
+                "seeds": 1,
+                "over_optimum": {str(t): [1.0, 1.0, 1.0] for t in study_page.AT},
+                "search_s": 1.0,
+            },
+            *study_measured.rows(BLOCKS),
+        ],
+        "cost_models": [],
+        "selections": [],
+    }
+    found["accepted"] = study_accept.verdicts(found, BLOCKS)
+    page = study_page.page(found)
+    assert "genetic better than random on 6 of 8 tasks | yes" in page
+    assert "## Selections\n\nNot measured yet" in page
+    names = {row["name"]: row["met"] for row in found["accepted"]}
+    assert names["grid visits each point once and finds the recorded optimum"]
+    assert set(study_page.pictures(found, BLOCKS)) == {study_page.RECORDED, study_page.MEASURED}
