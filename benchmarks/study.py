@@ -131,7 +131,10 @@ def main() -> None:
     found["cost_models"] += pooled or [row for row in models if "pools" in row]
     whole = [row for row in models if "achieved_pct" in row]
     found["cost_models"] += _kept(arguments.work / "cost_models.json", whole)
-    found["accepted"] = study_accept.verdicts(found, blocks)
+    walked = [row for row in earlier.get("accepted", []) if row["name"].startswith("grid")]
+    if not walked or not arguments.skip_replay:
+        walked = [study_accept.grid_verdict()]
+    found["accepted"] = walked + study_accept.verdicts(found, blocks)
     write_text(arguments.output, canonical_json(found))
     write_text(arguments.page, study_page.page(found))
     for name, picture in study_page.pictures(found, blocks).items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import time
 from collections import Counter
@@ -124,7 +125,9 @@ def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float
         for task in tasks:
             if (task.info.workload, seed) in done:
                 continue
-            with WorkerPool(fingerprint.target, fingerprint.threads) as workers:
+            with WorkerPool(
+                fingerprint.target, fingerprint.threads, len(os.sched_getaffinity(0))
+            ) as workers:
                 measurer = Measurer(workers)
                 pool = Pool(task, fingerprint, folder / f"{task.info.workload[:16]}.jsonl")
                 runs = _earlier(folder, task, seed, trials)

@@ -91,6 +91,4 @@ def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
     page = study_page.page(found)
     assert "genetic better than random on 6 of 8 tasks | yes" in page
     assert "## Selections\n\nNot measured yet" in page
-    names = {row["name"]: row["met"] for row in found["accepted"]}
-    assert names["grid visits each point once and finds the recorded optimum"]
     assert set(study_page.pictures(found, BLOCKS)) == {study_page.RECORDED, study_page.MEASURED}
