@@ -8,6 +8,8 @@ time told, reading the tasks and the predictor included.
 
 ``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (latency of the
 measured run over that of the predicted one), ``x_onnxruntime``, and what they were measured with.
+Beside it in the same turns stands a library by the predictor of the nearest CPU alone
+(``nearest_achieved_pct``): what asking the others as well is worth.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
 from fewtune.oneshot.predict import predict_schedules
 from fewtune.options import PREDICT, ShareOptions
+from fewtune.predictor import AUTO
+from fewtune.predictor.predictor import nearest_shipped
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import SelectOptions, select_tasks
 from fewtune.task.extract import read_tasks
@@ -43,7 +47,7 @@ from fewtune.util.table import Table, number
 from stages.commit import commit
 from stages.paths import Places
 
-NAME = "oneshot"
+NAME, NEAREST = "oneshot", "nearest predictor alone"
 _COPIES = 3
 
 
@@ -59,7 +63,9 @@ def models_tuned(places: Places, against: str) -> list[str]:
     return found
 
 
-def predicted(model: str, places: Places, work: Path) -> tuple[dict[str, Any], Path]:
+def predicted(
+    model: str, places: Places, work: Path, predictor: str = AUTO
+) -> tuple[dict[str, Any], Path]:
     """Predict a model's schedules and compile them: what it came to, and the library."""
     fingerprint = Fingerprint.read(places.fingerprint)
     shared, compiled = work / "share", work / "compile"
@@ -74,7 +80,8 @@ def predicted(model: str, places: Places, work: Path) -> tuple[dict[str, Any], P
         model=model,
         strategy=NAME,
     )
-    report = predict_schedules(tasks, selection, fingerprint, ShareOptions(), shared)
+    options = ShareOptions(predictor=predictor)
+    report = predict_schedules(tasks, selection, fingerprint, options, shared)
     seconds = time.perf_counter() - began_s
     library = compile_model(
         read_lowered(places.imported(model)),
@@ -108,11 +115,17 @@ def compared(model: str, against: str, rounds: int, places: Places, work: Path) 
     row, library = predicted(model, places, work)
     folder = places.compiled(model, against)
     libraries = {NAME: library, against: folder / CompileReport.read(folder).library}
+    nearest = nearest_shipped(target_from_json(fingerprint.target))
+    if nearest is not None:
+        _, libraries[NEAREST] = predicted(model, places, work / "nearest", str(nearest))
     options = BenchmarkOptions(rounds=rounds, copies=_COPIES)
     variants = Variants(places.imported(model), libraries, fingerprint, options, with_untuned=False)
     samples = variants.measured(rounds)
     achieved = interleave.achieved_pct(samples[against], samples[NAME])
     over = interleave.ratio_stats(samples["onnxruntime"], samples[NAME])
+    if nearest is not None:
+        alone_pct = interleave.achieved_pct(samples[against], samples[NEAREST])
+        row["nearest_achieved_pct"] = alone_pct["achieved_perf_pct"]
     row |= {
         "against": against,
         "achieved_pct": achieved["achieved_perf_pct"],
@@ -138,6 +151,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "against s",
         "latency ms",
         "achieved %",
+        "nearest predictor alone %",
         "x over onnxruntime",
     ]
     lines = [
@@ -147,6 +161,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             number(row["against_tuning_s"]),
             number(row["latency_ms"]),
             number(row["achieved_pct"]),
+            number(row.get("nearest_achieved_pct")),
             f"{row['x_onnxruntime']:.2f}",
         ]
         for row in rows
@@ -155,7 +170,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         math.exp(statistics.fmean(math.log(row[key]) for row in rows))
         for key in ("achieved_pct", "x_onnxruntime")
     ]
-    lines.append(["geometric mean", "-", "-", "-", number(means[0]), f"{means[1]:.2f}"])
+    lines.append(["geometric mean", "-", "-", "-", number(means[0]), "-", f"{means[1]:.2f}"])
     return Table(headings, lines, frozenset({0})).markdown()
 
 

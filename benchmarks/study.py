@@ -1,13 +1,13 @@
 """Strategies, cost models and selections side by side: ``python benchmarks/study.py``.
 
-Without ``--measured`` nothing is measured (`benchmarks.study_replay`): it runs on a busy machine,
-and what was measured earlier stands. ``--measured`` has the processor to itself, and ends within
-``--budget-s``; ``--parts`` says what is measured:
+Without ``--measured`` nothing is measured (`benchmarks.comparison.replay`): it runs on a busy
+machine, and what was measured earlier stands. ``--measured`` has the processor to itself, and ends
+within ``--budget-s``; ``--parts`` says what is measured:
 
 - ``strategies``: every strategy on the eight tasks of the engine benchmark
-  (`benchmarks.study_measured`), then cost models on the points that this measured;
+  (`benchmarks.comparison.strategies`), then cost models on the points that this measured;
 - ``selections`` and ``cost_models``: on whole models that were tuned in full in this checkout
-  (`benchmarks.study_models`).
+  (`benchmarks.comparison.whole_models`).
 
 What was measured lies in a folder (``--work``); the same command goes on there, with more seeds or
 more models. ``results/study.json`` has lists of rows (``strategies``, ``cost_models``,
@@ -20,22 +20,17 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-try:
-    from benchmarks import study_accept, study_measured, study_models, study_page, study_replay
-    from benchmarks.common import alone
-    from benchmarks.study_pool_models import models_on_pools
-except ImportError:
-    import study_accept
-    import study_measured
-    import study_models
-    import study_page
-    import study_replay
-    from alone import alone
-    from study_pool_models import models_on_pools
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.comparison import accept, page, replay, strategies, whole_models
+from benchmarks.comparison.pool_models import models_on_pools
+from benchmarks.helpers.common import alone
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from stages.paths import Places
 
@@ -60,7 +55,7 @@ def measure(arguments: argparse.Namespace, places: Places) -> None:
             )
             wanted = arguments.models or (_MODELS if part == "selections" else _END_TO_END)
             kept = arguments.work / f"{part}.json"
-            study_models.measure(part, places, [m for m in wanted if m in tuned], left_s, kept)
+            whole_models.measure(part, places, [m for m in wanted if m in tuned], left_s, kept)
 
 
 def _strategies(arguments: argparse.Namespace, budget_s: float) -> None:
@@ -69,7 +64,7 @@ def _strategies(arguments: argparse.Namespace, budget_s: float) -> None:
     while True:
         left_s = end_s - time.monotonic()
         child = multiprocessing.get_context("spawn").Process(
-            target=study_measured.measure,
+            target=strategies.measure,
             args=(
                 arguments.work,
                 arguments.tasks,
@@ -111,33 +106,33 @@ def main() -> None:
     earlier = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
     if arguments.measured:
         measure(arguments, Places())
-    blocks = study_measured.blocks(arguments.work, arguments.trials)
-    strategies, models = earlier.get("strategies", []), earlier.get("cost_models", [])
-    measured = study_measured.rows(blocks) or [row for row in strategies if "over_best" in row]
+    blocks = strategies.blocks(arguments.work, arguments.trials)
+    searched, rated = earlier.get("strategies", []), earlier.get("cost_models", [])
+    measured = strategies.rows(blocks) or [row for row in searched if "over_best" in row]
     found = {
-        "strategies": [row for row in strategies if "over_optimum" in row],
-        "cost_models": [row for row in models if "rank_correlation" in row and "pools" not in row],
+        "strategies": [row for row in searched if "over_optimum" in row],
+        "cost_models": [row for row in rated if "rank_correlation" in row and "pools" not in row],
         "selections": _kept(arguments.work / "selections.json", earlier.get("selections", [])),
     }
     if not arguments.skip_replay or not found["strategies"]:
         practice = sorted((PROJECT / "results" / "practice").glob("*.npz"))
-        found["strategies"] = study_replay.strategies_recorded(arguments.seeds)
+        found["strategies"] = replay.strategies_recorded(arguments.seeds)
         found["cost_models"] = [
-            *study_replay.models_on_recorded(arguments.seeds),
-            *(row for file in practice for row in study_replay.models_on_practice(file)),
+            *replay.models_on_recorded(arguments.seeds),
+            *(row for file in practice for row in replay.models_on_practice(file)),
         ]
     found["strategies"] += measured
     pooled = models_on_pools(arguments.work, arguments.tasks) if blocks else []
-    found["cost_models"] += pooled or [row for row in models if "pools" in row]
-    whole = [row for row in models if "achieved_pct" in row]
+    found["cost_models"] += pooled or [row for row in rated if "pools" in row]
+    whole = [row for row in rated if "achieved_pct" in row]
     found["cost_models"] += _kept(arguments.work / "cost_models.json", whole)
     walked = [row for row in earlier.get("accepted", []) if row["name"].startswith("grid")]
     if not walked or not arguments.skip_replay:
-        walked = [study_accept.grid_verdict()]
-    found["accepted"] = walked + study_accept.verdicts(found, blocks)
+        walked = [accept.grid_verdict()]
+    found["accepted"] = walked + accept.verdicts(found, blocks)
     write_text(arguments.output, canonical_json(found))
-    write_text(arguments.page, study_page.page(found))
-    for name, picture in study_page.pictures(found, blocks).items():
+    write_text(arguments.page, page.page(found))
+    for name, picture in page.pictures(found, blocks).items():
         write_bytes(arguments.page.with_name(name), picture)
     print(f"{arguments.output}, {arguments.page}")
 

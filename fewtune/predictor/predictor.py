@@ -127,6 +127,11 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
     return Predictor(Consensus(own, others))
 
 
+def nearest_shipped(target: tvm.target.Target) -> Path | None:
+    """The one that `AUTO` takes where candidates are measured, without ending; None without."""
+    return next(iter(_fitting(target)), None)
+
+
 def _fitting(target: tvm.target.Target) -> list[Path]:
     """Those that come with the library for such vectors and threads, the nearest CPU's first."""
     # Other CPUs are given vectors of eight, too, which theirs are not.

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import study_accept, study_measured, study_page
+from benchmarks.comparison import accept, page, strategies
 
-KEYS = [f"{name}, {judge}" for name, judge in study_measured.COMBINATIONS]
+KEYS = [f"{name}, {judge}" for name, judge in strategies.COMBINATIONS]
 
 
 def block(task: str, seed: int, **over: float) -> dict[str, Any]:
@@ -34,7 +34,7 @@ BLOCKS = [block("a", 1, genetic=1.1, grid=3.0), block("b", 1, genetic=1.2, grid=
 
 
 def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
-    rows = {(row["name"], row["judge"]): row for row in study_measured.rows(BLOCKS)}
+    rows = {(row["name"], row["judge"]): row for row in strategies.rows(BLOCKS)}
     assert len(rows) == len(KEYS)
     genetic, grid = rows["genetic", "none"], rows["grid", "none"]
     assert genetic["rank"][0] == 1.0
@@ -48,8 +48,8 @@ def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
 
 
 def test_wins_are_counted_by_task() -> None:
-    assert study_measured.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
-    assert study_measured.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
+    assert strategies.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
+    assert strategies.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
 
 
 def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) 
         "task": "w",
     }
     (tmp_path / "runs.jsonl").write_text(json.dumps(begun) + "\n")
-    assert not study_measured._earlier(tmp_path, task, 1, 8)
+    assert not strategies._earlier(tmp_path, task, 1, 8)
     (tmp_path / "runs.jsonl").write_text(2 * (json.dumps(begun) + "\n") + '{"torn')
-    run = study_measured._earlier(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
+    run = strategies._earlier(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
     assert run.point is None
     assert run.best_s == []
 
@@ -79,16 +79,16 @@ def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
                 "name": "grid",
                 "judge": "none",
                 "seeds": 1,
-                "over_optimum": {str(t): [1.0, 1.0, 1.0] for t in study_page.AT},
+                "over_optimum": {str(t): [1.0, 1.0, 1.0] for t in page.AT},
                 "search_s": 1.0,
             },
-            *study_measured.rows(BLOCKS),
+            *strategies.rows(BLOCKS),
         ],
         "cost_models": [],
         "selections": [],
     }
-    found["accepted"] = study_accept.verdicts(found, BLOCKS)
-    page = study_page.page(found)
-    assert "genetic better than random on 6 of 8 tasks | yes" in page
-    assert "## Selections\n\nNot measured yet" in page
-    assert set(study_page.pictures(found, BLOCKS)) == {study_page.RECORDED, study_page.MEASURED}
+    found["accepted"] = accept.verdicts(found, BLOCKS)
+    told = page.page(found)
+    assert "genetic better than random on 6 of 8 tasks | yes" in told
+    assert "## Selections\n\nNot measured yet" in told
+    assert set(page.pictures(found, BLOCKS)) == {page.RECORDED, page.MEASURED}

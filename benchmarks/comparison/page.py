@@ -11,10 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-try:
-    from benchmarks.study_replay import AT
-except ImportError:
-    from study_replay import AT
+from benchmarks.comparison.replay import AT
 from fewtune.util.table import Table, number
 
 RECORDED, MEASURED = "study.png", "study_measured.png"

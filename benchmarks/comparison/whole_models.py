@@ -1,7 +1,7 @@
 """Whole models, by how tasks are selected and by what rates candidates: measured.
 
 To be run in a checkout where ``fewtune run MODEL --strategy full`` was done. A way of selecting
-takes its representatives' trials from the full run's log, as `benchmarks.ablation` does, and
+takes its representatives' trials from the full run's log, as `benchmarks.parts.ablation` does, and
 shares anew; a cost model searches every task with a few trials. What each came to is measured in
 the end in turns, task by task, so that no two are told apart by the moment they ran at.
 """
@@ -17,12 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-try:
-    from benchmarks import selections
-    from benchmarks.ablation_variants import write_tuned
-except ImportError:
-    import selections
-    from ablation_variants import write_tuned
+from benchmarks.parts import selections
+from benchmarks.parts.ablation_variants import write_tuned
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.options import ShareOptions, TuneOptions

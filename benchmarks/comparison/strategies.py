@@ -2,7 +2,7 @@
 
 The eight tasks of the engine benchmark, every strategy with every way of rating candidates, the
 same trials each. Seed after seed, task after task: what is complete when the budget ends counts,
-and a later run goes on there. What was measured is kept in a folder (`benchmarks.study_pool`).
+and a later run goes on there. What was measured is kept in a folder (`benchmarks.comparison.pool`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ import numpy as np
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
-try:
-    from benchmarks.study_pool import Pool
-    from benchmarks.tuning_loop import model_tasks
-except ImportError:
-    from study_pool import Pool
-    from tuning_loop import model_tasks
+from benchmarks.comparison.pool import Pool
+from benchmarks.stock.tuning_loop import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer

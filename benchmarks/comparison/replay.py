@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-try:
-    from benchmarks.study_measured import BATCH, JUDGED, UNJUDGED, bounds
-except ImportError:
-    from study_measured import BATCH, JUDGED, UNJUDGED, bounds
+from benchmarks.comparison.strategies import BATCH, JUDGED, UNJUDGED, bounds
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.options import TuneOptions
 from fewtune.predictor.features import DecisionFeatures

@@ -10,14 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm_ffi import structural_hash
 
-try:
-    from benchmarks.study_measured import engine_tasks
-    from benchmarks.study_pool import Pool
-    from benchmarks.study_replay import told
-except ImportError:
-    from study_measured import engine_tasks
-    from study_pool import Pool
-    from study_replay import told
+from benchmarks.comparison.pool import Pool
+from benchmarks.comparison.replay import told
+from benchmarks.comparison.strategies import engine_tasks
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.predictor import AUTO
@@ -49,7 +44,7 @@ def models_on_pools(folder: Path, a_model: int) -> list[dict[str, Any]]:
     Parameters
     ----------
     folder : Path
-        With pools that `benchmarks.study_measured` left.
+        With pools that `benchmarks.comparison.strategies` left.
     a_model : int
         Tasks of each model.
     """
