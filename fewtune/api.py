@@ -27,7 +27,8 @@ from fewtune.bank.build import build_bank
 from fewtune.bank.report import BankOptions
 from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.variants import BenchmarkOptions
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.compile.compile import CompileOptions
+from fewtune.compile.compile_apart import compile_apart
 from fewtune.errors import InputError
 from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
@@ -366,12 +367,11 @@ def _made(
             )
 
     def compiled(scratch: Path) -> None:
-        compile_model(
-            read_lowered(folder / "import"),
-            read_tasks(folder / "tasks"),
-            folder / "share",
+        compile_apart(
             folder / "import",
-            fingerprint,
+            folder / "tasks",
+            folder / "share",
+            folder / "fingerprint",
             given["compile"],
             scratch,
             model=_NAME,

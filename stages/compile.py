@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import Fingerprint
-from fewtune.compile.compile import compile_model
-from fewtune.model.import_model import read_lowered
-from fewtune.task.extract import read_tasks
+from fewtune.compile.compile_apart import compile_apart
 from fewtune.util.files import whole_directory
 from stages.command import main, say
 from stages.params import load_section
@@ -17,12 +14,11 @@ def run(model: str, strategy: str) -> None:
     options = load_section("compile")
     places = Places()
     with whole_directory(places.compiled(model, strategy)) as directory:
-        report = compile_model(
-            read_lowered(places.imported(model)),
-            read_tasks(places.tasks(model)),
-            places.shared(model, strategy),
+        report = compile_apart(
             places.imported(model),
-            Fingerprint.read(places.fingerprint),
+            places.tasks(model),
+            places.shared(model, strategy),
+            places.fingerprint,
             options,
             directory,
             model=model,

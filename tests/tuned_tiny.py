@@ -181,7 +181,9 @@ def tuned() -> Path:
     return directory
 
 
-def compiled_into(directory: Path, options: CompileOptions) -> CompileReport:
+def compiled_into(
+    directory: Path, options: CompileOptions, left_out: dict[str, str] | None = None
+) -> CompileReport:
     """Compile the model with what was tuned."""
     return compile_model(
         lowered(),
@@ -193,6 +195,7 @@ def compiled_into(directory: Path, options: CompileOptions) -> CompileReport:
         directory,
         model=NAME,
         strategy="selective",
+        left_out=left_out,
     )
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewtune.artifacts import CompileReport, Fingerprint, ImportReport, ReplacedSchedule
+from fewtune.artifacts import (
+    CompileReport,
+    Fingerprint,
+    ImportReport,
+    LeftOut,
+    ReplacedSchedule,
+)
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.settle import Settling
@@ -25,10 +31,13 @@ from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.storage.database import read_database
 from fewtune.task.extract import Task, kernels
+from fewtune.util.apart import at
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 
 LIBRARY = "model.so"
+# What a compilation can do without beside `REWRITES`.
+TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
 _LOG = logging.getLogger(__name__)
 
 
@@ -59,6 +68,7 @@ def compile_model(
     model: str,
     strategy: str,
     say: Callable[[str], None] = _LOG.info,
+    left_out: Mapping[str, str] | None = None,
 ) -> CompileReport:
     """Build the tuned library into ``directory`` and compare it with onnxruntime.
 
@@ -81,6 +91,9 @@ def compile_model(
         Whose library it is.
     say : callable, optional
         Takes a line where something has to be left out.
+    left_out : mapping, optional
+        Of `REWRITES`, `TUNED` and `DEFAULTS`, what is known to fail, with the reason. Default
+        schedules that the import had to leave out are left out here, too.
 
     Raises
     ------
@@ -94,6 +107,8 @@ def compile_model(
     target, device = target_from_json(fingerprint.target), device_of(fingerprint)
     schedules = KernelSchedules(lowered, tasks, read_database(share_directory), target)
     difference = _difference_of(import_directory, options.allowance)
+    known = _left_out_by_import(import_directory) | dict(left_out or {})
+    plan = _first_plan(schedules.levels, _rewrites(options, target), known)
     settled = Settling(
         build=lambda plan: build(lowered, schedules, plan, target),
         error_of=lambda built: difference(device.load(built.executable)).allowances,
@@ -101,7 +116,7 @@ def compile_model(
         plain=schedules.plain,
         bound=1.0,
         say=lambda line: say(f"{model} ({strategy}): {line}"),
-    ).settle(Plan(schedules.levels, _rewrites(options, target)))
+    ).settle(plan)
     library = directory / LIBRARY
     export_library(settled.built.executable, library, device.link)
     compile_s = time.perf_counter() - started
@@ -124,7 +139,10 @@ def compile_model(
             name for name, level in settled.plan.levels.items() if level == Level.UNSCHEDULED
         ),
         in_place=_by_task(settled.built.left_out, task_of),
-        left_out=settled.left_out,
+        left_out=[
+            *(LeftOut(what=what, reason=reason) for what, reason in known.items()),
+            *settled.left_out,
+        ],
         replaced=[
             *(
                 ReplacedSchedule(
@@ -144,6 +162,35 @@ def compile_model(
     )
     report.write(directory)
     return report
+
+
+def _left_out_by_import(directory: Path) -> dict[str, str]:
+    """Default schedules, where the import had to do without them."""
+    for line in ImportReport.read(directory).left_out:
+        step, _, reason = line.partition(": ")
+        if step == DEFAULTS:
+            return {DEFAULTS: reason}
+    return {}
+
+
+def _first_plan(
+    levels: Mapping[str, Level], rewrites: frozenset[str], left_out: Mapping[str, str]
+) -> Plan:
+    """The plan to begin with; notes what it can do without, should native code crash on it."""
+    chosen = dict(levels)
+    if TUNED in left_out:
+        chosen = {name: max(level, Level.DEFAULT) for name, level in chosen.items()}
+    if DEFAULTS in left_out:
+        chosen = {
+            name: level if level == Level.LOG else Level.UNSCHEDULED
+            for name, level in chosen.items()
+        }
+    used = rewrites - left_out.keys()
+    # One group at a time: a crash costs no schedule that a rewrite is to blame for.
+    groups = (sorted(used), [TUNED], [DEFAULTS])
+    optional = next((group for group in groups if group and not left_out.keys() & set(group)), [])
+    at("TVM was compiling the library, or the library was running", optional=optional)
+    return Plan(chosen, used)
 
 
 def _rewrites(options: CompileOptions, target: tvm.target.Target) -> frozenset[str]:

@@ -63,3 +63,11 @@ def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     ):
         tuned_tiny.compiled_into(directory, CompileOptions(allowance=1e-9))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_native_code_crashed_on_is_left_out_and_named(tmp_path: Path) -> None:
+    crashed = {"prefetched weights": "died", "tuned_schedules": "died", "default_schedules": "died"}
+    report = tuned_tiny.compiled_into(tmp_path, CompileOptions(), crashed)
+    assert report.scheduled_from_log == report.scheduled_by_default == 0
+    assert len(report.unscheduled) == len(kernels(tuned_tiny.lowered()))
+    assert {left.what for left in report.left_out} == crashed.keys()

@@ -21,7 +21,7 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
-from fewtune.onnx_graph.operators.tensors import fourier, places
+from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, places
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
 EARLY: dict[tuple[str, str], Handler] = {
@@ -38,6 +38,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **sequences.HANDLERS,
     **fourier.HANDLERS,
     **places.HANDLERS,
+    **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,
 }

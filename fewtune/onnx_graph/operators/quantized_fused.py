@@ -184,6 +184,24 @@ def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     return True
 
 
+def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """The attention of `fewtune.onnx_graph.operators.attention`, of what the integers stand for."""
+    data, weight, bias, scale, weight_scale, mask, zero, weight_zero, past = optional(node.input, 9)
+    inputs = [
+        _dequantized(graph, data, scale, zero),
+        graph.op("Mul", [centred(graph, weight, weight_zero), along(graph, weight_scale, 2, 1)]),
+        bias,
+        mask,
+        past,
+    ]
+    plain = NodeProto()
+    plain.CopyFrom(node)
+    plain.op_type = "Attention"
+    plain.input[:] = inputs
+    graph.add(plain, scope)
+    return True
+
+
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Whole numbers of 4 or 8 bits, the lower half of a byte first."""
     if bits == 8:  # noqa: PLR2004
@@ -200,6 +218,7 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "QLinearGlobalAveragePool"): _unary(_global_average),
     (MICROSOFT, "QLinearAveragePool"): _unary(_average),
     (MICROSOFT, "QLinearConcat"): _concat,
+    (MICROSOFT, "QAttention"): _attention,
     (MICROSOFT, "QGemm"): _gemm,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,

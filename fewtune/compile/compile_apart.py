@@ -1,0 +1,85 @@
+"""The compilation of a model in a process of its own, which TVM or LLVM may crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import CompileReport, Fingerprint
+from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.model.import_model import read_lowered
+from fewtune.task.extract import read_tasks
+from fewtune.util.apart import LEFT_OUT, run_apart
+
+_LOG = logging.getLogger(__name__)
+
+
+def compile_apart(
+    import_directory: Path,
+    task_directory: Path,
+    share_directory: Path,
+    fingerprint: Path,
+    options: CompileOptions,
+    directory: Path,
+    *,
+    model: str,
+    strategy: str,
+    say: Callable[[str], None] = _LOG.info,
+) -> CompileReport:
+    """Compile a model as `fewtune.compile.compile.compile_model` does.
+
+    A rewrite, or schedules, that native code crashes on are left out, as what raises is.
+
+    Parameters
+    ----------
+    import_directory, task_directory, share_directory : Path
+        Of the imported model, its tasks, and the tuning log of all tasks.
+    fingerprint : Path
+        The machine's file.
+    options, directory, model, strategy, say
+        As there; ``say`` is told at the end.
+
+    Raises
+    ------
+    InputError
+        If native code crashes whatever is left out.
+    MachineError
+        As there, or if the system kills the compilation for want of memory.
+    VerificationError
+        As there.
+    """
+    job = {
+        "imported": str(import_directory.absolute()),
+        "tasks": str(task_directory.absolute()),
+        "shared": str(share_directory.absolute()),
+        "fingerprint": str(fingerprint.absolute()),
+        "options": options.model_dump(mode="json"),
+        "directory": str(directory.absolute()),
+        "model": model,
+        "strategy": strategy,
+    }
+    for line in run_apart(f"{__name__}:compile_here", job):
+        say(line)
+    return CompileReport.read(directory)
+
+
+def compile_here(job: dict[str, Any]) -> list[str]:
+    """Do the job of `compile_apart` in this process; what there is to say of it."""
+    said: list[str] = []
+    imported = Path(job["imported"])
+    compile_model(
+        read_lowered(imported),
+        read_tasks(Path(job["tasks"])),
+        Path(job["shared"]),
+        imported,
+        Fingerprint.read(Path(job["fingerprint"])),
+        CompileOptions.model_validate(job["options"]),
+        Path(job["directory"]),
+        model=job["model"],
+        strategy=job["strategy"],
+        say=said.append,
+        left_out=job[LEFT_OUT],
+    )
+    return said
