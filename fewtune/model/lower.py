@@ -121,6 +121,7 @@ def lower(
     at("TVM was lowering the graph to kernels")
     with target, tvm.transform.PassContext(opt_level=3):
         lowered = tvm.transform.Sequential(passes)(module)
+    _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
         lowered = vector_math.left_to_library(lowered)
     if traits is None or not steps.uses(_FREE_LAYOUT):
@@ -128,6 +129,18 @@ def lower(
         return lowered
     with steps.step(_FREE_LAYOUT):
         return weight_layout.mark(lowered)
+
+
+def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
+    """Kernels of shapes that only a run knows can be neither scheduled nor measured."""
+    for symbol, function in lowered.functions_items():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        for buffer in function.params:
+            if not all(isinstance(extent, tvm.tirx.IntImm) for extent in buffer.shape):
+                raise ValueError(
+                    f"TVM makes kernel {symbol.name_hint!r} of it, whose shapes only a run knows"
+                )
 
 
 def _relax_of(model: onnx.ModelProto, steps: OptionalSteps) -> tvm.IRModule:
