@@ -109,7 +109,8 @@ class KernelRow(Part):
         default=None, description="10^9 bytes of its inputs and outputs a second"
     )
     peak_pct: float | None = Field(
-        default=None, description="its gflops over the machine's measured peak; searched ones only"
+        default=None,
+        description="its operations over what the measured peak allows; searched ones only",
     )
     schedule: ShareStatus | Literal["tuned", "none", "in place"]
     donor: str | None
@@ -156,6 +157,14 @@ class BenchmarkReport(Artifact):
         description="the same with every convolution counted as its plain sum of the filters it "
         "has; null where none is transformed or padded",
     )
+    model_byte_gops: float | None = Field(
+        default=None, description="what of model_gflops is of products of bytes; null without any"
+    )
+    peak_byte_gops: float | None = Field(
+        default=None,
+        description="most the machine did in products of bytes; null where it has no instruction "
+        "for them, or the model none of them",
+    )
     peak_gflops: float | None = Field(
         default=None, description="most the machine did in float32 multiply-adds; null for a GPU"
     )
@@ -176,7 +185,9 @@ class BenchmarkReport(Artifact):
         """Per cent of the machine's measured peak that the whole model reaches."""
         if self.model_gflops is None or self.peak_gflops is None:
             return None
-        return 100 * self.model_gflops / self.peak_gflops
+        of_bytes = self.model_byte_gops or 0.0
+        share = (self.model_gflops - of_bytes) / self.peak_gflops
+        return 100 * (share + of_bytes / (self.peak_byte_gops or self.peak_gflops))
 
     @property
     def outside_tuned_pct(self) -> float | None:

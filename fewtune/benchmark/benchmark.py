@@ -84,6 +84,7 @@ def benchmark_model(
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     flops = sum(task.info.flops * task.info.weight for task in tasks)
+    byte_flops = sum(task.info.byte_flops * task.info.weight for task in tasks)
     imported = ImportReport.read(import_directory)
     saved = imported.saved_flops
     over_onnxruntime = interleave.ratio_if_measured(samples, "onnxruntime", "tuned")
@@ -107,7 +108,9 @@ def benchmark_model(
         else None,
         model_gflops=flops / tuned_ms / 1e6,
         plain_gflops=(flops + saved) / tuned_ms / 1e6 if saved else None,
+        model_byte_gops=byte_flops / tuned_ms / 1e6 if byte_flops else None,
         peak_gflops=peak.gflops if peak else None,
+        peak_byte_gops=(peak.byte_gops or None) if peak and byte_flops else None,
         memory_gb_s=peak.memory_gb_s if peak else None,
         core_states=core_states(samples, hand_over_s),
         steps=tuning_steps(tasks, selecting_s, tuned, shared),

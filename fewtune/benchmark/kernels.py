@@ -85,9 +85,10 @@ def _row(
         schedule=schedule,
         donor=donor,
     )
-    if peak is None or row.gflops is None or not row.is_searched:
+    if peak is None or not call_ms or not row.is_searched:
         return row
-    return row.model_copy(update={"peak_pct": 100 * row.gflops / peak.gflops})
+    least_ms = peak.least_ms(info.flops, info.byte_flops)
+    return row.model_copy(update={"peak_pct": 100 * least_ms / call_ms})
 
 
 def _measure_defaults(

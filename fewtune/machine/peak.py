@@ -14,19 +14,16 @@ import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
 from fewtune.machine.affinity import apart_from_the_pool
+from fewtune.machine.byte_products import OPERAND_REGISTERS, STEPS, ByteProducts, fastest_s
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 
-# A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
-_STEPS = 14_000
 _REPEATS = 300
 _STREAM_BYTES = 256 * 2**20
 _STREAM_BUFFERS = 3
 _STREAM_REPEATS = 8
-# Vector registers that hold the factor and the summand.
-_OPERAND_REGISTERS = 2
 
 
 def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int) -> tvm.IRModule:
@@ -136,10 +133,10 @@ class MultiplyAdd:
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
         traits = CpuTraits.of(target)
         lanes = traits.lanes("float32")
-        accumulators = traits.registers - _OPERAND_REGISTERS
-        self.flops = multiply_add_flops(threads, accumulators, lanes, _STEPS)
+        accumulators = traits.registers - OPERAND_REGISTERS
+        self.flops = multiply_add_flops(threads, accumulators, lanes, STEPS)
         self._device = device_of(target)
-        self._built = build(multiply_add_kernel(threads, accumulators, lanes, _STEPS), target)
+        self._built = build(multiply_add_kernel(threads, accumulators, lanes, STEPS), target)
         # Halved and one added at each step, values stay near two: no denormals, no overflow.
         operands = np.repeat(np.array([[0.5], [1.0]], "float32"), lanes, axis=1)
         sums = np.zeros((threads, accumulators * lanes), "float32")
@@ -159,7 +156,7 @@ class MultiplyAdd:
 
     def fastest_s(self, repeats: int) -> float:
         """Seconds of the fastest of ``repeats`` calls, after one that is not timed."""
-        return _fastest_s(self._built, self._device, self._arguments, repeats)
+        return fastest_s(self._built, self._device, self._arguments, repeats)
 
 
 class Triad:
@@ -204,14 +201,28 @@ class Peak:
         Billions of float32 operations a second, a multiply-add counted as two.
     memory_gb_s : float
         10^9 bytes read and written a second by STREAM's triad, beyond the caches.
+    byte_gops : float
+        Billions of operations a second of products of bytes, counted alike; as those of floats
+        where no instruction multiplies four bytes at once.
     """
 
     gflops: float
     memory_gb_s: float
+    byte_gops: float = 0.0
 
     def larger(self, other: Peak) -> Peak:
-        """The larger of both figures: whatever else ran can only have lowered them."""
-        return Peak(max(self.gflops, other.gflops), max(self.memory_gb_s, other.memory_gb_s))
+        """The larger of all figures: whatever else ran can only have lowered them."""
+        return Peak(
+            max(self.gflops, other.gflops),
+            max(self.memory_gb_s, other.memory_gb_s),
+            max(self.byte_gops, other.byte_gops),
+        )
+
+    def least_ms(self, flops: float, byte_flops: float) -> float:
+        """Milliseconds that so many operations take at least, those of bytes among them."""
+        return (flops - byte_flops) / self.gflops / 1e6 + byte_flops / (
+            self.byte_gops or self.gflops
+        ) / 1e6
 
 
 class PeakMeter:
@@ -229,22 +240,21 @@ class PeakMeter:
         self._device = device_of(target)
         self._multiply_add = MultiplyAdd(target, threads)
         self._triad = Triad(target, threads, _STREAM_BYTES)
+        self._byte_products = ByteProducts.of(target, threads)
 
     def measure(self) -> Peak:
         """Measure for about a third of a second; the fastest call counts."""
         buffers = self._triad.buffers()
         with apart_from_the_pool():
             call_s = self._multiply_add.fastest_s(_REPEATS)
-            stream_s = _fastest_s(self._triad.built, self._device, buffers, _STREAM_REPEATS)
+            bytes_of = self._byte_products
+            byte_gops = bytes_of.operations / bytes_of.fastest_s(_REPEATS) / 1e9 if bytes_of else 0
+            stream_s = fastest_s(self._triad.built, self._device, buffers, _STREAM_REPEATS)
         moved_bytes = self._triad.moved_bytes
-        return Peak(self._multiply_add.flops / call_s / 1e9, moved_bytes / stream_s / 1e9)
+        gflops = self._multiply_add.flops / call_s / 1e9
+        return Peak(gflops, moved_bytes / stream_s / 1e9, byte_gops)
 
 
 def peak_meter(target: tvm.target.Target, threads: int) -> PeakMeter | None:
     """The meter of a target's machine; None where kernels run on a device of its own."""
     return None if has_own_device(target) else PeakMeter(target, threads)
-
-
-def _fastest_s(built: Any, device: Any, arguments: list[Any], repeats: int) -> float:
-    evaluator = built.time_evaluator("main", device, number=1, repeat=repeats)
-    return min(float(value) for value in evaluator(*arguments).results)

@@ -29,6 +29,8 @@ VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
     "sdot",
     "plain",
 )
+# Those that are one instruction, accumulator and all.
+AT_ONCE = (VNNI, AVX_VNNI, USDOT)
 _NAME = "tirx.dot4_{}"
 _LEVEL = 120
 _BYTES = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
 from fewtune.machine.peak import (
     MultiplyAdd,
@@ -38,6 +39,12 @@ def test_accumulators_stay_in_registers() -> None:
     # Neither its operands nor anything between the first and the last goes through memory.
     loop = "\n".join(assembly[adds[0] : adds[-1] + 1])
     assert not re.search(r"\(%r", loop)
+
+
+def test_least_time_counts_bytes_apart() -> None:
+    peak = Peak(gflops=100.0, memory_gb_s=10.0, byte_gops=400.0)
+    assert peak.least_ms(1e8 + 4e8, 4e8) == pytest.approx(2.0)
+    assert Peak(100.0, 10.0).least_ms(2e8, 1e8) == pytest.approx(2.0)
 
 
 def test_the_triad_reads_two_buffers_and_writes_the_third() -> None:

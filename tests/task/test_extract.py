@@ -15,6 +15,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from fewtune.artifacts import TaskTable
+from fewtune.artifacts.model import cost_flops
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.lower import lower
@@ -33,6 +34,7 @@ from fewtune.task.extract import (
     workload_hash,
     write_modules,
 )
+from tests.quantised_models import quantised_network
 from tests.tiny_models import (
     elementwise_model,
     make_model,
@@ -243,3 +245,18 @@ def test_every_process_finds_the_same(tmp_path: Path) -> None:
     )
     here = [task.info.model_dump_json() for task in extract_tasks(module, TARGET)]
     assert told.stdout.splitlines() == here
+
+
+def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path: Path) -> None:
+    model, _ = quantised_network(tmp_path)
+    module = lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")
+    costs = {task.info.name: task.info for task in extract_tasks(module, TARGET)}
+    (info,) = (
+        each for each in costs.values() if each.shapes[0] == [1, 8, 8, 16] and each.byte_flops
+    )
+    # A 1x1 convolution of 16 to 17 channels, these filled up to vectors.
+    filters = info.shapes[1][-1]
+    assert info.byte_flops == 2 * 8 * 8 * 16 * filters
+    assert info.flops >= info.byte_flops
+    assert cost_flops(info.flops, info.byte_flops) == info.flops - 0.75 * info.byte_flops
+    assert all(each.byte_flops == 0 for each in costs.values() if "integer" not in each.name)
