@@ -189,7 +189,7 @@ def begin(root: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "pipelines.cli", "run", MODEL],
             cwd=root,
-            env=tiny_checkout.environment(root),
+            env=tiny_checkout.environment(root, {"PYTHONFAULTHANDLER": "1"}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -228,9 +228,11 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
     try:
         code = process.wait(_END_S if kind == "command" else 400)
     except subprocess.TimeoutExpired:
-        faults.append(f"the command had not ended {_END_S:g} s after {sent.name}")
-        process.kill()
+        # It writes down where each thread is.
+        process.send_signal(signal.SIGABRT)
         code = process.wait()
+        where = (root / "run.log").read_text(errors="replace")[-2000:]
+        faults.append(f"the command had not ended {_END_S:g} s after {sent.name}: {where}")
     row["code"] = code
     text = (root / "run.log").read_text(errors="replace")
     if "Traceback" in text:

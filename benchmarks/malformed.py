@@ -63,7 +63,6 @@ _NAMES = (
     "Upper",
     "bank",
     "fingerprint",
-    "model.yaml",
     "name\nwith a line",
     "ünicode",
     "a b",
@@ -114,6 +113,7 @@ def damages(file: Path, chance: random.Random) -> Iterator[tuple[str, Callable[[
     yield "a NUL byte put in", write(content[:place] + b"\0" + content[place:])
     yield "one line: {}", write(b"{}\n")
     yield "one line: []", write(b"[]\n")
+    yield "nested 9000 deep", write(b"[" * 9000 + b"]" * 9000)
     yield "random bytes", write(chance.randbytes(300))
     lines = content.splitlines(keepends=True)
     chance.shuffle(lines)

@@ -273,7 +273,7 @@ class _Steps:
         """Make ``output`` by a call with its scratch folder, unless it stands there already."""
         self.depend(name, "" if options is None else options.model_dump_json())
         note = self._keys / name
-        if output.is_dir() and note.is_file() and note.read_text() == self._key:
+        if output.is_dir() and note.is_file() and note.read_bytes() == self._key.encode():
             return
         note.unlink(missing_ok=True)
         with whole_directory(output) as scratch:

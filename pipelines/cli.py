@@ -6,10 +6,13 @@ Kept light, so that help comes at once: what a command needs is imported when it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fewtune import __version__
 from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
@@ -76,17 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _terminated)
         module, name = options.function.split(":")
-        return getattr(importlib.import_module(module), name)(options)
+        from fewtune.util.temporary import own_temporary_folder
+
+        with own_temporary_folder():
+            return int(getattr(importlib.import_module(module), name)(options))
     except FewtuneError as error:
         print(f"fewtune: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("fewtune: interrupted; the same command goes on", file=sys.stderr, flush=True)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return INTERRUPTED
+        return INTERRUPTED if arguments is not None else _leave(INTERRUPTED)
     except _TerminatedError:
         print("fewtune: ended; the same command goes on", file=sys.stderr, flush=True)
-        return TERMINATED
+        return TERMINATED if arguments is not None else _leave(TERMINATED)
     except BrokenPipeError:
         from pipelines.commands.show import close_output
 
@@ -97,6 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"fewtune: {disk_line(error)}", file=sys.stderr, flush=True)
         return MachineError.exit_code
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: Python would wait for threads of MLflow or Prefect that are at something."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
 from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.util.temporary import own_temporary_folder
 from stages.parent_watch import end_with_starter
 
 INTERRUPTED = 130
@@ -66,7 +67,8 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
     signal.signal(signal.SIGTERM, _terminate)
     end_with_starter()
     try:
-        run(**options)
+        with own_temporary_folder():
+            run(**options)
     except FewtuneError as error:
         line = " ".join(str(error).split())
         print(f"fewtune: {stage}: {line}", file=sys.stderr, flush=True)

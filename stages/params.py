@@ -143,6 +143,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = " ".join((getattr(error, "problem", None) or str(error)).split())
         raise InputError(f"{path}: {place}{problem}") from None
+    except RecursionError:
+        raise InputError(f"{path}: is nested too deep: give a mapping of sections") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: is no mapping of sections: give {', '.join(SECTIONS)}")
     return content

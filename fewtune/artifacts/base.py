@@ -33,9 +33,11 @@ class Artifact(Part):
         """
         path = directory / cls.file_name
         try:
-            return cls.model_validate_json(path.read_text())
+            return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             raise InputError(f"{path} is missing: run the stage that writes it") from None
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}; remove it") from None
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])

@@ -31,7 +31,7 @@ _LOG = (LogInfo.file_name, WORKLOADS, RECORDS)
 _MOST_BYTES = 512 * 2**20
 # The members' date: equal banks are equal bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
-_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, NotImplementedError)
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError)
 
 
 class BankFile(Artifact):

@@ -15,7 +15,7 @@ from fewtune.onnx_graph.graph import graph_inputs, type_name
 from fewtune.onnx_graph.shapes import declared_dimensions
 
 _UNREADABLE = (
-    OSError, ValueError, EOFError, KeyError, MemoryError, AttributeError, NotImplementedError,
+    OSError, ValueError, EOFError, KeyError, MemoryError, AttributeError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 

@@ -75,6 +75,8 @@ class ModelSource(BaseModel):
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{path} is not valid YAML: {reason}") from None
+        except RecursionError:
+            raise InputError(f"{path} is nested too deep to be a registration") from None
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])

@@ -154,7 +154,7 @@ def read_conditions(path: Path) -> dict[str, Any]:
     """
     try:
         conditions = json.loads(files_of(path)[1].read_text())
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise _unreadable(path, fault) from None
     if not isinstance(conditions, dict) or conditions.get("features") != list(NAMES):
         raise InputError(f"the pretrained predictor {path} is of other features: {_AGAIN}")

@@ -74,7 +74,7 @@ def read_stock(
     lines = []
     for path in sorted(directory.glob("*.json")):
         try:
-            result = StockResult.model_validate_json(path.read_text())
+            result = StockResult.model_validate_json(path.read_bytes())
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])

@@ -117,5 +117,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
             return None
         event = json.loads(text)
         return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -126,7 +126,7 @@ def read_tasks(directory: Path) -> list[Task]:
         return [
             Task(info, tvm.ir.load_json(json.dumps(modules[info.name]))) for info in table.tasks
         ]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{directory / MODULES} does not hold the tasks of tasks.json ({error}); "
             "run extract_tasks again"

@@ -40,7 +40,7 @@ def _file(root: Path) -> Path:
 def _read(root: Path) -> dict[str, str]:
     try:
         content = json.loads(_file(root).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -19,6 +19,7 @@ from typing import Protocol
 from fewtune.errors import FewtuneError, InputError
 from fewtune.report import tables
 from fewtune.util.files import remove_left
+from fewtune.util.temporary import own_temporary_folder
 from pipelines.checkout.project import find_root
 from pipelines.checkout.results import read_result, read_results
 from pipelines.checkout.run_lock import turn
@@ -150,7 +151,7 @@ def run_all(
     try:
         root = find_root()
         purpose = f"run {' '.join(models or ['all models'])}"
-        with turn(root, purpose, steps.warn), warm_process(root):
+        with turn(root, purpose, steps.warn), own_temporary_folder(), warm_process(root):
             places = Places(root)
             for folder in (places.models, places.out, places.scratch):
                 remove_left(folder.rglob(".*"))

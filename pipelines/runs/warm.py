@@ -45,6 +45,8 @@ _DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce"
 _MODULE = re.compile(r"python -m ([\w.]+)")
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 3.0
+# A socket's path has at most 107 bytes; its own folder's name and its own take 21.
+_LONGEST_FOLDER = 85
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def warm_process(root: Path) -> Iterator[None]:
     if warm_python.SOCKET in os.environ:
         yield
         return
-    folder = Path(tempfile.mkdtemp(prefix="fewtune-warm."))
+    folder = Path(tempfile.mkdtemp(prefix="warm.", dir=_short_folder()))
     before = dict(os.environ)
     try:
         script = folder / "python"
@@ -95,6 +97,11 @@ def warm_process(root: Path) -> Iterator[None]:
             if name in before:
                 os.environ[name] = before[name]
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str | None:
+    """Where a socket's path is no longer than the system takes; None for the usual place."""
+    return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
 
 
 @dataclass

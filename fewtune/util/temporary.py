@@ -1,0 +1,39 @@
+"""Temporary files of a command and all its processes, in one folder that goes with them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fewtune.util.files import locked_directory, remove_left
+
+_PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"
+
+
+@contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """Have this process, and those that it starts, make temporary files in a folder of their own.
+
+    What a killed process left there, TVM's and a linker's files among it, is removed with the
+    folder: at the end of the block, or by whoever comes next if this process is killed itself.
+    Inside the block of another process it is the other's folder that is used.
+    """
+    shared = Path(tempfile.gettempdir())
+    if shared.name.startswith(_PREFIX):
+        yield
+        return
+    remove_left(shared.glob(f"{_PREFIX}*"))
+    kept, before = tempfile.tempdir, os.environ.get(_VARIABLE)
+    with locked_directory(shared, _PREFIX) as folder:
+        os.environ[_VARIABLE] = tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = kept
+            if before is None:
+                os.environ.pop(_VARIABLE, None)
+            else:
+                os.environ[_VARIABLE] = before

@@ -1,0 +1,57 @@
+"""Temporary files go with the command that they belong to, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from fewtune.util.temporary import own_temporary_folder
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_all_that_is_made_is_removed(shared: Path) -> None:
+    with own_temporary_folder():
+        code = "import tempfile; print(tempfile.mkdtemp())"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        own = Path(tempfile.mkdtemp())
+        assert own.parent == Path(child.stdout.strip()).parent
+        with own_temporary_folder():
+            assert Path(tempfile.mkdtemp()).parent == own.parent
+        assert own.is_dir()
+    assert list(shared.iterdir()) == []
+    assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
+
+
+def test_the_next_command_removes_what_a_killed_one_left(shared: Path) -> None:
+    code = """
+import tempfile, time
+from fewtune.util.temporary import own_temporary_folder
+with own_temporary_folder():
+    print(tempfile.mkdtemp(), flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdout is not None
+        left = Path(it.stdout.readline().strip())
+        with own_temporary_folder():
+            assert left.is_dir()
+        assert left.is_dir()
+        it.send_signal(signal.SIGKILL)
+    long_ago = time.time() - 60
+    os.utime(left.parent, (long_ago, long_ago))
+    with own_temporary_folder():
+        assert not left.exists()
+    assert list(shared.iterdir()) == []
