@@ -76,6 +76,10 @@ class LogInfo(Artifact):
     predicted: bool = Field(
         default=False, description="whether its schedules were predicted, their times made up"
     )
+    checked: bool = Field(
+        default=False,
+        description="whether its fastest schedules' outputs were compared with what tasks compute",
+    )
 
 
 class Conditions(Part):

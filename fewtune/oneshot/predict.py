@@ -79,7 +79,7 @@ def empty_report(
     directory : Path
         Gets what `fewtune.tuning.tune.tune` writes there.
     """
-    log_info(fingerprint).model_copy(update={"predicted": True}).write(directory)
+    log_info(fingerprint).model_copy(update={"predicted": True, "checked": False}).write(directory)
     write_database(directory, {}, {}, target_from_json(fingerprint.target))
     Curve(points=[]).write(directory)
     report = TuneReport(
@@ -148,7 +148,7 @@ def predict_schedules(
         chosen[task.info.name] = known or _predicted(
             task, target, predictor, count, is_cold=is_cold, seed=options.seed
         )
-    log_info(fingerprint).model_copy(update={"predicted": True}).write(directory)
+    log_info(fingerprint).model_copy(update={"predicted": True, "checked": False}).write(directory)
     found = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
     modules = {task.info.name: task.mod for task in wanted if task.info.name in found}
     write_database(directory, modules, found, target)

@@ -168,8 +168,12 @@ class Sharing(Session):
         return [self.state.tasks[name] for name in self.takers]
 
     def _take_known(self) -> None:
-        """Take the schedules that donors have of the tasks themselves, with their times there."""
-        taken = 0
+        """Take the schedules that donors have of the tasks themselves, with their times there.
+
+        Each is run once and its outputs are compared: a bank may be of an earlier version, or of
+        somebody else. A task whose schedule is wrong is searched like any other.
+        """
+        found = []
         for name, known in self._known.items():
             state = self.state.tasks[name]
             if state.taken is not None or state.crashed or self._round.has_had(name):
@@ -181,6 +185,19 @@ class Sharing(Session):
                 # Against all expectation: it is searched like any other task.
                 continue
             trial = Trial(trace_key(made.schedule.trace), [known.latency_ms / 1e3], None)
+            found.append((state, trial, made.schedule.mod))
+        if not found:
+            return
+        failures = self.measurer.check(
+            [module for _, _, module in found], [state.check for state, _, _ in found]
+        )
+        taken = 0
+        for (state, trial, _), failure in zip(found, failures, strict=True):
+            name = state.task.info.name
+            if failure is not None:
+                fault = failure.message or failure.cause
+                self.progress.say(f"{name}: the bank's schedule is not taken: {fault}")
+                continue
             self.note({"kind": "known", "task": name, "trial": trial.as_json()})
             taken += 1
         if taken:

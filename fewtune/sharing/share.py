@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fewtune.artifacts import Curve, Fingerprint, Selection, ShareReport, TuneReport
+from fewtune.artifacts import Curve, Fingerprint, LogInfo, Selection, ShareReport, TuneReport
 from fewtune.bank.bank import Bank
 from fewtune.errors import InputError
 from fewtune.measure.device import device_of
@@ -90,7 +90,8 @@ def share_schedules(
     earlier: dict[str, PriorResult] = {}
     if takers:
         records = {name: _parted(database, by_name[name]) for name in selection.representatives}
-        earlier = _earlier(tuned, records)
+        is_checked = LogInfo.read(tune_directory).checked
+        earlier = _earlier(tuned, records, True if is_checked else None)
         job = {
             "takers": takers,
             "donations": {
@@ -186,15 +187,22 @@ def _parted(database: ms.database.Database, task: Task) -> _Records:
     return parted
 
 
-def _earlier(tuned: TuneReport, records: dict[str, _Records]) -> dict[str, PriorResult]:
-    """What is known of each representative that a schedule was found for, by its name."""
+def _earlier(
+    tuned: TuneReport, records: dict[str, _Records], is_checked: bool | None
+) -> dict[str, PriorResult]:
+    """What is known of each representative that a schedule was found for, by its name.
+
+    Where no candidate was checked (None), as in logs of earlier versions, the session does so.
+    """
     found = {}
     for line in tuned.tasks:
         known = records.get(line.task)
         if known is not None and known.searched:
-            default = next((Trial.from_record(record) for record in known.default), None)
+            default = next(
+                (Trial.from_record(each, is_checked=is_checked) for each in known.default), None
+            )
             finished = "crashed while it was tuned" if line.status == "crashed" else None
-            trials = [Trial.from_record(record) for record in known.searched]
+            trials = [Trial.from_record(each, is_checked=is_checked) for each in known.searched]
             found[line.task] = PriorResult(trials, default, finished)
     return found
 

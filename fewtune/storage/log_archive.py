@@ -34,6 +34,7 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
         tvm=fingerprint.versions.get("apache-tvm", ""),
         # Nothing is done before a call on a device of its own.
         measuring=MEASURING if fingerprint.prepares_caches else 1,
+        checked=True,
     )
 
 

@@ -46,6 +46,10 @@ class PriorResult(NamedTuple):
         return PriorResult(trials, default, entry["finished"])
 
 
+# A candidate that takes so many times the winner's time takes part in nothing that decides.
+_NEVER_WINS = 1.2
+
+
 @dataclass
 class TaskState:
     """One task of a run.
@@ -168,13 +172,23 @@ class TaskState:
         TVM takes the record with the least mean. A candidate outside the final whose race
         figure is below the final's winner was fast by noise or drift, one that was faster alone
         than the winner in the model is slower there: it stays out, so that TVM picks the winner
-        too.
+        too. Slow candidates whose outputs nobody compared are among them, as models learn from
+        them and other tasks may try them; they never win.
         """
         ranked = self.ranked()
-        if not ranked or not (self.finals_s or self.chosen):
-            return ranked
+        if not ranked:
+            return []
         bar_s = ranked[0].outcome.median_s
-        return [trial for trial in ranked if trial.outcome.median_s >= bar_s]
+        slow_s = _NEVER_WINS * bar_s
+        unchecked = [
+            Trial(each.key, [each.outcome.median_s], None, is_checked=False)
+            for each in self._measured()
+            if each.is_checked is False and each.outcome.median_s > slow_s
+        ]
+        unchecked.sort(key=lambda trial: trial.outcome.median_s)
+        if self.finals_s or self.chosen:
+            ranked = [trial for trial in ranked if trial.outcome.median_s >= bar_s]
+        return [*ranked, *unchecked]
 
     def failures(self) -> dict[str, int]:
         """Failed candidates by cause."""

@@ -207,3 +207,12 @@ def test_a_final_does_not_outlive_later_trials() -> None:
     state = run.tasks["conv"]
     assert state.finals_s == {}
     assert names(state.published()) == ["faster", "fast"]
+
+
+def test_slow_candidates_that_nobody_checked_are_published_behind_all_others() -> None:
+    slow = Trial('["unchecked"]', [1.9], None, is_checked=False)
+    near = Trial('["near"]', [1.1], None, is_checked=False)
+    state = state_of(FAST, slow, near, default=DEFAULT)
+    assert names(state.ranked()) == ["fast", "default"]
+    assert names(state.published()) == ["fast", "default", "unchecked"]
+    assert state_of(slow).published() == []
