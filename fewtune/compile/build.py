@@ -13,6 +13,7 @@ from fewtune.runtime.executable import build_executable
 from fewtune.runtime.tvm import compiled, relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task import weight_layout
+from fewtune.util.apart import in_step
 
 IN_PLACE = "in-place concatenation"
 PREFETCH = "prefetched weights"
@@ -62,16 +63,19 @@ def build(
     left_out: Counter[str] = Counter()
 
     def in_place(module: tvm.IRModule) -> tvm.IRModule:
-        rewritten, calls = write_in_place(module, axes)
+        with in_step(IN_PLACE):
+            rewritten, calls = write_in_place(module, axes)
         left_out.update(calls)
         return rewritten
 
     module = schedules.module(plan.levels)
     if FOLD in plan.rewrites:
-        module = weight_layout.fold(module)
+        with in_step(FOLD):
+            module = weight_layout.fold(module)
         # Where kernels lay their weights out themselves, the next panel is not where it seems.
         if PREFETCH in plan.rewrites:
-            module = prefetched(module, target)
+            with in_step(PREFETCH):
+                module = prefetched(module, target)
     executable = build_executable(module, target, in_place if axes else None)
     return Built(executable, left_out)
 

@@ -21,6 +21,7 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_idle_permutes
 from fewtune.model.passes.winograd import Convolution
+from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -202,15 +203,17 @@ def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     known = {*onnx_frontend._get_convert_map(), "If", "Constant"}  # noqa: SLF001 (no other way)
-    first: dict[str, str] = {}
-    for node in model.graph.node:
-        if node.op_type not in known:
-            domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-            first.setdefault(domain + node.op_type, node.name or node.output[0])
-    if first:
-        named = ", ".join(f"{operator} (node {name!r})" for operator, name in first.items())
-        plural = "s" if len(first) > 1 else ""
-        raise InputError(f"TVM cannot import operator{plural} {named}")
+    nodes = [
+        UnsupportedNode(
+            node.name or node.output[0],
+            node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
+            "TVM's importer does not have this operator",
+        )
+        for node in model.graph.node
+        if node.op_type not in known
+    ]
+    if nodes:
+        raise UnsupportedError(explain(nodes), nodes)
 
 
 @contextlib.contextmanager
@@ -229,10 +232,8 @@ def _operators_named() -> Iterator[None]:
         except InputError:
             raise
         except Exception as fault:
-            raise InputError(
-                f"TVM cannot import operator {operator} (node {name!r}) as it is used here: "
-                f"{first_line(fault)}"
-            ) from fault
+            nodes = [UnsupportedNode(name, operator, first_line(fault))]
+            raise UnsupportedError(explain(nodes), nodes) from fault
 
     ONNXGraphImporter._convert_operator = converted  # noqa: SLF001
     try:

@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 # TVM 0.27's importer lacks these, or reads only some of their forms.
 EXPANDED = frozenset(
-    {"AffineGrid", "BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
+    {"BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
     | {"HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "Range"}
     | {"SequenceMap", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
 )

@@ -13,6 +13,7 @@ from fewtune.errors import InputError, VerificationError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import ImportOptions, import_model, read_lowered
 from fewtune.model.source import add_model
+from fewtune.model.unsupported import UnsupportedError
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks
 from tests import tiny_models
@@ -67,13 +68,14 @@ def test_other_kinds_of_models_are_imported(make, tmp_path: Path) -> None:  # no
 
 def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path: Path) -> None:
     square = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
-    scalar = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
-    node = helper.make_node("Det", ["x"], ["y"], name="the_determinant")
-    graph = helper.make_graph([node], "g", [square], [scalar])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-    model.ir_version = 8
-    with pytest.raises(InputError, match=r"cannot import operator Det \(node 'the_determinant'\)"):
+    inverse = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
+    node = helper.make_node("Inverse", ["x"], ["y"], "inverted", domain="com.microsoft")
+    graph = helper.make_graph([node], "g", [square], [inverse])
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(UnsupportedError, match="com.microsoft.Inverse .node 'inverted'") as caught:
         imported(model, tmp_path)
+    assert [node.node for node in caught.value.unsupported] == ["inverted"]
 
 
 def test_constant_weights_are_refused(tmp_path: Path) -> None:

@@ -128,7 +128,29 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return True
 
 
+def _affine_grid(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Places of a plain grid times each image's matrix; ONNX's own function fails for one image."""
+    theta, size = node.input
+    sizes = graph.value(size)
+    if sizes is None:
+        return graph.refuse(node, "has a size that is no constant: bind it by --constant")
+    extents = [int(each) for each in sizes[2:]]
+    aligned = attributes_of(node).get("align_corners", 0)
+    along = [
+        np.linspace(-1, 1, extent) if aligned else (2 * np.arange(extent) + 1) / extent - 1
+        for extent in extents
+    ]
+    # The innermost axis is x, the first coordinate.
+    places = [each.reshape(-1) for each in np.meshgrid(*along, indexing="ij")][::-1]
+    grid = np.stack([*places, np.ones_like(places[0])], 1)[None]
+    turned = graph.transpose(theta, [0, 2, 1])
+    moved = graph.op("MatMul", [graph.constant(grid, graph.dtype(theta)), turned])
+    graph.reshape(moved, [int(sizes[0]), *extents, len(extents)], node.output[0])
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "AffineGrid"): _affine_grid,
     ("", "Col2Im"): _col2im,
     ("", "DeformConv"): _deform_conv,
     ("", "RoiAlign"): _roi_align,

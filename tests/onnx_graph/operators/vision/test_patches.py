@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fewtune.onnx_graph.operators.expand import EARLY, expand
+from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_same
 
 
@@ -60,3 +62,30 @@ def test_a_deformable_convolution_samples_where_offsets_point(groups, parts, str
         strides=[stride, stride],
     )
     assert_same(model_of(node, inputs, weights), inputs)
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("size", [(1, 3, 4, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
+def test_an_affine_grid_is_a_product(size, aligned):
+    axes = len(size) - 2
+    data = normal(size[0], axes, axes + 1)
+    node = helper.make_node("AffineGrid", ["x", "size"], ["y"], "grid", align_corners=aligned)
+    model = model_of(node, {"x": data}, {"size": np.array(size)}, opset=20)
+    assert_same(model, {"x": data})
+
+
+def test_regions_are_scaled_before_half_a_pixel_is_taken_off():
+    data, regions = normal(1, 2, 12, 12), np.array([[1, 2, 9, 17], [0, 0, 20, 11]], np.float32)
+    node = helper.make_node(
+        "RoiAlign", ["x", "r", "i"], ["y"], "align", output_height=3, output_width=3,
+        spatial_scale=0.5, sampling_ratio=2,
+    )  # fmt: skip
+    constants = {"r": regions, "i": np.array([0, 0])}
+    model = model_of(node, {"x": data}, constants)
+    result = expand(model, EARLY)
+    scales = [a.f for n in result.graph.node for a in n.attribute if a.name == "spatial_scale"]
+    assert scales == [1.0]
+    for given, wanted in zip(
+        run_onnxruntime(result, {"x": data}, 1), run_onnxruntime(model, {"x": data}, 1), strict=True
+    ):
+        np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-6)
