@@ -5,7 +5,8 @@ machine, and what was measured earlier stands. ``--measured`` has the processor 
 within ``--budget-s``; ``--parts`` says what is measured:
 
 - ``strategies``: every strategy on the eight tasks of the engine benchmark
-  (`benchmarks.comparison.strategies`), then cost models on the points that this measured;
+  (`benchmarks.comparison.strategies`); cost models are held to the points that this measured when
+  the study is run without ``--measured`` again, which replays;
 - ``selections`` and ``cost_models``: on whole models that were tuned in full in this checkout
   (`benchmarks.comparison.whole_models`).
 
@@ -28,7 +29,7 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.comparison import accept, page, replay, strategies, whole_models
+from benchmarks.comparison import accept, page, replay, sampling, strategies, whole_models
 from benchmarks.comparison.pool_models import models_on_pools
 from benchmarks.helpers.common import alone
 from fewtune.util.files import canonical_json, write_bytes, write_text
@@ -114,20 +115,25 @@ def main() -> None:
         "cost_models": [row for row in rated if "rank_correlation" in row and "pools" not in row],
         "selections": _kept(arguments.work / "selections.json", earlier.get("selections", [])),
     }
-    if not arguments.skip_replay or not found["strategies"]:
+    replays = not arguments.measured and not arguments.skip_replay
+    if replays or not found["strategies"]:
         practice = sorted((PROJECT / "results" / "practice").glob("*.npz"))
         found["strategies"] = replay.strategies_recorded(arguments.seeds)
         found["cost_models"] = [
             *replay.models_on_recorded(arguments.seeds),
             *(row for file in practice for row in replay.models_on_practice(file)),
+            *(row for file in practice for row in sampling.rows_of(file)),
         ]
     found["strategies"] += measured
-    pooled = models_on_pools(arguments.work, arguments.tasks) if blocks else []
+    # That takes minutes, and needs no silent machine.
+    pooled = []
+    if blocks and not arguments.measured:
+        pooled = models_on_pools(arguments.work, arguments.tasks)
     found["cost_models"] += pooled or [row for row in rated if "pools" in row]
     whole = [row for row in rated if "achieved_pct" in row]
     found["cost_models"] += _kept(arguments.work / "cost_models.json", whole)
     walked = [row for row in earlier.get("accepted", []) if row["name"].startswith("grid")]
-    if not walked or not arguments.skip_replay:
+    if not arguments.measured and (replays or not walked):
         walked = [accept.grid_verdict()]
     found["accepted"] = walked + accept.verdicts(found, blocks)
     write_text(arguments.output, canonical_json(found))

@@ -80,6 +80,12 @@ def add_predictor(commands: argparse._SubParsersAction) -> None:
     )
     train.add_argument("--keep", metavar="FILE", help="keep what is learnt from, as .npz")
     train.add_argument(
+        "--most-trials",
+        type=int,
+        metavar="N",
+        help="learn from so many trials: tasks of shapes that networks have most go first",
+    )
+    train.add_argument(
         "--hold-out",
         action="append",
         default=[],

@@ -77,6 +77,7 @@ def predictor(options: argparse.Namespace) -> int:
             Path(options.output),
             given=[Path(file) for file in options.samples],
             kept=None if options.keep is None else Path(options.keep),
+            most_trials=options.most_trials,
         )
         return 0
     try:

@@ -21,6 +21,7 @@ from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
 from fewtune.predictor import files_of, shipped
 from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
+from fewtune.predictor.task_prior import at_most, usual_first
 from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
@@ -142,6 +143,7 @@ def train(
     *,
     given: Sequence[Path] = (),
     kept: Path | None = None,
+    most_trials: int | None = None,
 ) -> None:
     """Train on models, write what they taught, and tell how good it is for those left out.
 
@@ -155,7 +157,11 @@ def train(
         Samples of earlier practice to learn from as well.
     kept : Path, optional
         Where to keep the samples that are learnt from.
+    most_trials : int, optional
+        Learn from so many; tasks of shapes that networks have most go first.
     """
+    if most_trials is not None and most_trials < 1:
+        raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
     places = Places()
     held_out = {model: learnable_of(model, places) for model in left_out}
     unseen = {each.shapes for tasks in held_out.values() for each in tasks}
@@ -177,6 +183,8 @@ def train(
         raise InputError(
             "nothing is left to learn from: name models tuned in full, or give --samples"
         )
+    if most_trials is not None:
+        learnt = at_most(usual_first(learnt, np.random.default_rng(0)), most_trials)
     conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
     if kept is not None:
         write_samples(kept, learnt, conditions)
