@@ -21,7 +21,7 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
-from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, places
+from fewtune.onnx_graph.operators.tensors import classical, fourier, grouped_attention, places
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
 EARLY: dict[tuple[str, str], Handler] = {
@@ -38,6 +38,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **sequences.HANDLERS,
     **fourier.HANDLERS,
     **places.HANDLERS,
+    **classical.HANDLERS,
     **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,
@@ -72,5 +73,7 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
     for node in model.graph.node:
         builder.add(node, {})
     if builder.refusals:
-        raise InputError("; ".join(builder.refusals))
+        reason = "; ".join(builder.refusals)
+        hint = "" if ": " in reason else ": export the model without it, or end it before that node"
+        raise InputError(reason + hint)
     return builder.model()
