@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import kills, malformed
@@ -21,7 +24,10 @@ from pipelines.runs.run_plan import log_path
 from pipelines.runs.stage_process import run_stage
 from pipelines.runs.warm import warm_process
 
+pytestmark = pytest.mark.slow
+
 STRATEGY = malformed.STRATEGY
+PATIENCE_S = 300
 # What a stage measured of itself.
 TIMES = {"timing.json"}
 
@@ -97,7 +103,32 @@ def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
     assert [row for row in rows if row["faults"]] == []
 
 
+@pytest.mark.parametrize("stage", ["tune", "share_schedules"])
+def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
+    kills.reset(root)
+    run = kills.begin(root)
+    log, deadline = root / "run.log", time.monotonic() + PATIENCE_S
+    while f"{stage}@{MODEL}-{STRATEGY}: >" not in log.read_text():
+        assert run.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    started = psutil.Process(run.pid).children(recursive=True)
+    # All of a terminal's foreground group are interrupted at once.
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.wait(PATIENCE_S) == 130
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
+    said = log.read_text()
+    assert said.endswith("fewtune: interrupted; the same command goes on\n")
+    assert "Traceback" not in said
+
+
 def test_a_killed_run_loses_and_leaves_nothing(root: Path) -> None:
-    chance = random.Random(2)
-    rows = [kills.one_kill(root, number, chance, 20.0) for number in range(2)]
-    assert [row for row in rows if row["faults"]] == []
+    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "3", "--seed", "2"]
+    done = subprocess.run(
+        [*command, "--checkout", str(root), "--run-s", "20"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
