@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py [--kills 50] [--seed 0] [--output results/kills.json]
 
-Each kill begins a run of a small network anew, waits a random part of what such a run takes, and
-sends SIGKILL, SIGTERM or SIGINT to a random process of it: the command, the warm process, DVC, a
-stage, a process that tunes or one that builds and measures. Afterwards the same command runs to
-its end. Then
+Each kill begins a run of a small network anew, waits a random part of what such a run takes, or of
+what its tuning or sharing does, and sends SIGKILL, SIGTERM or SIGINT to a random process of it: the
+command, the warm process, DVC, a stage, a process that tunes or one that builds and measures.
+Afterwards the same command runs to its end. Then
 
 - the run has gone on with every journal, and no trial in it was measured twice: nothing is lost,
   nothing repeated;
@@ -46,6 +46,7 @@ from benchmarks.helpers.tiny_checkout import MODEL
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # A command that is interrupted or ended tells so by its exit code within this time.
 _END_S = 30.0
+_STAGE_S = 5.0
 _BESIDE = re.compile(r"\..+\.[a-z0-9_]{8}")
 _PR_SET_CHILD_SUBREAPER = 36
 _FORKED = (
@@ -198,16 +199,28 @@ def begin(root: Path) -> subprocess.Popen[str]:
         )
 
 
+def _log(root: Path) -> str:
+    """What the run has said so far."""
+    return (root / "run.log").read_text(errors="replace")
+
+
 def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> dict[str, Any]:
     """Kill one process of a new run, run again to the end, and look at what came of it."""
     reset(root)
     sent = chance.choice(SIGNALS)
-    wait_s, pick = chance.uniform(0.2, run_s), chance.random()
+    # A run measures for a few seconds: two of three kills are aimed at those.
+    stage = chance.choice((None, "tune", "share_schedules"))
+    wait_s, pick = chance.uniform(0.2, _STAGE_S if stage else run_s), chance.random()
+    began = time.monotonic()
     process = begin(root)
+    while stage and process.poll() is None and f"{stage}@{MODEL}" not in _log(root):
+        time.sleep(0.05)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(wait_s)
+    wait_s = time.monotonic() - began
     alive = descendants()
     row: dict[str, Any] = {"kill": number, "signal": sent.name, "after_s": round(wait_s, 1)}
+    row["in"] = re.findall(rf"(\w+)@{MODEL}[-\w]*: >", _log(root))[-1:]
     if not alive:
         return {**row, "process": "none: the run had ended", "faults": []}
     # A kind first, then one of it: there are more workers than anything else.
@@ -231,17 +244,17 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
         # It writes down where each thread is.
         process.send_signal(signal.SIGABRT)
         code = process.wait()
-        where = (root / "run.log").read_text(errors="replace")[-2000:]
+        where = _log(root)[-2000:]
         faults.append(f"the command had not ended {_END_S:g} s after {sent.name}: {where}")
     row["code"] = code
-    text = (root / "run.log").read_text(errors="replace")
+    text = _log(root)
     if "Traceback" in text:
         faults.append("a traceback in the killed run")
     journals = Journals(root, root.with_name("held"))
     row["journalled"] = journals.trials
     again = begin(root)
     row["again"] = again.wait(400)
-    text = (root / "run.log").read_text(errors="replace")
+    text = _log(root)
     if again.returncode:
         faults.append(f"the next run ended with {again.returncode}: {text[-300:]}")
     if "Traceback" in text:
@@ -292,6 +305,7 @@ def summary(rows: list[dict[str, Any]], run_s: float) -> str:
             "with_faults": sum(bool(row["faults"]) for row in rows),
             "run_s": round(run_s, 1),
             "by_process": dict(Counter(row["process"] for row in rows)),
+            "trials_journalled": sum(row.get("journalled", 0) for row in rows),
             "by_signal": dict(Counter(row["signal"] for row in rows)),
             "rows": rows,
         }
