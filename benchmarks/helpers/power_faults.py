@@ -15,6 +15,7 @@ from fewtune.runtime.executable import CompiledModel, Observer
 _LEAST_WEIGHT = 16
 # Longest axis that is worth a fault of a part of it.
 _LEAST_EXTENT = 8
+_MOST_BYTE = 255
 Change = Callable[[np.ndarray], None]
 Noted = list[tuple[str, int, list[np.ndarray | None]]]
 
@@ -112,10 +113,11 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
         if np.array_equal(a, b) and a.any()
     ]
     results = [(k, c, a[-1]) for k, c, a in first if a and a[-1] is not None]
-    results = [each for each in results if each[2].dtype.kind == "f"]
+    results = [each for each in results if each[2].dtype.kind == "f" or each[2].dtype == np.uint8]
     wide = [each for each in results if each[2].ndim and max(each[2].shape) >= _LEAST_EXTENT]
     padded = [each for each in wide if "conv" in each[0] and each[2].ndim == 4]
     padded = [each for each in padded if min(_rows(each[2]), 3) > 1]
+    quantised = [each for each in results if each[2].dtype == np.uint8]
 
     def pick(items: Sequence[Any]) -> Any:
         return items[int(generator.integers(len(items)))]
@@ -142,6 +144,9 @@ def seeded_faults(first: Noted, second: Noted, generator: np.random.Generator) -
         start = part * int(generator.integers(4))
         index = (slice(None),) * axis + (slice(start, start + part),)
         yield Fault("slice scaled", kernel, call, -1, _scale(index))
+        if quantised:
+            kernel, call, _ = pick(quantised)
+            yield Fault("zero point off by one", kernel, call, -1, _moved)
 
 
 def _rows_axis(array: np.ndarray) -> int:
@@ -155,9 +160,16 @@ def _rows(array: np.ndarray) -> int:
 
 def _scale(index: Any) -> Change:
     def change(array: np.ndarray) -> None:
-        array[index] *= array.dtype.type(1.01)
+        if array.dtype == np.uint8:
+            array[index] = np.clip(np.rint(1.01 * array[index]), 0, _MOST_BYTE)
+        else:
+            array[index] *= array.dtype.type(1.01)
 
     return change
+
+
+def _moved(array: np.ndarray) -> None:
+    array[...] = np.minimum(array, _MOST_BYTE - 1) + 1
 
 
 def _swap(axis: int, pair: np.ndarray) -> Change:
