@@ -23,6 +23,7 @@ from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
+from fewtune.onnx_graph.halves import has_halves
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -182,6 +183,8 @@ def lower_checked(
 
     try:
         known = dict(left_out or {})
+        if not is_cpu and has_halves(bound):
+            known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
         made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)
     except FewtuneError:
         raise

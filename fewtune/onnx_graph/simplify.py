@@ -25,6 +25,7 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     parameter_count,
 )
+from fewtune.onnx_graph.halves import halves_in_floats
 from fewtune.onnx_graph.integers.rewrite import integers
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
@@ -59,6 +60,7 @@ MINIMUM_IR_VERSION = 8
 
 _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
+HALVES_IN_FLOATS = "halves_in_floats"
 _INTEGERS = (("", "ConvInteger"), ("", "MatMulInteger"))
 _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "binary_operators": rewrites.chain_variadic,
@@ -71,7 +73,7 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "constants_of_full_rank": rewrites.constants_of_full_rank,
 }
 # Optional steps of `simplify`, in order.
-REWRITES = (INTEGER_KERNELS, _FOLDING, *_REWRITES)
+REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES)
 
 
 def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
@@ -100,6 +102,9 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = expand_functions(with_shapes(light_model))
     result = attach_weights(with_shapes(light_model), weights)
+    if steps.uses(HALVES_IN_FLOATS):
+        with steps.step(HALVES_IN_FLOATS):
+            result = halves_in_floats(result)
     early = EARLY
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):

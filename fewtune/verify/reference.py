@@ -15,11 +15,12 @@ from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.onnx_graph.graph import attach_weights, detach_weights
+from fewtune.onnx_graph.halves import has_halves
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.comparison import Difference, Expected, compare_outputs
 from fewtune.verify.draws import GIVEN, Draw
-from fewtune.verify.jitter import QUANTISED
 from fewtune.verify.noise import NoiseMeter
+from fewtune.verify.quantised import is_quantised
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.taps import Observable, Runs, Site, Tap, check_taps
 
@@ -257,12 +258,12 @@ def make_reference(
 def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
     """A meter on the simplified model, on the model itself where onnxruntime refuses that.
 
-    Also where it is quantised: simplified, it has no operator left that says where a value may
-    take the other step.
+    Also where it is quantised, or in half precision: simplified, nothing is left that says where a
+    value may take the other step, or is rounded to halves.
     """
     steps = _steps(model.model) | _steps(simplified.model)
     models = [simplified, model]
-    if any(node.op_type in QUANTISED for node in model.model.graph.node):
+    if is_quantised(model.model) or has_halves(model.model):
         light_model, weights = detach_weights(model.model)
         shaped = attach_weights(with_shapes(light_model), weights)
         models = [LightModel(shaped, model.arrays), simplified]

@@ -1,0 +1,73 @@
+"""Models in half precision are computed in float32, their inputs and outputs as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from fewtune.model.lower import lower
+from fewtune.model.reference import run_onnxruntime
+from fewtune.onnx_graph.halves import halves_in_floats, has_halves
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.executable import CompiledModel, build_executable
+from tests.tiny_models import half_precision_model, tiny_convolutional_model
+from tests.tuned_tiny import target
+
+
+def types_of(model) -> set[int]:
+    return {tensor.data_type for tensor in model.graph.initializer} & {
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+    }
+
+
+def test_weights_are_widened_and_the_interface_kept() -> None:
+    model = half_precision_model()
+    wide = halves_in_floats(model)
+    assert has_halves(model)
+    assert types_of(model) == {TensorProto.FLOAT16}
+    assert types_of(wide) == {TensorProto.FLOAT}
+    assert list(wide.graph.input) == list(model.graph.input)
+    assert list(wide.graph.output) == list(model.graph.output)
+
+
+def test_floats_are_left_alone() -> None:
+    model = tiny_convolutional_model()
+    assert halves_in_floats(model) is model
+
+
+def test_kernels_of_halves_are_those_of_floats() -> None:
+    model = half_precision_model()
+    module = lower(simplify(model), target(), "NHWC")
+    assert "float16" not in "".join(
+        str(function.attrs) for name, function in module.functions_items() if "conv" in str(name)
+    )
+    compiled = CompiledModel(build_executable(module, target()), target())
+    value = model.graph.input[0]
+    shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    (actual,) = compiled.outputs([data])
+    (expected,) = run_onnxruntime(model, {value.name: data}, 1)
+    assert actual.dtype == np.float16
+    np.testing.assert_allclose(actual, expected, rtol=4e-3, atol=4e-3)
+
+
+def test_casts_and_constants_inside_are_widened() -> None:
+    half, node = TensorProto.FLOAT16, helper.make_node
+    two = numpy_helper.from_array(np.array(2, np.float16), "two")
+    nodes = [
+        node("Cast", ["x"], ["h"], to=half),
+        node("Constant", [], ["two"], value=two),
+        node("Mul", ["h", "two"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "casts",
+        [helper.make_tensor_value_info("x", TensorProto.INT32, [4])],
+        [helper.make_tensor_value_info("y", half, [4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    wide = halves_in_floats(model)
+    (actual,) = run_onnxruntime(wide, {"x": np.arange(4, dtype="i4")}, 1)
+    np.testing.assert_array_equal(actual, np.array([0, 2, 4, 6], "f2"))
+    assert actual.dtype == np.float16
