@@ -523,7 +523,8 @@ def check_case_warm(case: Case) -> Result:
 
     The process must have no thread of TVM's or onnxruntime's: it imports, and forks.
     """
-    from fewtune.model_check.check import check_here, job_of
+    from fewtune.model_check.check import check_here
+    from fewtune.model_check.job import CheckJob
 
     with tempfile.TemporaryDirectory(prefix="malformed-") as scratch:
         path, said = case.write(Path(scratch)), Path(scratch) / "report.json"
@@ -536,7 +537,7 @@ def check_case_warm(case: Case) -> Result:
                 silent = os.open(errors, os.O_WRONLY | os.O_CREAT, 0o600)
                 os.dup2(silent, 1)
                 os.dup2(silent, 2)
-                report = check_here(job_of(path))
+                report = check_here(CheckJob(path).as_json())
                 said.write_text(json.dumps(report))
                 code = report["exit_code"]
             except BaseException:  # noqa: BLE001 (what the command would print)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from fewtune.model.registration import ModelSource
 from fewtune.model.source import add_model, name_of
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.estimate import TuningPace, estimate
+from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
-from fewtune.util.apart import LEFT_OUT, at, run_apart
+from fewtune.util.apart import at, run_apart
 
 
 def check(
@@ -66,7 +67,7 @@ def check(
     report : CheckReport
         What a user can mend is told there; it is not raised.
     """
-    job = job_of(
+    job = CheckJob(
         model,
         shapes,
         dimensions,
@@ -81,47 +82,18 @@ def check(
         pace,
     )
     try:
-        return CheckReport.from_json(run_apart(f"{__name__}:check_here", job))
+        return CheckReport.from_json(run_apart(f"{__name__}:check_here", job.as_json()))
     except FewtuneError as error:
-        found = CheckReport(ok=False, reason=None, exit_code=0, model=job["source"])
+        found = CheckReport(ok=False, reason=None, exit_code=0, model=str(model))
         return _refused(found, error)
 
 
-def job_of(
-    model: str | Path,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    dimensions: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    inputs: str | Path | None = None,
-    seed: int = 0,
-    models_directory: Path | None = None,
-    machine: FingerprintOptions | None = None,
-    options: ImportOptions | None = None,
-    select: SelectOptions | None = None,
-    trials: int = 32,
-    pace: TuningPace | None = None,
-) -> dict[str, Any]:
-    """The parameters of `check` as values that another process can be given."""
-    return {
-        "source": str(model),
-        "shapes": {name: list(shape) for name, shape in (shapes or {}).items()},
-        "dimensions": dict(dimensions or {}),
-        "constants": dict(constants or {}),
-        "inputs": None if inputs is None else str(Path(inputs).absolute()),
-        "seed": seed,
-        "models": None if models_directory is None else str(models_directory.absolute()),
-        "machine": (machine or FingerprintOptions()).model_dump(mode="json"),
-        "options": (options or ImportOptions()).model_dump(mode="json"),
-        "select": (select or SelectOptions()).model_dump(mode="json"),
-        "trials": trials,
-        "pace": None if pace is None else asdict(pace),
-        LEFT_OUT: {},
-    }
-
-
-def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
+def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check` in this process, which native code may crash."""
-    found = CheckReport(ok=False, reason=None, exit_code=0, model=job["source"])
+    job = CheckJob.from_json(given)
+    # `from_json` sets them.
+    assert job.machine is not None and job.options is not None and job.select is not None
+    found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
     try:
         with tempfile.TemporaryDirectory(prefix="fewtune-check-") as scratch:
             folder = Path(scratch)
@@ -129,16 +101,16 @@ def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
             models, name = _registered(job, folder)
             found = replace(found, model=name)
             # Not before: it loads a second's worth of TVM, and many a model is refused by now.
-            fingerprint = detect_fingerprint(FingerprintOptions.model_validate(job["machine"]))
+            fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
             report = import_model(
                 name,
                 models,
                 target,
                 fingerprint.threads,
-                ImportOptions.model_validate(job["options"]),
+                job.options,
                 folder,
-                left_out=job[LEFT_OUT],
+                left_out=dict(job.left_out),
             )
             at("TVM was splitting the model into tasks", optional=[])
             tasks = [task.info for task in extract_tasks(read_lowered(folder), target)]
@@ -147,32 +119,27 @@ def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
     except MemoryError:
         reason = "the model needs more memory than there is"
         return replace(found, reason=reason, exit_code=MachineError.exit_code).as_json()
-    pace = None if job["pace"] is None else TuningPace(**job["pace"])
-    select = SelectOptions.model_validate(job["select"])
-    return _accepted(found, report, tasks, select, job["trials"], pace).as_json()
+    return _accepted(found, report, tasks, job.select, job.trials, job.pace).as_json()
 
 
-def _registered(job: Mapping[str, Any], folder: Path) -> tuple[Path, str]:
+def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
     """The folder of models and the name there: of a registered model, or of one put there now."""
-    source = job["source"]
-    bound = ("shapes", "dimensions", "constants", "inputs")
-    if job["models"] is not None and not source.endswith(".onnx"):
-        models = Path(job["models"])
-        is_registered = (models / source / "model.yaml").is_file()
-        if is_registered and not any(job[key] for key in bound):
-            ModelSource.read(models, source)
-            return models, source
+    source = str(job.model)
+    if job.models_directory is not None and not source.endswith(".onnx"):
+        is_registered = (job.models_directory / source / "model.yaml").is_file()
+        if is_registered and not job.is_bound:
+            ModelSource.read(job.models_directory, source)
+            return job.models_directory, source
     models, name = folder / "models", name_of(source)
-    inputs = None if job["inputs"] is None else Path(job["inputs"])
     add_model(
         source,
         models,
         name,
-        job["shapes"],
-        job["seed"],
-        job["dimensions"],
-        constants=job["constants"],
-        inputs=inputs,
+        job.shapes,
+        job.seed,
+        job.dimensions,
+        constants=job.constants,
+        inputs=None if job.inputs is None else Path(job.inputs),
     )
     return models, name
 

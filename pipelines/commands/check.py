@@ -2,95 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
 from fewtune.model_check.estimate import TuningPace
+from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
-from fewtune.util.apart import LEFT_OUT, run_apart
+from fewtune.util.apart import run_apart
 from stages.params import load_all
 from stages.paths import Places
 
 _ERRORS = {kind.exit_code: kind for kind in (InputError, MachineError, VerificationError)}
 _STRATEGY = "selective"
+_ROOT = "root"
 
 
-def check_source(
-    source: str,
-    shapes: Mapping[str, Sequence[int]],
-    dimensions: Mapping[str, int],
-    constants: Mapping[str, Any],
-    inputs: Path | None,
-    seed: int,
-    root: Path | None,
-) -> CheckReport:
+def check_source(job: CheckJob, root: Path | None) -> CheckReport:
     """Check a model as `fewtune.model_check.check.check` does, with what this checkout sets.
 
     Parameters
     ----------
-    source, shapes, dimensions, constants, inputs, seed
-        As there.
+    job : CheckJob
+        Of the model and its inputs.
     root : Path or None
         The checkout; without one, parameters have their defaults.
     """
-    job = {
-        "source": source,
-        "shapes": shapes,
-        "dimensions": dimensions,
-        "constants": constants,
-        "inputs": None if inputs is None else str(inputs),
-        "seed": seed,
-        "root": None if root is None else str(root),
-    }
+    given = {**job.as_json(), _ROOT: None if root is None else str(root)}
     try:
         # TVM takes seconds to load: in the child, once.
-        return CheckReport.from_json(run_apart(f"{__name__}:check_here", job))
+        return CheckReport.from_json(run_apart(f"{__name__}:check_here", given))
     except FewtuneError as error:
         reason = " ".join(str(error).split())
-        return CheckReport(ok=False, reason=reason, exit_code=error.exit_code, model=source)
+        return CheckReport(ok=False, reason=reason, exit_code=error.exit_code, model=str(job.model))
 
 
-def check_here(job: Mapping[str, Any]) -> dict[str, Any]:
+def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
     from fewtune.model.import_model import ImportOptions
     from fewtune.model_check import check
 
-    given: dict[str, Any] = {}
-    if job["root"] is not None:
-        places = Places(Path(job["root"]))
+    job = CheckJob.from_json({name: value for name, value in given.items() if name != _ROOT})
+    if given[_ROOT] is not None:
+        places = Places(Path(given[_ROOT]))
         params = load_all(places.params)
         trials = params["tune"].trials_per_task
-        given = {
-            "models_directory": places.models,
-            "machine": params["fingerprint"],
-            "options": next(each for each in params.values() if isinstance(each, ImportOptions)),
-            "trials": trials,
-            "pace": _pace(places, trials),
-        }
-    inputs = None if job["inputs"] is None else Path(job["inputs"])
-    bound = [job[name] for name in ("source", "shapes", "dimensions", "constants")]
-    whole = check.job_of(*bound, inputs, job["seed"], **given)
-    return check.check_here({**whole, LEFT_OUT: job[LEFT_OUT]})
+        job = replace(
+            job,
+            models_directory=places.models,
+            machine=params["fingerprint"],
+            options=next(each for each in params.values() if isinstance(each, ImportOptions)),
+            trials=trials,
+            pace=_pace(places, trials),
+        )
+    return check.check_here(job.as_json())
 
 
-def refuse_unless_ok(
-    source: str,
-    shapes: Mapping[str, Sequence[int]],
-    dimensions: Mapping[str, int],
-    constants: Mapping[str, Any],
-    inputs: Path | None,
-    seed: int,
-    root: Path,
-) -> None:
+def refuse_unless_ok(job: CheckJob, root: Path) -> None:
     """Raise what a run would end on.
 
     Raises
     ------
     InputError, MachineError, VerificationError
     """
-    report = check_source(source, shapes, dimensions, constants, inputs, seed, root)
+    report = check_source(job, root)
     if not report.ok:
         raise _ERRORS.get(report.exit_code, InputError)(report.reason or "the check failed")
 

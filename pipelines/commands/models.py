@@ -30,12 +30,12 @@ def add(options: argparse.Namespace) -> int:
     with Tracker(find_root()) as tracker:
         if not options.no_check:
             from fewtune.model.source import name_of
+            from fewtune.model_check.job import CheckJob
             from pipelines.commands.check import refuse_unless_ok
 
             name_of(options.source, options.name)
-            refuse_unless_ok(
-                options.source, shapes, dimensions, constants, inputs, options.seed, find_root()
-            )
+            job = CheckJob(options.source, shapes, dimensions, constants, inputs, options.seed)
+            refuse_unless_ok(job, find_root())
         sources, tracked = {options.source: options.name}, tracker.track
         given = (dimensions, options.replace, constants, inputs)
         return _register(sources, shapes, options.seed, *given, tracked=tracked)
@@ -43,21 +43,22 @@ def add(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Say what a run would make of a model."""
+    from fewtune.model_check.job import CheckJob
     from pipelines.commands.check import check_source
 
     try:
         root = find_root()
     except InputError:
         root = None  # a model can be checked anywhere
-    report = check_source(
+    job = CheckJob(
         options.source,
         parse_shapes(options.shape),
         parse_dimensions(options.dimension),
         parse_constants(options.constant),
-        None if options.inputs is None else Path(options.inputs),
+        options.inputs,
         options.seed,
-        root,
     )
+    report = check_source(job, root)
     if options.json:
         print(json.dumps(report.as_json()))
     elif report.ok:

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fewtune
-from fewtune.model_check.check import check_here, job_of
+from fewtune.model_check.check import check_here
+from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from pipelines.cli import main
 from tests import tiny_models
@@ -32,7 +33,7 @@ def graph_of(
 
 def check(path: Path, *shapes: dict, **given: object) -> CheckReport:
     """As `fewtune.check`, but in this process, which has TVM loaded."""
-    return CheckReport.from_json(check_here(job_of(path, *shapes, **given)))
+    return CheckReport.from_json(check_here(CheckJob(path, *shapes, **given).as_json()))
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:

@@ -1,0 +1,102 @@
+"""A check as one value: what is checked, and with which options.
+
+Light: a process that only asks for a check loads no TVM for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fewtune.model_check.estimate import TuningPace
+from fewtune.util.apart import LEFT_OUT
+
+if TYPE_CHECKING:
+    from fewtune.machine.fingerprint import FingerprintOptions
+    from fewtune.model.import_model import ImportOptions
+    from fewtune.selection.select import SelectOptions
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """What `fewtune.check` is asked.
+
+    Attributes
+    ----------
+    model : str or Path
+        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
+        ``models_directory``.
+    shapes, dimensions, constants : mapping, optional
+        As `fewtune.model.source.read_model`.
+    inputs : str or Path, optional
+        An ``.npz`` file of sample inputs, input name to array.
+    seed : int
+        Of a light or zoo model's weights.
+    models_directory : Path, optional
+        Folder of registered models.
+    machine, options, select : optional
+        The options of a run's stages fingerprint, import_model and select_tasks; their defaults
+        unless given.
+    trials : int
+        Trials a task of the run, for the estimate.
+    pace : TuningPace, optional
+        What earlier runs on this machine took, for the estimate.
+    left_out : mapping of str to str
+        Optional steps to do without, with the reason.
+    """
+
+    model: str | Path
+    shapes: Mapping[str, Sequence[int]] | None = None
+    dimensions: Mapping[str, int] | None = None
+    constants: Mapping[str, Any] | None = None
+    inputs: str | Path | None = None
+    seed: int = 0
+    models_directory: Path | None = None
+    machine: FingerprintOptions | None = None
+    options: ImportOptions | None = None
+    select: SelectOptions | None = None
+    trials: int = 32
+    pace: TuningPace | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether anything is said about the model's inputs."""
+        return bool(self.shapes or self.dimensions or self.constants or self.inputs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as values that another process can be given."""
+        models = self.models_directory
+        given = {
+            "model": str(self.model),
+            "shapes": {name: list(shape) for name, shape in (self.shapes or {}).items()},
+            "dimensions": dict(self.dimensions or {}),
+            "constants": dict(self.constants or {}),
+            "inputs": None if self.inputs is None else str(Path(self.inputs).absolute()),
+            "models_directory": None if models is None else str(models.absolute()),
+            "pace": None if self.pace is None else asdict(self.pace),
+        }
+        for name in ("machine", "options", "select"):
+            options = getattr(self, name)
+            given[name] = None if options is None else options.model_dump(mode="json")
+        return {**given, "seed": self.seed, "trials": self.trials, LEFT_OUT: dict(self.left_out)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> CheckJob:
+        """The job that `as_json` wrote, with every option set."""
+        from fewtune.machine.fingerprint import FingerprintOptions
+        from fewtune.model.import_model import ImportOptions
+        from fewtune.selection.select import SelectOptions
+
+        models, pace = given["models_directory"], given["pace"]
+        return replace(
+            cls(**given),
+            inputs=None if given["inputs"] is None else Path(given["inputs"]),
+            models_directory=None if models is None else Path(models),
+            machine=FingerprintOptions.model_validate(given["machine"] or {}),
+            options=ImportOptions.model_validate(given["options"] or {}),
+            select=SelectOptions.model_validate(given["select"] or {}),
+            pace=None if pace is None else TuningPace(**pace),
+        )
