@@ -42,6 +42,7 @@ from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import supervise
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.tune import run_session, tune
 from fewtune.util.files import canonical_json, write_text
 from tests.rpc_boards import boards
@@ -101,8 +102,7 @@ def throughput(devices: int) -> float:
     tasks = [sleeping_task(f"task{place}") for place in range(_TASKS)]
     names = [task.info.name for task in tasks]
     tuning = TuneOptions(trials_per_task=_TRIALS, batch_size=_BATCH, least_gain=0.0)
-    job = {"tuned": names, "seeds": {}, "cold_weights": False, "stands_for": None, "covered": 1.0}
-    job["options"] = tuning.model_dump(mode="json")
+    job = TuneJob(names, tuning)
     with workers, tempfile.TemporaryDirectory() as scratch, Cluster(own.at, options) as cluster:
         while len(cluster.machines()) < devices:
             time.sleep(0.1)

@@ -152,7 +152,7 @@ ROOMS = [
     "schedule_check similarity predictor options model trial timing storage workers",
     "measure graph_model search bank selection oneshot progress tuning finals report sharing",
     "fleet",
-    "compile benchmark model_check api",
+    "compile benchmark model_check steps api",
 ]
 ORDER = {room: place for place, room in enumerate(" ".join(ROOMS).split())}
 # The rooms of pipelines/, lowest first. Its loose files are what a person or Prefect starts.

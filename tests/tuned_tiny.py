@@ -22,10 +22,12 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
+from fewtune.sharing.rules import RULES, SharingRules
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
 from fewtune.tuning.child_process import journal_path
+from fewtune.tuning.job import Work
 from fewtune.tuning.tune import tune
 from fewtune.workers.pool import WorkerPool
 from tests.tiny_models import tiny_convolutional_model, write_model
@@ -116,35 +118,31 @@ def pool() -> WorkerPool:
     return workers
 
 
-def _supervise_here(
-    work: str,
-    job: dict[str, Any],
-    tasks: list[Task],
-    fingerprint: Fingerprint,
-    header: dict[str, Any],
-    journal_directory: Path,
-    progress_path: Path | None = None,
-) -> list[dict[str, Any]]:
+def _supervise_here(work: Work) -> list[dict[str, Any]]:
     """Stand in for `child_process.supervise`, without the seconds that a child takes."""
-    path = journal_path(journal_directory, header)
-    module, function = work.split(":")
-    journal = Journal(path, header)
+    path = journal_path(work.journal_directory, work.header)
+    module, function = work.function.split(":")
+    journal = Journal(path, work.header)
     getattr(importlib.import_module(module), function)(
-        job,
-        tasks,
-        fingerprint.target,
+        work.job,
+        work.tasks,
+        work.fingerprint.target,
         journal,
-        Progress(progress_path),
+        Progress(work.progress_path),
         pool(),
     )
     journal.close()
-    journal = Journal(path, header)
+    journal = Journal(path, work.header)
     journal.close()
     return journal.events
 
 
 def share(
-    directory: Path, journals: Path, options: ShareOptions, model: Path | None = None
+    directory: Path,
+    journals: Path,
+    options: ShareOptions,
+    model: Path | None = None,
+    rules: SharingRules = RULES,
 ) -> ShareReport:
     """Share what was tuned, in this process, into a new folder."""
     directory.mkdir()
@@ -158,6 +156,7 @@ def share(
             journals,
             directory,
             model_directory=model,
+            rules=rules,
         )
 
 

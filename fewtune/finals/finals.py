@@ -24,7 +24,7 @@ from fewtune.schedule.space.parallel_axis import usual_axes
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
-from fewtune.tuning.finalists import contested
+from fewtune.tuning.finalists import RULES, FinalistRules, contested
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
 from fewtune.workers.kernel_library import Candidate, Contender
@@ -111,12 +111,15 @@ class Finals:
         A CPU.
     most : int
         Contenders of a task that takes much of the model's time (`fewtune.tuning.finalists`).
+    rules : FinalistRules
+        Who is a contender.
     """
 
     skeleton: Skeleton
     tasks: list[Task]
     target: tvm.target.Target
     most: int
+    rules: FinalistRules = RULES
 
     def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
         """Every searched task's contenders; none at all where too little is contested.
@@ -130,7 +133,7 @@ class Finals:
         }
         times_s = {name: states[name].progress.share_s for name in ranked}
         usual = usual_axes(task.info for task in self.tasks)
-        return contested(ranked, times_s, self.most, usual)
+        return contested(ranked, times_s, self.most, usual, self.rules)
 
     def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> FinalsResult:
         """Measure the contenders in the model.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task
 from fewtune.tuning.child_process import journal_path, lay_crash, supervise
+from fewtune.tuning.job import Runner, TuneJob, Work
 
-Runner = Callable[..., list[dict[str, Any]]]
 # What of a job names a folder of this machine.
 _FOLDERS = ("bank", "model")
 _TUNING = "fewtune.tuning.tune:"
@@ -26,16 +24,8 @@ def runner_of(fingerprint: Fingerprint) -> Runner:
     return on_fleet if fingerprint.is_fleet else supervise
 
 
-def on_fleet(
-    work: str,
-    job: dict[str, Any],
-    tasks: list[Task],
-    fingerprint: Fingerprint,
-    header: dict[str, Any],
-    journal_directory: Path,
-    progress_path: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run measuring work on a fleet; as `fewtune.tuning.child_process.supervise`.
+def on_fleet(work: Work) -> list[dict[str, Any]]:
+    """Carry work out on a fleet; as `fewtune.tuning.child_process.supervise`.
 
     Tuning is spread over all machines; other work, such as sharing, runs on one of them.
     """
@@ -43,29 +33,28 @@ def on_fleet(
     from fewtune.fleet.orders import Orders, options_of
     from fewtune.fleet.tuning import FleetTuning
 
-    path = journal_path(journal_directory, header)
-    journal, progress = Journal(path, header), Progress(progress_path)
+    path, fingerprint = journal_path(work.journal_directory, work.header), work.fingerprint
+    journal, progress = Journal(path, work.header), Progress(work.progress_path)
     key = _run_of(journal)
     try:
         with Cluster(fingerprint.at, options_of(fingerprint), progress.say) as cluster:
             orders = Orders(cluster, fingerprint)
             progress.say(f"{len(orders.machines)} machines of {fingerprint.at} take part")
-            if work.startswith(_TUNING):
-                FleetTuning(tasks, job, journal, progress, orders, key).run()
+            if work.function.startswith(_TUNING):
+                job = TuneJob.from_json(work.job)
+                FleetTuning(work.tasks, job, journal, progress, orders, key).run()
             else:
-                _on_one(work, job, tasks, journal, progress, orders, key)
+                _on_one(work, journal, progress, orders, key)
     finally:
         progress.close()
         journal.close()
-    journal = Journal(path, header)
+    journal = Journal(path, work.header)
     journal.close()
     return journal.events
 
 
 def _on_one(
-    work: str,
-    job: dict[str, Any],
-    tasks: list[Task],
+    work: Work,
     journal: Journal,
     progress: Progress,
     orders: Any,
@@ -76,11 +65,11 @@ def _on_one(
 
     order = {
         "key": key,
-        "purpose": work.rpartition(":")[2],
-        "work": work,
-        "job": job,
-        "folders": {name: _files(str(job[name])) for name in _FOLDERS if job.get(name)},
-        "tasks": [packed(task) for task in tasks],
+        "purpose": work.function.rpartition(":")[2],
+        "work": work.function,
+        "job": work.job,
+        "folders": {name: _files(str(work.job[name])) for name in _FOLDERS if work.job.get(name)},
+        "tasks": [packed(task) for task in work.tasks],
     }
     known, losses = list(journal.events), 0
     machine = orders.idle[0]

@@ -26,12 +26,11 @@ from fewtune.fleet.description import describe
 from fewtune.fleet.worker import BEGUN
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
-from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
-from fewtune.trial.trial import Trial
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.session import Session
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
@@ -77,20 +76,20 @@ class _Tuning:
     """One task's session, of which one step is asked for at a time."""
 
     def __init__(self, order: dict[str, Any], device: Device, pool: WorkerPool) -> None:
-        job, task = order["job"], task_of(order["tasks"][0])
+        job, task = TuneJob.from_json(order["job"]), task_of(order["tasks"][0])
         self.events: Events = list(order["events"])
         self._log = EventLog(list(self.events))
-        seeds = job["seeds"].get(task.info.name, [])
+        name = task.info.name
         self._session = Session(
             [task],
-            [task.info.name],
+            [name],
             device.target,
-            TuneOptions.model_validate(job["options"]),
+            job.options,
             self._log,
             Progress(stream=cast(TextIO, _Silent())),
             pool,
-            seeds={task.info.name: [Trial.from_json(entry) for entry in seeds]},
-            cold_weights=job["cold_weights"],
+            seeds={name: job.seeds.get(name, [])},
+            cold_weights=job.cold_weights,
             device=device,
         )
         (self._state,) = self._session.state.tasks.values()

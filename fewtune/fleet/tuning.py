@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fewtune.fleet.orders import Answer, Orders, packed
-from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.early_stopping import Patience
+from fewtune.tuning.job import TuneJob
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_state import TaskState
@@ -41,8 +41,7 @@ class FleetTuning:
     Parameters
     ----------
     tasks : list of Task
-    job : dict
-        As `fewtune.tuning.tune` makes it.
+    job : TuneJob
     journal : Journal
     progress : Progress
     orders : Orders
@@ -55,24 +54,24 @@ class FleetTuning:
     def __init__(
         self,
         tasks: list[Task],
-        job: dict[str, Any],
+        job: TuneJob,
         journal: Journal,
         progress: Progress,
         orders: Orders,
         key: str,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._options = TuneOptions.model_validate(job["options"])
-        self._job = {name: job[name] for name in ("options", "seeds", "cold_weights")}
+        self._options = job.options
+        self._job = job.as_json()
         self._packed = {task.info.name: packed(task) for task in tasks}
         self._journal, self._progress, self._orders, self._key = journal, progress, orders, key
-        self.state = RunState(tasks, job["tuned"])
+        self.state = RunState(tasks, job.tuned)
         self._events: dict[str, list[dict[str, Any]]] = {name: [] for name in self._packed}
         self.state.resume(journal)
         for event in journal.events:
             self._remember(event)
-        self._patience = Patience(self._options, self.state, job["covered"])
-        for name, times in (job["stands_for"] or {}).items():
+        self._patience = Patience(self._options, self.state, job.covered)
+        for name, times in (job.stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s

@@ -1,95 +1,90 @@
-"""The share stage's job, as it is sent to a child process, and what that makes of it."""
+"""What a sharing session is to do, as it crosses to the process that does it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fewtune.artifacts import Skeleton
-from fewtune.bank.bank import Bank
-from fewtune.finals.finals import Finals
-from fewtune.measure.device import Device
 from fewtune.options import ShareOptions
-from fewtune.progress.progress import Progress
-from fewtune.runtime.target import has_own_device, target_from_json
-from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation
-from fewtune.search import Knowledge
-from fewtune.search.warm_start import teach
-from fewtune.sharing.session import BankedSchedule, Sharing
-from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task, read_tasks
-from fewtune.trial.trial import Trial
+from fewtune.sharing.rules import SharingRules
 from fewtune.tuning.task_state import PriorResult
-from fewtune.workers.pool import WorkerPool
-
-# What rates candidates learns from so many trials of a donor: its best, and the rest spread.
-_TAUGHT = 48
 
 
-def share_session(
-    job: dict[str, Any],
-    tasks: list[Task],
-    target_json: str,
-    journal: Journal,
-    progress: Progress,
-    pool: WorkerPool,
-    device: Device | None = None,
-) -> None:
-    """Child process: share what the job's donors have to give; see `fewtune.sharing.share`."""
-    by_name = {task.info.name: task for task in tasks}
-    target = target_from_json(target_json)
-    tuned = {name: PriorResult.from_json(entry) for name, entry in job["tuned"].items()}
-    options = ShareOptions.model_validate(job["options"])
-    finals = None
-    # A device of its own is called from afar: what runs there before is not this processor's.
-    able = not has_own_device(target) if device is None else device.can.finals_in_model
-    if options.finals > 1 and job["model"] is not None and able:
-        directory = Path(job["model"])
-        if (directory / Skeleton.file_name).is_file():
-            tasks_of_model, skeleton = read_tasks(directory), Skeleton.read(directory)
-            finals = Finals(skeleton, tasks_of_model, target, most=options.finals)
-        else:
-            progress.say(f"no finals in the model: {directory} has no {Skeleton.file_name}")
-    sharing = Sharing(
-        [by_name[name] for name in [*job["takers"], *tuned]],
-        job["takers"],
-        {name: [Donation.from_json(d) for d in each] for name, each in job["donations"].items()},
-        {name: BankedSchedule(*pair) for name, pair in job["known"].items()},
-        partial(_teach, job["bank"], tuned),
-        tuned,
-        options,
-        target,
-        journal,
-        progress,
-        pool,
-        cold_weights=job["cold_weights"],
-        finals=finals,
-        device=device,
-    )
-    sharing.run()
+class BankedSchedule(NamedTuple):
+    """A schedule of a task itself: the donor that has it, and the time that it had there."""
+
+    donor: str
+    latency_ms: float
 
 
-def _teach(
-    bank_directory: str | None,
-    tuned: dict[str, PriorResult],
-    knowledge: Knowledge,
-    space_of: Callable[[str], SearchSpace | None],
-) -> None:
-    """Let cost model and predictor learn from the donors' trials, and from the bank's."""
-    spaces = ((space_of(name), _spread(each.trials)) for name, each in tuned.items())
-    # One at a time: what TVM dies of is laid to the donor that was begun last.
-    teach(knowledge, ((space, trials) for space, trials in spaces if space is not None))
-    if bank_directory is not None:
-        Bank.read(Path(bank_directory)).teach(knowledge.cost_model)
+@dataclass(frozen=True)
+class ShareJob:
+    """What a sharing session is to do.
 
+    Attributes
+    ----------
+    takers : dict of list of str
+        By task, the donors that it takes schedules from.
+    donations : dict of list of Donation
+        By donor, best first.
+    known : dict of BankedSchedule
+        By task: what needs no measuring.
+    tuned : dict of PriorResult
+        The tasks that were tuned: what they reach is what similar tasks are held to, and their
+        best take part in finals.
+    options : ShareOptions
+    bank : Path, optional
+        What `fewtune.bank` wrote: the cost model learns from it.
+    model : Path, optional
+        The tasks' own folder, with the model's skeleton: what the finals in the model need.
+    cold_weights : bool
+        As the tasks were tuned.
+    rules : SharingRules
+    """
 
-def _spread(trials: list[Trial]) -> list[Trial]:
-    """Of trials, fastest first, the faster half of a sample and the rest evenly spread."""
-    if len(trials) <= _TAUGHT:
-        return trials
-    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
-    count = _TAUGHT - len(best)
-    return best + [rest[place * len(rest) // count] for place in range(count)]
+    takers: dict[str, list[str]]
+    donations: dict[str, list[Donation]]
+    known: dict[str, BankedSchedule]
+    tuned: dict[str, PriorResult]
+    options: ShareOptions
+    bank: Path | None = None
+    model: Path | None = None
+    cold_weights: bool = False
+    rules: SharingRules = field(default_factory=SharingRules)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as JSON values. A fleet sends the folders named ``bank`` and ``model`` along."""
+        return {
+            "takers": self.takers,
+            "donations": {
+                name: [donation.as_json() for donation in each]
+                for name, each in self.donations.items()
+            },
+            "known": self.known,
+            "tuned": {name: found.as_json() for name, found in self.tuned.items()},
+            "options": self.options.model_dump(mode="json"),
+            "bank": None if self.bank is None else str(self.bank),
+            "model": None if self.model is None else str(self.model),
+            "cold_weights": self.cold_weights,
+            "rules": self.rules.as_json(),
+        }
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> ShareJob:
+        """The job that `as_json` wrote."""
+        return cls(
+            takers=given["takers"],
+            donations={
+                name: [Donation.from_json(entry) for entry in each]
+                for name, each in given["donations"].items()
+            },
+            known={name: BankedSchedule(*pair) for name, pair in given["known"].items()},
+            tuned={name: PriorResult.from_json(entry) for name, entry in given["tuned"].items()},
+            options=ShareOptions.model_validate(given["options"]),
+            bank=None if given["bank"] is None else Path(given["bank"]),
+            model=None if given["model"] is None else Path(given["model"]),
+            cold_weights=given["cold_weights"],
+            rules=SharingRules.from_json(given["rules"]),
+        )

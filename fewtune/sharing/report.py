@@ -18,7 +18,8 @@ from fewtune.artifacts import (
 )
 from fewtune.finals.finals import Final
 from fewtune.sharing.donor_round import FIRST
-from fewtune.sharing.session import DOUBTFUL, KNOWN
+from fewtune.sharing.rules import RULES, SharingRules
+from fewtune.sharing.session import KNOWN
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
 from fewtune.trial.trial import Trial
@@ -32,7 +33,7 @@ _RULES: dict[RoundName, str] = {
     "it had when the bank's log was made, and not measured again",
     FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
     "best is measured and those that are rated best; tasks below "
-    f"{DOUBTFUL:.0%} of the throughput of the best similar task have their default "
+    "{doubtful:.0%} of the throughput of the best similar task have their default "
     "schedule measured too",
     _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
     "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
@@ -94,7 +95,9 @@ def _ms(time_s: float) -> float | None:
     return time_s * 1e3 if time_s != math.inf else None
 
 
-def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRound]:
+def share_rounds(
+    state: RunState, events: list[dict[str, Any]], rules: SharingRules = RULES
+) -> list[ShareRound]:
     """What each round cost and gained, in their order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
     held = _held(events)
@@ -138,7 +141,7 @@ def share_rounds(state: RunState, events: list[dict[str, Any]]) -> list[ShareRou
     return [
         ShareRound(
             name=name,
-            rule=_RULES[name],
+            rule=_RULES[name].format(doubtful=rules.doubtful),
             tasks=len(touched[name]),
             trials=trials[name],
             spent_s=round(spent[name].total_s(), 3),

@@ -13,38 +13,30 @@ and kept where nothing beats it. Last, the fastest few of each task meet in the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
 from fewtune.measure.device import Device
-from fewtune.options import ShareOptions, TuneOptions
+from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.schedule.space.transfer import Donation, move
+from fewtune.schedule.space.transfer import move
 from fewtune.search import Knowledge
 from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
 from fewtune.sharing.donors import behind
+from fewtune.sharing.job import ShareJob
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.tuning.finalists import MOST_IN_DUEL, contenders_of
 from fewtune.tuning.session import Session
-from fewtune.tuning.task_state import PriorResult, TaskState
+from fewtune.tuning.task_state import TaskState
 from fewtune.workers.pool import WorkerPool
 
 KNOWN: Literal["known"] = "known"
-# Below this part of the throughput of the best similar task, the default schedule may be better.
-DOUBTFUL = 0.9
-
-
-class BankedSchedule(NamedTuple):
-    """A schedule of a task itself: the donor that has it, and the time that it had there."""
-
-    donor: str
-    latency_ms: float
 
 
 class Sharing(Session):
@@ -52,20 +44,12 @@ class Sharing(Session):
 
     Parameters
     ----------
-    takers : dict of list of str
-        By task, the donors that it takes schedules from.
-    donations : dict of list of Donation
-        By donor, best first.
-    known : dict of BankedSchedule
-        By task: what needs no measuring.
+    job : ShareJob
+        Who takes schedules from whom, and by which rules.
     teach : callable
         Lets what rates candidates learn from what was measured before, if anything is to be
         measured now; given the search space of a task by its name, or None where it is to learn
         nothing of it.
-    tuned : dict of PriorResult
-        The tasks that were tuned: what they reach is what similar tasks are held to, and their
-        best take part in finals.
-    sharing : ShareOptions
     finals : Finals, optional
         What chooses among the best schedules of each task in the end.
     settings
@@ -75,38 +59,35 @@ class Sharing(Session):
     def __init__(
         self,
         tasks: list[Task],
-        takers: dict[str, list[str]],
-        donations: dict[str, list[Donation]],
-        known: dict[str, BankedSchedule],
+        job: ShareJob,
         teach: Callable[[Knowledge, Callable[[str], SearchSpace | None]], None],
-        tuned: dict[str, PriorResult],
-        sharing: ShareOptions,
         target: tvm.target.Target,
         journal: Journal,
         progress: Progress,
         pool: WorkerPool,
-        cold_weights: bool = False,
         finals: Finals | None = None,
         device: Device | None = None,
     ) -> None:
+        sharing = job.options
         options = TuneOptions(
             trials_per_task=sharing.trials_per_task, predictor=sharing.predictor, seed=sharing.seed
         )
         super().__init__(
             tasks,
-            [*takers, *tuned],
+            [*job.takers, *job.tuned],
             target,
             options,
             journal,
             progress,
             pool,
-            cold_weights=cold_weights,
-            earlier=tuned,
+            cold_weights=job.cold_weights,
+            earlier=job.tuned,
             device=device,
         )
-        self.takers = takers
-        self.donations = donations
-        self._known = known
+        self.takers = job.takers
+        self.donations = job.donations
+        self._known = job.known
+        self._rules = job.rules
         self._teach = teach
         self.sharing = sharing
         self._in_model = InModel(finals, self)
@@ -131,7 +112,7 @@ class Sharing(Session):
         with self.measurer.phases.timed("model_update_s"):
             self._teach(self.searches.knowledge, self._space_to_learn_of)
         self._round.hold(rest, self._offers_of)
-        self.measure_defaults(behind(self.without_default(), self.rates(), DOUBTFUL))
+        self.measure_defaults(behind(self.without_default(), self.rates(), self._rules.doubtful))
         return "trials"
 
     def conclude(self) -> None:
@@ -144,7 +125,7 @@ class Sharing(Session):
         if state.taken is not None or not state.ranked():
             return []
         part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
-        return contenders_of(state.ranked(), part, MOST_IN_DUEL)
+        return contenders_of(state.ranked(), part, MOST_IN_DUEL, self._rules.finalists)
 
     def _offers_of(self, state: TaskState) -> Offers:
         donors = self.takers[state.task.info.name]

@@ -27,6 +27,7 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
+from fewtune.tuning.job import Work
 from fewtune.util.child_python import child_python, is_child_of
 from fewtune.workers.fork_server import ForkServer
 
@@ -40,61 +41,39 @@ def journal_path(directory: Path, header: dict[str, Any]) -> Path:
     return directory / f"{digest}.jsonl"
 
 
-def supervise(
-    work: str,
-    job: dict[str, Any],
-    tasks: list[Task],
-    fingerprint: Fingerprint,
-    header: dict[str, Any],
-    journal_directory: Path,
-    progress_path: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run ``work`` in a child until it ends well; return the events of its journal.
-
-    Parameters
-    ----------
-    work : str
-        ``module:function``, called as
-        ``function(job, tasks, target_json, journal, progress, pool, device)``.
-    job : dict
-        JSON values for it.
-    tasks : list of Task
-    fingerprint : Fingerprint
-    header : dict
-        What the journal's trials depend on; the journal is named after it.
-    journal_directory : Path
-    progress_path : Path, optional
-        File that holds where the work stands.
+def supervise(work: Work) -> list[dict[str, Any]]:
+    """Carry work out in a child until it ends well; return the events of its journal.
 
     Raises
     ------
     FewtuneError
         What stopped the child, in one line.
     """
-    path = journal_path(journal_directory, header)
+    path = journal_path(work.journal_directory, work.header)
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         file = Path(scratch) / "job.json"
         described = {
-            "work": work,
-            "job": job,
+            "work": work.function,
+            "job": work.job,
             "tasks": [
-                [task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)] for task in tasks
+                [task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]
+                for task in work.tasks
             ],
-            "fingerprint": fingerprint.model_dump(mode="json"),
+            "fingerprint": work.fingerprint.model_dump(mode="json"),
             "journal": str(path),
-            "header": header,
-            "progress": str(progress_path) if progress_path else None,
+            "header": work.header,
+            "progress": str(work.progress_path) if work.progress_path else None,
         }
         file.write_text(json.dumps(described))
         while (code := _run(file)) != 0:
             if code > 0:
                 raise _told(file, code)
             name = signal.Signals(-code).name
-            journal = Journal(path, header)
+            journal = Journal(path, work.header)
             task = lay_crash(journal, name)
             journal.close()
             print(f"TVM died of {name} in {task}: it is left out", flush=True)
-    journal = Journal(path, header)
+    journal = Journal(path, work.header)
     journal.close()
     return journal.events
 

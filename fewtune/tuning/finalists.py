@@ -7,26 +7,56 @@ figures of another (an EPYC).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fewtune.schedule.space.parallel_axis import parted
 from fewtune.trial.trial import Trial
 
-# Alone, a contender takes no longer than this many times the fastest; one that parts the usual axis
-# among the threads may, since its neighbours can gain more than that.
-_NEAR, _NEAR_OTHER = 1.2, 1.5
-# What is within so many times the fastest alone is as fast.
-_AS_FAST = 1.03
-# Parts of the model's time: from the first on, a task sends as many contenders as it may, from
-# the second on half of them; from the third on, what its neighbours may gain is worth one that
-# parts the usual axis. The rest of the tasks is not worth the compilation. What a task takes alone
-# tells its part badly: one of MobileNet V2's takes 0.05 ms alone and 0.1 in the model.
-_HEAVY, _LIGHT, _SLIGHT = 0.01, 0.005, 0.002
 # As many contenders of a task take turns alone, where no finals are held.
 MOST_IN_DUEL = 4
-# Where less of the model's time is contested, nothing is compiled for it.
-_LEAST_CONTESTED = 0.25
 
 
-def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
+@dataclass(frozen=True)
+class FinalistRules:
+    """How near and how heavy a contender has to be.
+
+    Attributes
+    ----------
+    near : float
+        Alone, a contender takes no longer than this many times the fastest.
+    near_other : float
+        The same of one that parts the usual axis among the threads: its neighbours can gain more
+        than it loses.
+    as_fast : float
+        What is within so many times the fastest alone is as fast.
+    heavy, light, slight : float
+        Parts of the model's time. From ``heavy`` on, a task sends as many contenders as it may;
+        from ``light`` on half of them. From ``slight`` on, what its neighbours may gain is worth
+        one that parts the usual axis. Other tasks are not worth the compilation. What a task takes
+        alone tells its part badly: one of MobileNet V2's takes 0.05 ms alone and 0.1 in the model.
+    least_contested : float
+        Where less of the model's time is contested, nothing is compiled for it.
+    """
+
+    near: float = 1.2
+    near_other: float = 1.5
+    as_fast: float = 1.03
+    heavy: float = 0.01
+    light: float = 0.005
+    slight: float = 0.002
+    least_contested: float = 0.25
+
+    def room(self, part: float, most: int) -> int:
+        """How many contenders a task may send, by the part of the model's time that it takes."""
+        return most if part >= self.heavy else most // 2
+
+
+RULES = FinalistRules()
+
+
+def contenders_of(
+    ranked: list[Trial], part: float, most: int, rules: FinalistRules = RULES
+) -> list[Trial]:
     """Those of a task's schedules that may be its fastest alone.
 
     Parameters
@@ -37,14 +67,19 @@ def contenders_of(ranked: list[Trial], part: float, most: int) -> list[Trial]:
         Of the model's time that the task takes.
     most : int
         Contenders of a task that takes much of it.
+    rules : FinalistRules
     """
-    if part < _LIGHT:
+    if part < rules.light:
         return ranked[:1]
-    return _near(ranked, _NEAR)[: max(1, _room(part, most))]
+    return _near(ranked, rules.near)[: max(1, rules.room(part, most))]
 
 
 def contenders_in_model(
-    ranked: list[Trial], part: float, most: int, usual: int | None = None
+    ranked: list[Trial],
+    part: float,
+    most: int,
+    usual: int | None = None,
+    rules: FinalistRules = RULES,
 ) -> list[Trial]:
     """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
 
@@ -58,7 +93,7 @@ def contenders_in_model(
 
     Parameters
     ----------
-    ranked, part, most
+    ranked, part, most, rules
         As of `contenders_of`.
     usual : int, optional
         The axis that kernels which are not searched part; None: any is as good.
@@ -69,29 +104,24 @@ def contenders_in_model(
         A winner other than the first has to be faster in every process. The first is the
         fastest alone, or one that is as fast and parts the usual axis.
     """
-    found = contenders_of(ranked, part, most)
-    if usual is None or part < _SLIGHT or most < 2:  # noqa: PLR2004
+    found = contenders_of(ranked, part, most, rules)
+    if usual is None or part < rules.slight or most < 2:  # noqa: PLR2004
         return found
     # The fastest alone and one that parts the usual axis always have a place.
-    room = max(2, _room(part, most))
-    same = [trial for trial in _near(ranked, _NEAR_OTHER) if parted(trial.key) == usual]
+    room = max(2, rules.room(part, most))
+    same = [trial for trial in _near(ranked, rules.near_other) if parted(trial.key) == usual]
     if not same:
         return found
     if same[0] is ranked[0]:
-        return _near(same, _NEAR)[: len(found)]
+        return _near(same, rules.near)[: len(found)]
     same_keys = {trial.key for trial in same}
     others = [trial for trial in found if trial.key not in same_keys]
     # Half of them, as far as there are any.
     some = same[: max(room // 2, len(found) - len(others))]
     chosen_keys = {trial.key for trial in [*some, *others[: room - len(some)]]}
     found = [trial for trial in ranked if trial.key in chosen_keys]
-    alike = next((t for t in _near(found, _AS_FAST) if parted(t.key) == usual), found[0])
+    alike = next((t for t in _near(found, rules.as_fast) if parted(t.key) == usual), found[0])
     return [alike, *(trial for trial in found if trial is not alike)]
-
-
-def _room(part: float, most: int) -> int:
-    """How many contenders a task may send, by the part of the model's time that it takes."""
-    return most if part >= _HEAVY else most // 2
 
 
 def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
@@ -104,6 +134,7 @@ def contested(
     times_s: dict[str, float],
     most: int,
     usual: dict[str, int | None],
+    rules: FinalistRules = RULES,
 ) -> dict[str, list[Trial]]:
     """Every task's contenders; none at all where too little of the model is contested.
 
@@ -117,11 +148,12 @@ def contested(
         Contenders of a task that takes much of it.
     usual : dict of int or None
         Each task's `usual_axis`.
+    rules : FinalistRules
     """
     whole_s = sum(times_s.values())
     found = {
-        name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name))
+        name: contenders_in_model(trials, times_s[name] / whole_s, most, usual.get(name), rules)
         for name, trials in ranked.items()
     }
     contested_s = sum(times_s[name] for name, trials in found.items() if len(trials) > 1)
-    return found if whole_s and contested_s >= _LEAST_CONTESTED * whole_s else {}
+    return found if whole_s and contested_s >= rules.least_contested * whole_s else {}

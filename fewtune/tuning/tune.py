@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fewtune.timing.cache_state import MEASURING
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
+from fewtune.tuning.job import Runner, TuneJob, Work
 from fewtune.tuning.run_state import RunState
 from fewtune.workers.pool import WorkerPool
 
@@ -68,7 +68,7 @@ def run_session(
     cold_weights: bool = False,
     stands_for: dict[str, float] | None = None,
     covered: float = 1.0,
-    run: Callable[..., list[dict[str, Any]]] | None = None,
+    run: Runner | None = None,
 ) -> RunState:
     """Tune ``tuned`` in a child process; resume from the journal if there is one.
 
@@ -106,32 +106,25 @@ def run_session(
         What stopped the child, in one line.
     """
     events: list[dict[str, Any]] = []
+    job = TuneJob(tuned, options, seeds or {}, cold_weights, stands_for, covered)
     if tasks:
-        entries = {
-            name: [trial.as_json() for trial in each] for name, each in (seeds or {}).items()
-        }
         header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
         if stands_for:
             # It steers which task gets the next batch.
             header["stands_for"] = stands_for
-        if entries:
-            text = json.dumps(entries, sort_keys=True)
+        if job.seeds:
+            text = json.dumps(job.seeds_as_json(), sort_keys=True)
             header["seeds"] = hashlib.sha256(text.encode()).hexdigest()[:16]
         events = (run or supervise)(
-            f"{__name__}:_session",
-            {
-                "tuned": tuned,
-                "options": options.model_dump(mode="json"),
-                "seeds": entries,
-                "cold_weights": cold_weights,
-                "stands_for": stands_for,
-                "covered": covered,
-            },
-            tasks,
-            fingerprint,
-            header,
-            journal_directory,
-            progress_path,
+            Work(
+                f"{__name__}:_session",
+                job.as_json(),
+                tasks,
+                fingerprint,
+                header,
+                journal_directory,
+                progress_path,
+            )
         )
     state = RunState(tasks, tuned)
     state.replay(events)
@@ -150,24 +143,19 @@ def _session(
     # Only the child needs the search and all that it imports.
     from fewtune.tuning.session import Session
 
-    options = TuneOptions.model_validate(job["options"])
-    target = target_from_json(target_json)
-    seeds = {
-        name: [Trial.from_json(entry) for entry in entries]
-        for name, entries in job["seeds"].items()
-    }
+    order = TuneJob.from_json(job)
     Session(
         tasks,
-        job["tuned"],
-        target,
-        options,
+        order.tuned,
+        target_from_json(target_json),
+        order.options,
         journal,
         progress,
         pool,
-        seeds=seeds,
-        cold_weights=job["cold_weights"],
-        stands_for=job["stands_for"],
-        covered=job["covered"],
+        seeds=order.seeds,
+        cold_weights=order.cold_weights,
+        stands_for=order.stands_for,
+        covered=order.covered,
         device=device,
     ).run()
 
@@ -180,7 +168,7 @@ def tune(
     journal_directory: Path,
     directory: Path,
     progress_path: Path | None = None,
-    run: Callable[..., list[dict[str, Any]]] | None = None,
+    run: Runner | None = None,
 ) -> TuneReport:
     """Tune the representatives of a selection and write the tuning log into ``directory``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from fewtune.finals import finals
 from fewtune.finals.finals import Final
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
+from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import write_modules
 from fewtune.trial.trial import trace_key
-from fewtune.tuning import finalists
-from fewtune.tuning.finalists import contenders_of
+from fewtune.tuning.finalists import FinalistRules, contenders_of
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner
@@ -120,21 +121,18 @@ def model_directory(directory: Path) -> Path:
     return directory
 
 
+# All trials are near enough to each other, and all tasks heavy enough.
+CONTESTED = SharingRules(
+    finalists=FinalistRules(
+        near=math.inf, near_other=math.inf, heavy=0.0, light=0.0, least_contested=0.0
+    )
+)
+
+
 def share(directory: Path, journals: Path, model: Path) -> ShareReport:
-    return tuned_tiny.share(directory, journals, OPTIONS, model)
+    return tuned_tiny.share(directory, journals, OPTIONS, model, CONTESTED)
 
 
-@pytest.fixture
-def contested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All trials are near enough to each other, and all tasks heavy enough."""
-    monkeypatch.setattr(finalists, "_NEAR", float("inf"))
-    monkeypatch.setattr(finalists, "_NEAR_OTHER", float("inf"))
-    monkeypatch.setattr(finalists, "_LEAST_CONTESTED", 0.0)
-    monkeypatch.setattr(finalists, "_HEAVY", 0.0)
-    monkeypatch.setattr(finalists, "_LIGHT", 0.0)
-
-
-@pytest.mark.usefixtures("contested")
 def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
@@ -165,7 +163,6 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-@pytest.mark.usefixtures("contested")
 def test_what_workers_have_is_not_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +201,6 @@ def test_what_workers_have_is_not_compiled_again(
     assert linked.count(None) > 0
 
 
-@pytest.mark.usefixtures("contested")
 def test_without_a_working_model_the_fastest_alone_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +218,6 @@ def test_without_a_working_model_the_fastest_alone_is_taken(
     assert all(line.best_ms is not None for line in report.tasks)
 
 
-@pytest.mark.usefixtures("contested")
 def test_without_a_skeleton_no_finals_are_held(tmp_path: Path) -> None:
     model = model_directory(tmp_path / "model")
     (model / "skeleton.json").unlink()

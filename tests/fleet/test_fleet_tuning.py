@@ -13,6 +13,7 @@ from fewtune.fleet.tuning import FleetTuning
 from fewtune.options import TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
+from fewtune.tuning.job import TuneJob
 from tests.made.tasks import made_task
 
 TASKS = ("first", "second", "third")
@@ -69,14 +70,7 @@ def trial(name: str, time_s: float) -> dict[str, Any]:
 
 def tuning(folder: Path, machines: Machines, trials: int = TRIALS) -> FleetTuning:
     options = TuneOptions(trials_per_task=trials, batch_size=BATCH, least_gain=0.0)
-    job = {
-        "options": options.model_dump(mode="json"),
-        "tuned": list(TASKS),
-        "seeds": {},
-        "cold_weights": False,
-        "stands_for": None,
-        "covered": 1.0,
-    }
+    job = TuneJob(list(TASKS), options)
     journal = Journal(folder / "journal.jsonl", {"of": "a test"})
     progress = Progress(stream=(folder / "said").open("a"))
     tasks = [made_task(name) for name in TASKS]

@@ -16,8 +16,8 @@ from fewtune.artifacts import Curve, LogInfo, ShareReport, TuneReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.design_space import sampling
-from fewtune.sharing import session as sharing
-from fewtune.sharing.share import _takers
+from fewtune.sharing.plan import _takers
+from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database, write_database
 from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import log_info, require_own
@@ -89,10 +89,10 @@ def test_every_dependent_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("doubtful", [0.0, float("inf")])
 def test_a_default_is_measured_where_it_may_be_the_better_one(
-    doubtful: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    doubtful: float, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sharing, "DOUBTFUL", doubtful)
-    report = share(tmp_path / "share", tmp_path / "journals")
+    rules = SharingRules(doubtful=doubtful)
+    report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, rules=rules)
     assert {line.default_ms is None for line in report.tasks} == {doubtful == 0.0}
     first, points = report.rounds[0], Curve.read(tmp_path / "share").points
     # Without a default there is nothing that the first schedule could be said to gain on.

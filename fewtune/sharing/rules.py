@@ -1,0 +1,36 @@
+"""Rules of sharing that are no options: users need not know them, tests and studies vary them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fewtune.tuning.finalists import FinalistRules
+
+
+@dataclass(frozen=True)
+class SharingRules:
+    """By which rules a task's default schedule is measured, and finalists are chosen.
+
+    Attributes
+    ----------
+    doubtful : float
+        Below this part of the throughput of the best similar task, the default schedule may be
+        the better one, and is measured.
+    finalists : FinalistRules
+    """
+
+    doubtful: float = 0.9
+    finalists: FinalistRules = field(default_factory=FinalistRules)
+
+    def as_json(self) -> dict[str, Any]:
+        """The rules as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> SharingRules:
+        """The rules that `as_json` wrote."""
+        return cls(given["doubtful"], FinalistRules(**given["finalists"]))
+
+
+RULES = SharingRules()

@@ -1,0 +1,199 @@
+"""The steps from a registered model to its measured library."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewtune import artifacts
+from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareReport, TuneReport
+from fewtune.bank.bank import Bank
+from fewtune.bank.build import build_bank
+from fewtune.benchmark.benchmark import benchmark_model
+from fewtune.compile.compile_apart import compile_apart
+from fewtune.fleet.runner import runner_of
+from fewtune.machine.device_lock import device_lock, device_name
+from fewtune.model.call_graph import make_skeleton
+from fewtune.model.import_apart import import_apart
+from fewtune.model.import_model import read_lowered
+from fewtune.oneshot.predict import empty_report, predict_schedules
+from fewtune.runtime.target import target_from_json
+from fewtune.runtime.tvm import tvm
+from fewtune.selection.select import select_tasks
+from fewtune.sharing.share import share_schedules
+from fewtune.steps.kept_steps import KeptSteps, digests
+from fewtune.task.extract import extract_tasks, read_tasks, write_modules
+from fewtune.tuning.tune import tune as tune_tasks
+from fewtune.util.files import write_text
+
+NAME = "model"
+
+
+@dataclass(frozen=True)
+class ModelSteps:
+    """The steps of one call; each writes a folder of its own.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the result; the model is registered below it.
+    fingerprint : Fingerprint
+    options : dict
+        Of every step, by its section.
+    strategy : str
+    """
+
+    folder: Path
+    fingerprint: Fingerprint
+    options: dict[str, Any]
+    strategy: str
+
+    @property
+    def target(self) -> tvm.target.Target:
+        """What the model is compiled for."""
+        return target_from_json(self.fingerprint.target)
+
+    @property
+    def journals(self) -> Path:
+        """What outlives a kill."""
+        return self.folder / "journals"
+
+    def run(self, steps: KeptSteps) -> Path:
+        """Run every step that does not stand, and give the library's path."""
+        steps.run("fingerprint", None, self.folder / "fingerprint", self.fingerprint.write)
+        steps.run(
+            "import",
+            self.options["import_model"],
+            self.folder / "import",
+            lambda scratch: import_apart(
+                NAME,
+                self.folder / "models",
+                self.fingerprint.target,
+                self.fingerprint.threads,
+                self.options["import_model"],
+                scratch,
+            ),
+        )
+        steps.run("tasks", None, self.folder / "tasks", self._extract)
+        bank = self.options["build_bank"]
+        steps.depend(*(digests(Path(bank.logs)) if bank.logs is not None else ()))
+        steps.run(
+            "bank", bank, self.folder / "bank", lambda it: build_bank(bank, self.fingerprint, it)
+        )
+        steps.run("select", self.options["select_tasks"], self.folder / "select", self._select)
+        steps.run("tune", self.options["tune"], self.folder / "tune", self._tune)
+        steps.run("share", self.options["share_schedules"], self.folder / "share", self._share)
+        # Journals are for a call that was killed; their results are safe now.
+        shutil.rmtree(self.journals, ignore_errors=True)
+        steps.run("compile", self.options["compile"], self.folder / "compile", self._compile)
+        steps.run(
+            "benchmark", self.options["benchmark"], self.folder / "benchmark", self._benchmark
+        )
+        return (
+            self.folder / "compile" / artifacts.CompileReport.read(self.folder / "compile").library
+        )
+
+    def _measuring(self, step: str, *, by_fleet: bool = False) -> Any:
+        # A fleet's machines hold their own devices, batch by batch.
+        if by_fleet and self.fingerprint.is_fleet:
+            return nullcontext()
+        return device_lock(device_name(self.fingerprint), f"{step} {self.folder}")
+
+    def _extract(self, scratch: Path) -> None:
+        lowered = read_lowered(self.folder / "import")
+        tasks = extract_tasks(lowered, self.target)
+        infos = [task.info for task in tasks]
+        table = artifacts.TaskTable(model=NAME, target=self.fingerprint.target, tasks=infos)
+        table.write(scratch)
+        write_modules(tasks, scratch)
+        inputs = artifacts.ImportReport.read(self.folder / "import").inputs
+        try:
+            make_skeleton(lowered, inputs).write(scratch)
+        except Exception:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
+            write_text(scratch / "no_finals", "the model could not be made of its kernels\n")
+
+    def _select(self, scratch: Path) -> None:
+        began_s = time.perf_counter()
+        bank = Bank.read(self.folder / "bank")
+        selection, _ = select_tasks(
+            read_tasks(self.folder / "tasks"),
+            self.options["select_tasks"],
+            target=self.target,
+            model=NAME,
+            strategy=self.strategy,
+            bank=bank,
+        )
+        selection.write(scratch)
+        SelectionTiming(selecting_s=round(time.perf_counter() - began_s, 3)).write(scratch)
+
+    def _tune(self, scratch: Path) -> None:
+        selection = Selection.read(self.folder / "select")
+        if self.options["tune"].predicts(selection.method):
+            empty_report(selection, self.fingerprint, self.options["tune"], scratch)
+            return
+        with self._measuring("tune", by_fleet=True):
+            tune_tasks(
+                read_tasks(self.folder / "tasks"),
+                selection,
+                self.fingerprint,
+                self.options["tune"],
+                self.journals / "tune",
+                scratch,
+                run=runner_of(self.fingerprint),
+            )
+
+    def _share(self, scratch: Path) -> None:
+        if TuneReport.read(self.folder / "tune").is_predicted:
+            predict_schedules(
+                read_tasks(self.folder / "tasks"),
+                Selection.read(self.folder / "select"),
+                self.fingerprint,
+                self.options["share_schedules"],
+                scratch,
+                bank_directory=self.folder / "bank",
+            )
+            return
+        with self._measuring("share schedules of", by_fleet=True):
+            share_schedules(
+                read_tasks(self.folder / "tasks"),
+                Selection.read(self.folder / "select"),
+                self.folder / "tune",
+                self.fingerprint,
+                self.options["share_schedules"],
+                self.journals / "share",
+                scratch,
+                bank_directory=self.folder / "bank",
+                model_directory=self.folder / "tasks",
+                run=runner_of(self.fingerprint),
+            )
+
+    def _compile(self, scratch: Path) -> None:
+        compile_apart(
+            self.folder / "import",
+            self.folder / "tasks",
+            self.folder / "share",
+            self.folder / "fingerprint",
+            self.options["compile"],
+            scratch,
+            model=NAME,
+            strategy=self.strategy,
+        )
+
+    def _benchmark(self, scratch: Path) -> None:
+        with self._measuring("benchmark"):
+            benchmark_model(
+                self.folder / "import",
+                read_tasks(self.folder / "tasks"),
+                Selection.read(self.folder / "select"),
+                SelectionTiming.read(self.folder / "select").selecting_s,
+                TuneReport.read(self.folder / "tune"),
+                ShareReport.read(self.folder / "share"),
+                self.folder / "compile",
+                self.fingerprint,
+                self.options["benchmark"],
+                scratch,
+            )

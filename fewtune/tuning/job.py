@@ -1,0 +1,99 @@
+"""Work as it crosses to the process that does it, and the job of a tuning session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fewtune.artifacts import Fingerprint
+from fewtune.options import TuneOptions
+from fewtune.task.extract import Task
+from fewtune.trial.trial import Trial
+
+
+@dataclass(frozen=True)
+class Work:
+    """Measuring work for a process of its own, or for a fleet.
+
+    Attributes
+    ----------
+    function : str
+        ``module:function``, called as
+        ``function(job, tasks, target_json, journal, progress, pool, device)``.
+    job : dict
+        JSON values for it.
+    tasks : list of Task
+    fingerprint : Fingerprint
+    header : dict
+        What the journal's trials depend on; the journal is named after it.
+    journal_directory : Path
+        Scratch that outlives a kill.
+    progress_path : Path, optional
+        File that holds where the work stands.
+    """
+
+    function: str
+    job: dict[str, Any]
+    tasks: list[Task]
+    fingerprint: Fingerprint
+    header: dict[str, Any]
+    journal_directory: Path
+    progress_path: Path | None = None
+
+
+# Carries work out, and gives the events of its journal.
+Runner = Callable[[Work], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class TuneJob:
+    """What a tuning session is to do.
+
+    Attributes
+    ----------
+    tuned : list of str
+        Names of the tasks that are searched.
+    options : TuneOptions
+    seeds : dict of list of Trial
+        What older logs hold, by task: measured again before anything else.
+    cold_weights : bool
+        Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
+    stands_for : dict of float, optional
+        How many times its own share of the model's time a task stands for.
+    covered : float
+        Part of the model's estimated time that the tasks, and those they stand for, make up.
+    """
+
+    tuned: list[str]
+    options: TuneOptions
+    seeds: dict[str, list[Trial]] = field(default_factory=dict)
+    cold_weights: bool = False
+    stands_for: dict[str, float] | None = None
+    covered: float = 1.0
+
+    def seeds_as_json(self) -> dict[str, list[dict[str, Any]]]:
+        """The seeds as JSON values."""
+        return {name: [trial.as_json() for trial in each] for name, each in self.seeds.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """The job as JSON values."""
+        return {
+            "tuned": self.tuned,
+            "options": self.options.model_dump(mode="json"),
+            "seeds": self.seeds_as_json(),
+            "cold_weights": self.cold_weights,
+            "stands_for": self.stands_for,
+            "covered": self.covered,
+        }
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> TuneJob:
+        """The job that `as_json` wrote."""
+        seeds = {
+            name: [Trial.from_json(entry) for entry in entries]
+            for name, entries in given["seeds"].items()
+        }
+        options = TuneOptions.model_validate(given["options"])
+        return cls(**{**given, "seeds": seeds, "options": options})
