@@ -44,7 +44,8 @@ from benchmarks.helpers.common import told
 from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import VerificationError
-from fewtune.model.import_model import ImportOptions, Lowered, lower_checked
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower_checked import Lowered, lower_checked
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import set_threads, tvm

@@ -31,7 +31,8 @@ from fewtune.fleet.runner import on_fleet
 from fewtune.fleet.tuning import FleetTuning
 from fewtune.fleet.worker import RESOURCE
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress

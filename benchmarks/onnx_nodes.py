@@ -242,7 +242,8 @@ def compiled_outputs(
     ``check`` says what is wrong with outputs; the import leaves optional steps out by it.
     """
     from fewtune.binding.bind import bind_shapes
-    from fewtune.model.import_model import ImportOptions, lower_checked
+    from fewtune.model.import_options import ImportOptions
+    from fewtune.model.lower_checked import lower_checked
     from fewtune.onnx_graph.shapes import check_types
     from fewtune.runtime.executable import CompiledModel
     from fewtune.runtime.target import resolve_target

@@ -25,7 +25,8 @@ from fewtune.errors import FewtuneError, InputError
 from fewtune.report import tables
 from pipelines.checkout.project import find_root
 from pipelines.checkout.results import listed
-from pipelines.dvc_repo.dag import DvcBusyError, Result, Stage
+from pipelines.dvc_repo.dag import Result, Stage
+from pipelines.dvc_repo.read_dag import DvcBusyError
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.publish import StageProgress, publish_fleet, publish_result, publish_results
 from pipelines.runs.run_plan import BUSY_DELAY_S, BUSY_RETRIES, log_path, log_paths, run_all

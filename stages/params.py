@@ -24,7 +24,7 @@ from stages.paths import Places
 # Where the options of each section live, imported when needed: TVM takes seconds to load.
 SECTIONS = {
     "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
-    "import_model": "fewtune.model.import_model:ImportOptions",
+    "import_model": "fewtune.model.import_options:ImportOptions",
     "extract_tasks": "fewtune.task.extract:ExtractOptions",
     "build_bank": "fewtune.bank.report:BankOptions",
     "select_tasks": "fewtune.selection.select:SelectOptions",

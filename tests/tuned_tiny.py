@@ -16,7 +16,8 @@ from unittest import mock
 from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
 from fewtune.compile.compile import CompileOptions, compile_model
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress

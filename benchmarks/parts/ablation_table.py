@@ -10,7 +10,7 @@ import numpy as np
 
 from fewtune.artifacts import CompileReport, Conditions, Metrics, Selection, ShareReport, TuneReport
 from fewtune.measure import interleave
-from fewtune.report import tables
+from fewtune.report.conditions import conditions_lines
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number, percent
 
@@ -106,7 +106,7 @@ def write_results(
         "note": _NOTE,
     }
     write_text(directory / f"{model}.json", canonical_json(result))
-    conditions_text = "\n".join(tables.conditions_lines([("", conditions)]))
+    conditions_text = "\n".join(conditions_lines([("", conditions)]))
     head = (
         f"# {model}: what each part is worth\n\n{_table(finished).markdown()}\n"
         f"Full tuning: {number(full.tuning_s)} s, {number(baselines['full'])} ms, "

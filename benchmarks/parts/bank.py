@@ -38,7 +38,7 @@ from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
 from fewtune.options import ShareOptions
-from fewtune.report.tables import conditions_text
+from fewtune.report.conditions import conditions_text
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules

@@ -28,7 +28,8 @@ from benchmarks.stock.stock_process import StockProcess, job_tasks
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.options import TuneOptions
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm

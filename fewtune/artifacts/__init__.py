@@ -6,6 +6,8 @@ Every artifact is canonical JSON (sorted keys), so that equal results are equal 
 from __future__ import annotations
 
 from fewtune.artifacts.base import Artifact, Part
+from fewtune.artifacts.comparison import Comparison, KernelPair
+from fewtune.artifacts.compiled import CompileReport, LeftOut, ReplacedSchedule
 from fewtune.artifacts.machine import Conditions, Fingerprint, LogInfo
 from fewtune.artifacts.model import (
     CallSite,
@@ -17,15 +19,10 @@ from fewtune.artifacts.model import (
 )
 from fewtune.artifacts.results import (
     BenchmarkReport,
-    Comparison,
-    CompileReport,
     CoreState,
-    KernelPair,
     KernelRow,
     LatencyStats,
-    LeftOut,
     Metrics,
-    ReplacedSchedule,
     Spread,
 )
 from fewtune.artifacts.selection import BankDonor, Cluster, Selection, SelectionTiming

@@ -1,4 +1,4 @@
-"""The compiled library, and what was measured of it."""
+"""What was measured of one result: latencies, kernels, flat figures."""
 
 from __future__ import annotations
 
@@ -11,64 +11,6 @@ from fewtune.artifacts.base import Artifact, Part
 from fewtune.artifacts.machine import Conditions
 from fewtune.artifacts.tuning import ShareStatus, TuningStep
 from fewtune.util.files import canonical_json, write_text
-
-
-class LeftOut(Part):
-    """An optional rewrite that a library does without."""
-
-    what: str
-    reason: str
-
-
-class ReplacedSchedule(Part):
-    """A kernel that did not keep its schedule."""
-
-    kernel: str
-    schedule: str = Field(description="what it has instead")
-    reason: str
-
-
-class CompileReport(Artifact):
-    """The exported library and how far its outputs are from onnxruntime's."""
-
-    file_name = "compile.json"
-
-    model: str
-    strategy: str
-    library: str = Field(description="file name of the exported library, beside this file")
-    scheduled_from_log: int = Field(description="kernels with a schedule from the tuning log")
-    scheduled_by_default: int
-    unscheduled: list[str] = Field(description="kernels that no schedule could be found for")
-    in_place: dict[str, int] = Field(
-        default={},
-        description="calls of concatenating kernels that are left out, by task: their parts are "
-        "computed in place",
-    )
-    left_out: list[LeftOut] = Field(
-        default=[], description="rewrites that raised, or made outputs wrong"
-    )
-    replaced: list[ReplacedSchedule] = Field(
-        default=[], description="kernels whose schedule raised, or computed something else"
-    )
-    other_names: dict[str, str] = Field(
-        default={}, description="tasks of the kernels that are not named like their task"
-    )
-    allowances: float = Field(
-        description="error of the outputs over what rounding may move them, the worst element; 1 "
-        "is the most that is accepted"
-    )
-    max_error: float = Field(description="largest difference from onnxruntime, in outputs' units")
-    max_relative_error: float = Field(
-        description="the same over the largest magnitude in its output"
-    )
-    compile_s: float
-
-    @property
-    def exceptions_text(self) -> str:
-        """What the library had to do without, with reasons; empty where it was nothing."""
-        parts = [f"left out: {each.what} ({each.reason})" for each in self.left_out]
-        parts += [f"{each.kernel} is {each.schedule} ({each.reason})" for each in self.replaced]
-        return "; ".join(parts)
 
 
 class LatencyStats(Part):
@@ -259,87 +201,3 @@ class Metrics(Artifact):
     def write(self, directory: Path) -> None:
         """Write the figures that were measured."""
         write_text(directory / self.file_name, canonical_json(self.figures()))
-
-
-class KernelPair(Part):
-    """One task in both libraries, timed where the model calls it, the libraries in turns."""
-
-    task: str
-    calls: int = Field(description="in one run of the model")
-    selective_ms: float = Field(description="one call in the selective library")
-    full_ms: float = Field(description="one call in the full library")
-    lost_ms: float = Field(
-        description="of all calls, selective less full, median of the rounds of all processes"
-    )
-    lost_p10_ms: float
-    lost_p90_ms: float
-
-
-class Comparison(Artifact):
-    """Selective against full tuning of one model, measured interleaved, in some processes."""
-
-    file_name = "compare.json"
-
-    model: str
-    full_tuning_s: float
-    full_latency_ms: float
-    selective_tuning_s: float
-    selective_latency_ms: float
-    untuned_latency_ms: float
-    onnxruntime_latency_ms: float
-    used_time_pct: float
-    achieved_perf_pct: float = Field(
-        description="full over selective latency, median of the rounds of all processes"
-    )
-    achieved_perf_p10_pct: float
-    achieved_perf_p90_pct: float
-    achieved_perf_by_process_pct: list[float] = Field(
-        default=[], description="the median of each process's rounds"
-    )
-    speedup_over_onnxruntime: float | None = Field(
-        default=None, description="onnxruntime over selective latency, as achieved_perf_pct"
-    )
-    full_speedup_over_onnxruntime: float | None = None
-    openvino_latency_ms: float | None = Field(
-        default=None, description="null where OpenVINO is not installed or cannot run the model"
-    )
-    speedup_over_openvino: float | None = None
-    full_speedup_over_openvino: float | None = None
-    full_tuning_stolen_pct: float | None = Field(
-        default=None, description="of full tuning's time, what the host kept from the cores"
-    )
-    selective_tuning_stolen_pct: float | None = None
-    measuring_stolen_pct: float | None = Field(
-        default=None, description="of the time of these measurements"
-    )
-    core_states: list[CoreState] = Field(
-        default=[], description="where the host had the cores in the rounds, nearest first"
-    )
-    tasks: int
-    representatives: int
-    full_trials: int
-    selective_trials: int
-    allowances: float | None = Field(
-        default=None,
-        description="error of the outputs over what rounding may move them, the worst element",
-    )
-    max_error: float | None = Field(
-        default=None, description="largest difference from onnxruntime, in outputs' units"
-    )
-    max_relative_error: float
-    kernels: list[KernelPair] = Field(
-        default=[], description="the kernels of both libraries, most lost first"
-    )
-    library_sha256: dict[str, str] = Field(
-        default={}, description="of the libraries measured, by strategy"
-    )
-    conditions: Conditions
-
-    def headline(self) -> dict[str, float]:
-        """The few that tell how good selective tuning is, with units in their names."""
-        return {
-            "used_time_pct": self.used_time_pct,
-            "achieved_perf_pct": self.achieved_perf_pct,
-            "achieved_perf_p10_pct": self.achieved_perf_p10_pct,
-            "achieved_perf_p90_pct": self.achieved_perf_p90_pct,
-        }

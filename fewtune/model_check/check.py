@@ -11,7 +11,8 @@ from typing import Any
 from fewtune.artifacts import ImportReport, TaskInfo
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.registration import ModelSource
 from fewtune.model.source import add_model, name_of
 from fewtune.model.unsupported import UnsupportedError

@@ -15,7 +15,7 @@ from fewtune.util.apart import LEFT_OUT
 
 if TYPE_CHECKING:
     from fewtune.machine.fingerprint import FingerprintOptions
-    from fewtune.model.import_model import ImportOptions
+    from fewtune.model.import_options import ImportOptions
     from fewtune.selection.select import SelectOptions
 
 
@@ -87,7 +87,7 @@ class CheckJob:
     def from_json(cls, given: Mapping[str, Any]) -> CheckJob:
         """The job that `as_json` wrote, with every option set."""
         from fewtune.machine.fingerprint import FingerprintOptions
-        from fewtune.model.import_model import ImportOptions
+        from fewtune.model.import_options import ImportOptions
         from fewtune.selection.select import SelectOptions
 
         models, pace = given["models_directory"], given["pace"]

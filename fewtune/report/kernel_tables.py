@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Spread
+from fewtune.report.conditions import conditions_text
 from fewtune.report.machine_state import core_states_text
-from fewtune.report.tables import comparisons_markdown, conditions_text
+from fewtune.report.tables import comparisons_markdown
 from fewtune.report.time_breakdown import steps_markdown
 from fewtune.util.table import MISSING, Table, number, percent
 

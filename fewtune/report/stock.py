@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fewtune.artifacts import Comparison, Conditions
 from fewtune.errors import InputError
-from fewtune.report.tables import MEAN_LABELS, conditions_lines, mean_texts
+from fewtune.report.conditions import conditions_lines
+from fewtune.report.tables import MEAN_LABELS, mean_texts
 from fewtune.util.table import MISSING, Table, number, percent
 
 FOLDER = "stock"

@@ -11,7 +11,7 @@ from fewtune.bank.report import BankOptions
 from fewtune.benchmark.variants import BenchmarkOptions
 from fewtune.compile.compile import CompileOptions
 from fewtune.errors import InputError
-from fewtune.model.import_model import ImportOptions
+from fewtune.model.import_options import ImportOptions
 from fewtune.options import PREDICT, ShareOptions, TuneOptions
 from fewtune.selection.select import SelectOptions
 

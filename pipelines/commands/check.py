@@ -41,7 +41,7 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
 
 def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
-    from fewtune.model.import_model import ImportOptions
+    from fewtune.model.import_options import ImportOptions
     from fewtune.model_check import check
 
     job = CheckJob.from_json({name: value for name, value in given.items() if name != _ROOT})

@@ -8,33 +8,34 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from fewtune.artifacts import Comparison, Curve, ImportReport
+from fewtune.artifacts import Comparison
 from fewtune.errors import InputError
-from fewtune.report import kernel_tables, tables
-from fewtune.report.noise import Latency
+from fewtune.report import tables
 from pipelines.checkout.results import read_comparison, read_result, read_results
 from pipelines.dvc_repo.dag import Result
-from pipelines.dvc_repo.dvc_lock import DvcLock, flatten
+from pipelines.dvc_repo.dvc_lock import DvcLock
+from pipelines.records.contents import (
+    TEXT,
+    curve,
+    figures,
+    kept,
+    kept_files,
+    milliseconds,
+    parameters_of,
+    tags_of,
+)
 from pipelines.records.mlflow_model import save_model
 from pipelines.records.recorded import remember
-from pipelines.records.registry import machine_of, register
-from pipelines.records.tracking import MACHINE, TABLE_KEY, Store
+from pipelines.records.registry import register
+from pipelines.records.tracking import TABLE_KEY, Store
 from stages.params import COMPARED
 from stages.paths import Places
 
 # isort: split
-from mlflow.entities import Metric, Param, RunTag, SourceType
-from mlflow.utils.mlflow_tags import (
-    MLFLOW_GIT_COMMIT,
-    MLFLOW_RUN_NOTE,
-    MLFLOW_SOURCE_NAME,
-    MLFLOW_SOURCE_TYPE,
-)
+from mlflow.entities import Metric, Param, RunTag
 
-CURVE = "estimated_latency_ms"
 COMPARISON_TAG = "fewtune.comparison"
 COMPARED_METRICS = (
     "used_time_pct",
@@ -42,10 +43,8 @@ COMPARED_METRICS = (
     "achieved_perf_p10_pct",
     "achieved_perf_p90_pct",
 )
-# MLflow's limits.
-_METRICS, _PARAMS, _TEXT = 1000, 100, 6000
-# The library is part of the MLflow model.
-_KEPT = {".json", ".csv", ".md", ".png"}
+# MLflow's limits of a batch.
+_METRICS, _PARAMS = 1000, 100
 
 
 def record_finished(
@@ -102,25 +101,25 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     recorded = store.recorded(key)
     if recorded is not None:
         return f"{result} is in MLflow already: run {recorded.info.run_id}"
-    ended_ms = _milliseconds(found.benchmark.conditions.date)
+    ended_ms = milliseconds(found.benchmark.conditions.date)
     span_ms = (ended_ms - int(1000 * found.metrics.tuning_s), ended_ms)
     with store.recording(key, str(result), span_ms=span_ms) as run_id:
         client = store.client
-        tags = _tags(root, result, found, lock)
+        tags = tags_of(root, result, found, lock)
         client.log_batch(run_id, tags=[RunTag(name, value) for name, value in tags.items()])
-        parameters = _parameters(root, result, found, lock, stages)
-        pairs = [Param(name, value[:_TEXT]) for name, value in sorted(parameters.items())]
+        parameters = parameters_of(root, result, found, lock, stages)
+        pairs = [Param(name, value[:TEXT]) for name, value in sorted(parameters.items())]
         for start in range(0, len(pairs), _PARAMS):
             client.log_batch(run_id, params=pairs[start : start + _PARAMS])
         with store.model(run_id, str(result), tags) as model_id:
             metrics = [
                 Metric(name, float(value), ended_ms, 0, model_id=model_id, run_id=run_id)
-                for name, value in _figures(found).items()
+                for name, value in figures(found).items()
             ]
-            metrics += _curve(root, result, span_ms[0])
+            metrics += curve(root, result, span_ms[0])
             for start in range(0, len(metrics), _METRICS):
                 client.log_batch(run_id, metrics=metrics[start : start + _METRICS])
-            for file, folder in _files(root, result):
+            for file, folder in kept_files(root, result):
                 client.log_artifact(run_id, str(file), folder)
             for log in logs:
                 if log.is_file():
@@ -138,22 +137,6 @@ def _scratch(places: Places) -> Path:
     """Where a copy of a library has room, whatever its size."""
     places.scratch.mkdir(parents=True, exist_ok=True)
     return places.scratch
-
-
-def _figures(found: tables.Result) -> dict[str, float]:
-    """The columns of MLflow's table; everything else that was measured is among the artifacts."""
-    tuned, metrics = Latency.of(found.benchmark), found.metrics
-    figures: dict[str, float | None] = {
-        **metrics.headline(),
-        "latency_p10_ms": tuned.p10_ms,
-        "latency_p90_ms": tuned.p90_ms,
-        "openvino_latency_ms": metrics.openvino_latency_ms,
-        "tasks": metrics.tasks,
-        "representatives": metrics.representatives,
-        "max_relative_error": metrics.max_relative_error,
-    }
-    # As many digits as a column shows.
-    return {name: float(f"{value:.5g}") for name, value in figures.items() if value is not None}
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
@@ -188,12 +171,12 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
         raise InputError(f"the {COMPARED[0]} result of {model} is not in MLflow: record it first")
     run_id, key = run.info.run_id, lock.key(places.compared(model))
     if run.data.tags.get(COMPARISON_TAG) != key:
-        now = _milliseconds(comparison.conditions.date)
-        figures = comparison.model_dump()
+        now = milliseconds(comparison.conditions.date)
+        compared = comparison.model_dump()
         store.client.log_batch(
-            run_id, metrics=[Metric(name, figures[name], now, 0) for name in COMPARED_METRICS]
+            run_id, metrics=[Metric(name, compared[name], now, 0) for name in COMPARED_METRICS]
         )
-        for file in _kept(places.compared(model)):
+        for file in kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)
     table = record_table(root, store, complain)
@@ -226,100 +209,3 @@ def _means(comparisons: Sequence[Comparison]) -> dict[str, float]:
         "mean_achieved_perf_pct": sum(each.achieved_perf_pct for each in comparisons) / number,
         "least_achieved_perf_pct": min(each.achieved_perf_pct for each in comparisons),
     }
-
-
-def _tags(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:
-    conditions = found.benchmark.conditions
-    machine = conditions.fingerprint
-    measured = Places(root).benchmarked(result.model, result.strategy)
-    commit = conditions.commit or "none"
-    tags = {
-        "model": result.model,
-        "strategy": result.strategy,
-        "machine": f"{machine.device}, {machine.threads} threads",
-        "target": tables.target_name(machine.target),
-        "fingerprint": machine.identity(),
-        MACHINE: machine_of(machine),
-        "measured": conditions.date,
-        # Of the code that measured; that of this moment may be another one.
-        "git_commit": commit.removesuffix("+"),
-        "git_changed": "true" if commit.endswith("+") else "false",
-        "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
-        MLFLOW_SOURCE_NAME: f"dvc repro benchmark@{result}",
-        MLFLOW_SOURCE_TYPE: SourceType.to_string(SourceType.PROJECT),
-        MLFLOW_RUN_NOTE: kernel_tables.benchmark_markdown(found.benchmark)[:_TEXT],
-    }
-    if commit != "none":
-        tags[MLFLOW_GIT_COMMIT] = commit.removesuffix("+")
-    return tags
-
-
-def _parameters(
-    root: Path, result: Result, found: tables.Result, lock: DvcLock, stages: Sequence[str]
-) -> dict[str, str]:
-    """All that was set for the result, the model it was made of, the machine it ran on."""
-    flat = lock.parameters(stages, result.strategy)
-    flatten(found.benchmark.conditions.fingerprint.model_dump(), "machine", flat)
-    imported = Places(root).imported(result.model)
-    if (imported / ImportReport.file_name).is_file():
-        source = ImportReport.read(imported).model_dump(
-            include={"source", "source_sha256", "opset", "parameters", "layout", "transposes"}
-        )
-        flatten(source, "model", flat)
-    return flat
-
-
-def _curve(root: Path, result: Result, began_ms: int) -> list[Metric]:
-    """The model's estimated latency, a step a second of tuning: the last point of each."""
-    places = Places(root)
-    # Sharing goes on with the curve of tuning; its file has both.
-    for directory in (
-        places.shared(result.model, result.strategy),
-        places.tuned(result.model, result.strategy),
-    ):
-        if (directory / Curve.file_name).is_file():
-            points = {int(point.elapsed_s): point for point in Curve.read(directory).points}
-            return [
-                Metric(
-                    CURVE,
-                    point.estimated_latency_ms,
-                    began_ms + int(1000 * point.elapsed_s),
-                    second,
-                )
-                for second, point in sorted(points.items())
-            ]
-    return []
-
-
-def _files(root: Path, result: Result) -> Iterable[tuple[Path, str]]:
-    """What is kept with a run: tables, plots, clusters, logs of tuning."""
-    places, of = Places(root), (result.model, result.strategy)
-    # These folders also hold the model itself and its kernels, which are no results.
-    for directory, names in (
-        (places.fingerprint, {".json"}),
-        (places.imported(result.model), {ImportReport.file_name}),
-        (places.tasks(result.model), {"tasks.json", "tasks.md"}),
-    ):
-        for file in sorted(directory.glob("*")):
-            if file.name in names or file.suffix in names:
-                yield file, directory.name
-    for directory in (
-        places.selected(*of),
-        places.tuned(*of),
-        places.shared(*of),
-        places.compiled(*of),
-        places.benchmarked(*of),
-    ):
-        for file in _kept(directory):
-            yield file, directory.name
-
-
-def _kept(directory: Path) -> list[Path]:
-    return [file for file in sorted(directory.glob("*")) if file.suffix in _KEPT]
-
-
-def _milliseconds(date: str) -> int:
-    moment = datetime.fromisoformat(date)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(1000 * moment.timestamp())

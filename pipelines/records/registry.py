@@ -7,8 +7,8 @@ import hashlib
 import json
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
+from fewtune.report.conditions import target_name
 from fewtune.report.noise import Latency, changed
-from fewtune.report.tables import target_name
 from pipelines.dvc_repo.dag import Result
 
 # isort: split

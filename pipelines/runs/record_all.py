@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fewtune.errors import FewtuneError, InputError
 from pipelines.checkout.results import read_results
-from pipelines.dvc_repo.dag import Dag, Result, read_dag
+from pipelines.dvc_repo.dag import Dag, Result
+from pipelines.dvc_repo.read_dag import read_dag
 from pipelines.records.record import record_finished
 from pipelines.runs.run_plan import log_paths
 from stages.params import COMPARED

@@ -23,7 +23,8 @@ from fewtune.util.temporary import own_temporary_folder
 from pipelines.checkout.project import find_root
 from pipelines.checkout.results import read_result, read_results
 from pipelines.checkout.run_lock import turn
-from pipelines.dvc_repo.dag import Dag, DvcBusyError, Plan, Result, Stage, outdated, read_dag
+from pipelines.dvc_repo.dag import Dag, Plan, Result, Stage
+from pipelines.dvc_repo.read_dag import DvcBusyError, outdated, read_dag
 from pipelines.records.recorded import is_recorded
 from pipelines.runs.outcome import Outcome
 from pipelines.runs.stage_process import Ending, run_stage

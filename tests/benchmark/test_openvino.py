@@ -18,8 +18,9 @@ from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_
 from fewtune.benchmark.variants import BenchmarkOptions, Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
+from fewtune.report.conditions import conditions_text
 from fewtune.report.kernel_tables import benchmark_markdown
-from fewtune.report.tables import Result, conditions_text, results_table
+from fewtune.report.tables import Result, results_table
 from tests import tuned_tiny
 from tests.made import results as made_results
 

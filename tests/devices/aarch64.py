@@ -17,7 +17,8 @@ from fewtune.benchmark.benchmark import benchmark_model
 from fewtune.benchmark.variants import BenchmarkOptions
 from fewtune.compile.compile import CompileOptions, compile_model
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.options import ShareOptions
 from fewtune.runtime.target import target_from_json
 from fewtune.sharing.share import share_schedules

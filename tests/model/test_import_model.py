@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.import_model import ImportOptions, import_model, read_lowered
+from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.runtime.target import target_from_json

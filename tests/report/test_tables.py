@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fewtune.artifacts import Conditions, Metrics
+from fewtune.report.conditions import conditions_lines, target_name
 from fewtune.report.kernel_tables import (
     benchmark_markdown,
     comparison_markdown,
@@ -19,11 +20,9 @@ from fewtune.report.tables import (
     Result,
     belongs,
     comparison_table,
-    conditions_lines,
     distinct_comparisons,
     results_markdown,
     results_table,
-    target_name,
 )
 from fewtune.util.table import Table, number
 from tests.made import results as made

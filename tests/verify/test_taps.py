@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model.import_model import ImportOptions, lower_checked
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower_checked import lower_checked
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.runtime.tvm import tvm

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from fewtune.model.import_model import ImportOptions, read_lowered
+from fewtune.model.import_model import read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes import winograd
 from fewtune.model.passes.pad_filters import Filters
 from fewtune.task.calls import call_counts

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 
-from fewtune.model.import_model import ImportOptions, read_lowered
+from fewtune.model.import_model import read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.passes.pad_matmul import Product
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.task.calls import call_counts

@@ -13,7 +13,8 @@ from onnx import ModelProto, helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.model import reference
-from fewtune.model.import_model import ImportOptions, read_lowered
+from fewtune.model.import_model import read_lowered
+from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
 from fewtune.model.passes.choose_winograd import best_tile

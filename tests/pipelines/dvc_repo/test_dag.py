@@ -9,7 +9,8 @@ import pytest
 from dvc.repo import Repo
 
 from fewtune.errors import InputError
-from pipelines.dvc_repo.dag import Dag, DvcBusyError, Result, outdated, read_dag
+from pipelines.dvc_repo.dag import Dag, Result
+from pipelines.dvc_repo.read_dag import DvcBusyError, outdated, read_dag
 from pipelines.dvc_repo.track import track
 from tests import small_pipeline
 

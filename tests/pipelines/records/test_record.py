@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
 from fewtune.errors import InputError, MachineError
-from pipelines.records import record
+from pipelines.records import contents, record
 from pipelines.records.compare import compare
 from pipelines.records.mlflow_view import address
 from pipelines.records.registry import machine_of
@@ -53,7 +53,7 @@ def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) ->
     assert run.data.metrics["times_onnxruntime"] == 0.9
     benchmark = checkout.places.benchmarked(MODEL, "selective") / "benchmark.json"
     assert hashlib.md5(benchmark.read_bytes()).hexdigest() in tags["dvc_hash"]
-    points = store.client.get_metric_history(run.info.run_id, record.CURVE)
+    points = store.client.get_metric_history(run.info.run_id, contents.CURVE)
     assert [(point.step, point.value) for point in points] == [(1, 400.0), (30, 60.0)]
     assert points[1].timestamp - points[0].timestamp == 28100
     folders = {item.path for item in store.client.list_artifacts(run.info.run_id)}
@@ -77,7 +77,7 @@ def test_an_interrupted_record_leaves_nothing(
 ) -> None:
     checkout.write(SELECTIVE)
     with monkeypatch.context() as patch:
-        patch.setattr(record, "_curve", lambda *_: 1 / 0)
+        patch.setattr(record, "curve", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             checkout.record(SELECTIVE)
     store = Store(checkout.root)

@@ -1,0 +1,135 @@
+"""The graph of the pipeline, read from DVC, and which of its stages DVC would run again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dvc.exceptions import DvcException
+from dvc.lock import LockError
+from dvc.repo import Repo
+
+from fewtune.errors import InputError, MachineError
+from pipelines.dvc_repo.dag import Dag, Result, Stage
+from stages.paths import Places
+
+_MODEL, _STRATEGY = "model", "strategy"
+
+
+class DvcBusyError(MachineError):
+    """Another DVC process holds what is needed."""
+
+
+def read_dag(root: Path) -> Dag:
+    """Read the graph of the pipeline at ``root``.
+
+    Raises
+    ------
+    InputError
+        If DVC refuses the pipeline or its parameters.
+    """
+    with _opened(root) as repo:
+        graph = repo.index.graph
+        axes = _axes(repo)
+        return Dag(
+            Stage(
+                name=_address(stage),
+                result=_result(axes.get(_address(stage), {})),
+                needs=tuple(
+                    sorted(_address(it) for it in graph.successors(stage) if not it.is_data_source)
+                ),
+                outputs=_outputs(stage),
+                always=bool(getattr(stage, "always_changed", False)),
+                pulled={
+                    path: _address(source)
+                    for source in graph.successors(stage)
+                    if source.is_data_source
+                    for path in _outputs(source)
+                },
+            )
+            for stage in repo.index.stages
+            # Files under DVC are no work: they are there, or have to be pulled.
+            if not stage.is_data_source
+        )
+
+
+def outdated(root: Path, names: Sequence[str]) -> list[str]:
+    """Which of ``names`` DVC would run again, as the checkout stands now.
+
+    Raises
+    ------
+    DvcBusyError
+        If another DVC process holds the repository.
+    """
+    if not names:
+        return []
+    with _opened(root) as repo:
+        found = {_address(stage): stage for stage in repo.index.stages}
+        with repo.lock:
+            # A stage that always runs says nothing by that: its readers see whether it changed.
+            return [
+                name
+                for name in names
+                if not getattr(found[name], "always_changed", False) and found[name].changed()
+            ]
+
+
+class _opened:  # noqa: N801 (a context manager that reads as a verb)
+    """DVC's repository at a folder, its complaints as one line."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __enter__(self) -> Repo:
+        try:
+            self.repo = Repo(str(self.root))
+        except DvcException as error:
+            raise InputError(_line(error)) from None
+        return self.repo
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.repo.close()
+        if isinstance(error, LockError):
+            raise DvcBusyError("another DVC process is at work here") from None
+        if isinstance(error, DvcException):
+            raise InputError(_line(error)) from None
+
+
+def _line(error: DvcException) -> str:
+    cause = f": {error.__cause__}" if error.__cause__ else ""
+    return f"DVC cannot read the pipeline: {' '.join(f'{error}{cause}'.split())}"
+
+
+def _address(stage: Any) -> str:
+    """What `dvc repro` calls the stage at the root (`Stage.addressing` is for this folder)."""
+    path, name = stage.path_in_repo, getattr(stage, "name", None)
+    if name is None:
+        return path
+    return name if path == str(Places().pipeline) else f"{path}:{name}"
+
+
+def _outputs(stage: Any) -> tuple[Path, ...]:
+    return tuple(Path(os.fspath(out.fspath)) for out in stage.outs)
+
+
+def _axes(repo: Repo) -> dict[str, dict[str, str]]:
+    """The value of each axis, by the name of the stage made for it."""
+    found: dict[str, dict[str, str]] = {}
+    files = {stage.path: stage.dvcfile for stage in repo.index.stages}
+    for file in files.values():
+        definitions = getattr(getattr(file, "resolver", None), "definitions", {})
+        for definition in definitions.values():
+            matrix = getattr(definition, "normalized_iterable", None) or {}
+            for key, values in matrix.items():
+                found[f"{definition.name}@{key}"] = {
+                    axis: str(value) for axis, value in values.items()
+                }
+    return found
+
+
+def _result(axes: dict[str, str]) -> Result | None:
+    if _MODEL not in axes:
+        return None
+    return Result(axes[_MODEL], axes.get(_STRATEGY, ""))

@@ -1,0 +1,265 @@
+"""The warm process itself: it imports, forks what it is asked for, and passes signals on.
+
+`pipelines.runs.warm` starts it. It runs nothing but imports: a fork of a process that has run a
+kernel, or started a thread, hangs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import re
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fewtune.util.child_python import CHILD_MODULES, TVM
+from stages.paths import Places
+
+# What DVC loads only when a stage is run.
+_DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
+_MODULE = re.compile(r"python -m ([\w.]+)")
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_S = 3.0
+
+
+@dataclass
+class _Child:
+    """A forked process, the connection that asked for it, when it is to be killed."""
+
+    pid: int
+    connection: socket.socket
+    leads: bool
+    watched: int = field(default=-1)
+    kill_at: float | None = None
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number) if self.leads else os.kill(self.pid, number)
+
+
+class _Server:
+    """Forks what is asked for, until the run closes its end."""
+
+    def __init__(self, listener: socket.socket, control: socket.socket) -> None:
+        self._listener, self._control = listener, control
+        self._children: dict[int, _Child] = {}
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(listener, selectors.EVENT_READ)
+        self._ready.register(control, selectors.EVENT_READ)
+
+    def serve(self, modules: list[str]) -> None:
+        """Answer requests; load ``modules`` where there is none to answer."""
+        while True:
+            events = self._ready.select(0 if modules else 0.2 if self._children else None)
+            for key, _ in events:
+                if key.fileobj is self._control:
+                    return
+                if key.fileobj is self._listener:
+                    self._fork()
+                elif key.data.watched == key.fd:
+                    self._ended(key.data)
+                else:
+                    self._asked(key.data)
+            if modules and not events:
+                _load(modules.pop(0))
+            for child in list(self._children.values()):
+                if child.kill_at is not None and time.monotonic() > child.kill_at:
+                    child.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all that runs: its results are nobody's any more."""
+        for child in list(self._children.values()):
+            child.send(signal.SIGTERM)
+        deadline = time.monotonic() + 1
+        while self._children and time.monotonic() < deadline:
+            time.sleep(0.02)
+            for pid in list(self._children):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._children.pop(pid).send(signal.SIGKILL)
+        # Whatever they started is in this session, and so is this process.
+        for process in _session():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+
+    def _fork(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(5)
+        try:
+            request, descriptors = _received(connection)
+        except (OSError, ValueError):
+            connection.close()
+            return
+        _load(request["arguments"][0])
+        group = request["group"]
+        try:
+            # Into the caller's process group, where that is of this session.
+            leads = os.getsid(group) != os.getsid(0)
+        except ProcessLookupError:
+            leads = True
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0 if leads else group)
+            self._listener.close()
+            self._control.close()
+            connection.close()
+            _become(request, descriptors)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid if leads else group)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        child = _Child(pid, connection, leads, os.pidfd_open(pid))
+        self._children[pid] = child
+        self._ready.register(child.watched, selectors.EVENT_READ, child)
+        self._ready.register(connection, selectors.EVENT_READ, child)
+        connection.sendall(b"g" if leads else b"c")
+
+    def _asked(self, child: _Child) -> None:
+        """A signal to be passed on, or the end of the process that asked for the child."""
+        try:
+            number = child.connection.recv(1)
+        except OSError:
+            number = b""
+        if number:
+            child.send(number[0])
+            return
+        self._ready.unregister(child.connection)
+        child.send(signal.SIGKILL if child.leads else signal.SIGTERM)
+        child.kill_at = time.monotonic() + _PATIENCE_S
+
+    def _ended(self, child: _Child) -> None:
+        _, status = os.waitpid(child.pid, 0)
+        del self._children[child.pid]
+        self._ready.unregister(child.watched)
+        os.close(child.watched)
+        with contextlib.suppress(KeyError, ValueError):
+            self._ready.unregister(child.connection)
+        code = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(OSError):
+            child.connection.sendall(code.to_bytes(4, "big", signed=True))
+        child.connection.close()
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, descriptors, _, _ = socket.recv_fds(connection, 8, 3)
+    if len(head) < 8 or len(descriptors) != 3:
+        raise ValueError("no request")
+    size, content = int.from_bytes(head, "big"), b""
+    while len(content) < size:
+        chunk = connection.recv(size - len(content))
+        if not chunk:
+            raise ValueError("half a request")
+        content += chunk
+    return json.loads(content), descriptors
+
+
+def _load(module: str) -> None:
+    """Import a module; what is wrong with it, the child that runs it will say."""
+    names = _DVC if module == "dvc" else (module,)
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Be the process that was asked for; never returns."""
+    # It never outlives the warm process, which never outlives the run.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    code = 1
+    try:
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        if TVM in sys.modules:
+            # As it does when it is loaded.
+            sys.modules[TVM].set_default_threads()
+        os.chdir(request["folder"])
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)
+        _limit_blas()
+        code = _run(request["arguments"])
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    module = arguments[0]
+    sys.argv = [module, *arguments[1:]]
+    # It runs as the main module; what it imports stays loaded.
+    if not hasattr(sys.modules.get(module), "__path__"):
+        sys.modules.pop(module, None)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BaseException:  # noqa: BLE001 (as the interpreter itself would)
+        traceback.print_exc()
+        return 1
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _limit_blas() -> None:
+    """NumPy's library read its number of threads when the warm process loaded it."""
+    threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
+    if threads.isdecimal():
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(int(threads), user_api="blas")
+
+
+def _session() -> list[int]:
+    """The other processes of this one's session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if os.getsid(int(entry.name)) == os.getsid(0):
+                    found.append(int(entry.name))
+    return found
+
+
+def _main(listening: int, control: int, folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server = _Server(socket.socket(fileno=listening), socket.socket(fileno=control))
+    text = Places().pipeline.read_text()
+    modules = list(dict.fromkeys(["dvc", TVM, *CHILD_MODULES, *_MODULE.findall(text)]))
+    gc.disable()
+    try:
+        server.serve(modules)
+    finally:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        # Nothing is left to tidy up, and unloading all that was imported takes half a second.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
