@@ -41,7 +41,9 @@ class Artifact(Part):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(step) for step in first["loc"])
-            raise InputError(f"{path}: {place}: {first['msg']}; run its stage again") from None
+            raise InputError(
+                f"{path}: {place + ': ' if place else ''}{first['msg']}; run its stage again"
+            ) from None
 
     def write(self, directory: Path) -> None:
         """Write the artifact into ``directory``, whole or not at all."""
