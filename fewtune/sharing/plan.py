@@ -1,4 +1,4 @@
-"""Who takes schedules from whom: the job of sharing, from a selection, a tuning log and a bank."""
+"""Which task takes schedules of which donors, from a selection, a tuning log and a bank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sharing came to, read from its journal: a line a task, the rounds, the curve."""
+"""Results of sharing, read from its journal: a line a task, the rounds, the curve."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RULES: dict[RoundName, str] = {
 
 
 def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]]) -> SharedTask:
-    """How one task fared, read from the journal."""
+    """The result of one task, read from the journal."""
     name = known.task.info.name
     rounds = [e for e in events if e["kind"] == "batch" and e["task"] == name and "round" in e]
     origins: dict[str, tuple[str | None, int | None]] = {}

@@ -45,7 +45,7 @@ class Sharing(Session):
     Parameters
     ----------
     job : ShareJob
-        Who takes schedules from whom, and by which rules.
+        Which task takes schedules of which donors, and by which rules.
     teach : callable
         Lets what rates candidates learn from what was measured before, if anything is to be
         measured now; given the search space of a task by its name, or None where it is to learn
@@ -163,7 +163,7 @@ class Sharing(Session):
             with self.measurer.phases.timed("search_s"):
                 (made,) = move(self.donations[known.donor][:1], self.searches.space_of(state))
             if made.schedule is None:
-                # Against all expectation: it is searched like any other task.
+                # The schedule cannot be moved: the task is searched like any other.
                 continue
             trial = Trial(trace_key(made.schedule.trace), [known.latency_ms / 1e3], None)
             found.append((state, trial, made.schedule.mod))

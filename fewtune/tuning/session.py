@@ -151,7 +151,7 @@ class Session:
         checked(self.measurer, self.target, waiting, self.announce, note)
 
     def is_done(self) -> bool:
-        """Whether the journal is of a run that had come to its end under this budget."""
+        """Whether the journal is of a run that ended under this budget."""
         return self.patience.is_done(self.total_trials)
 
     def conclude(self) -> None:
@@ -277,7 +277,7 @@ class Session:
         return min(options.batch_size, options.trials_per_task)
 
     def finalists(self, state: TaskState) -> list[Trial]:
-        """Who is measured again: where nobody is close to a race's winner, there is no doubt."""
+        """The trials that are measured again: those close to the fastest, if there are any."""
         ranked = state.ranked()
         bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
         return [t for t in ranked if t.outcome.median_s <= bar_s][:MOST_IN_DUEL]

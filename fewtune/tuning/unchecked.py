@@ -29,7 +29,7 @@ def checked(
     announce: Callable[[TaskState], None],
     note: Callable[[TaskState, dict[str, str]], None],
 ) -> None:
-    """Check the fastest trials of tasks that nobody checked.
+    """Check the fastest trials that were not checked yet, of each task.
 
     Parameters
     ----------
