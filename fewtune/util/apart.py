@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune import errors
-from fewtune.errors import FewtuneError, InputError, MachineError
+from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
 from fewtune.util.child_python import child_python, is_child_of
 
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
@@ -215,6 +215,8 @@ def _error(fault: BaseException) -> dict[str, str]:
         return {"error": kind.__name__, "message": str(fault)}
     if isinstance(fault, MemoryError):
         return {"error": "MachineError", "message": "this needs more memory than there is"}
+    if isinstance(fault, OSError) and fault.errno in MACHINES_FAULT:
+        return {"error": "MachineError", "message": disk_line(fault)}
     return {"traceback": traceback.format_exc()}
 
 

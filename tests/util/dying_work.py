@@ -62,3 +62,8 @@ class FullDisk:
     def build(self, number: int, module_json: str) -> float:
         """Fails as writing a library does."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"kernel{number}.so")
+
+
+def full_disk(job: dict[str, Any]) -> None:
+    """Raises what writing to a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(job["file"]))

@@ -41,3 +41,8 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
 def test_an_end_is_told_by_its_kind(how: str, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         run_apart("tests.util.dying_work:always", {"how": how})
+
+
+def test_a_full_disk_is_the_machines_fault() -> None:
+    with pytest.raises(MachineError, match="model.so: no space left on device; free some space"):
+        run_apart("tests.util.dying_work:full_disk", {"file": "model.so"})
