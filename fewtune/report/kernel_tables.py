@@ -7,6 +7,7 @@ from fewtune.report.conditions import conditions_text
 from fewtune.report.machine_state import core_states_text
 from fewtune.report.tables import comparisons_markdown
 from fewtune.report.time_breakdown import steps_markdown
+from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.util.table import MISSING, Table, number, percent
 
 
@@ -169,5 +170,7 @@ def _peak_text(report: BenchmarkReport) -> str:
 def _search_text(report: BenchmarkReport) -> str:
     """Failed candidates by cause, and what was done where the plan did not hold."""
     counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
+    if WRONG_OUTPUT in report.failures:
+        counts += " (their traces: `wrong_schedules.json` of tuning and of sharing)"
     remarks = "".join(f"- {remark}\n" for remark in report.remarks)
     return f"Failed candidates: {counts or 'none'}.\n\n" + (f"{remarks}\n" if remarks else "")

@@ -25,6 +25,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import Runner, Work
 from fewtune.tuning.run_state import RunState
+from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.util.files import file_sha256
 
 
@@ -108,6 +109,7 @@ def share_schedules(
     state = RunState([by_name[name] for name in named], named, job.tuned)
     state.replay(events)
     _write_log(directory, by_name, database, _trials(job, state), fingerprint)
+    write_wrong_schedules(directory, state.tasks.values())
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     report = _report(selection, job, state, events, fingerprint)
     report.write(directory)

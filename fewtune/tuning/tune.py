@@ -23,6 +23,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.child_process import supervise
 from fewtune.tuning.job import Runner, TuneJob, Work
 from fewtune.tuning.run_state import RunState
+from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.workers.pool import WorkerPool
 
 # A resumed run may have another budget, but not another search: the rest must be equal.
@@ -222,6 +223,7 @@ def tune(
         {name: known.published() for name, known in state.tasks.items()},
         target_from_json(fingerprint.target),
     )
+    write_wrong_schedules(directory, state.tasks.values())
     Curve(points=state.closed_curve()).write(directory)
     reports = [state.tasks[name].report() for name in sorted(state.tasks)]
     report = TuneReport(

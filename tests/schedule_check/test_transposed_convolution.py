@@ -1,0 +1,98 @@
+"""The end of a text detector: TVM's layouts of its weights lose some, and are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from fewtune.model.lower import lower
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.tvm import build, tvm
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.schedule_check.check import Checker, ScheduleCheck
+from fewtune.task.extract import Task, extract_tasks
+from fewtune.task.weight_layout import FREE
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
+from tests import tuned_tiny
+
+_POINTS = 8
+
+
+def head() -> ModelProto:
+    """Transposed convolutions 2x2 of stride 2, the last one to a single channel."""
+    random = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w1", (16, 16, 2, 2)), ("w2", (16, 1, 2, 2)))
+    ]
+    sizes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w1"], ["t"], **sizes),
+        helper.make_node("Relu", ["t"], ["u"]),
+        helper.make_node("ConvTranspose", ["u", "w2"], ["v"], **sizes),
+        helper.make_node("Sigmoid", ["v"], ["y"]),
+    ]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 20, 20])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 80, 80])
+    graph = helper.make_graph(nodes, "head", [given], [result], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def last_task() -> Task:
+    lowered = lower(simplify(head()), tuned_tiny.target(), "NHWC")
+    tasks = extract_tasks(lowered, tuned_tiny.target())
+    return next(task for task in tasks if 1 in task.info.shapes[-1] and "conv" in task.info.name)
+
+
+def with_free_weights(task: Task) -> tvm.IRModule:
+    """The task as it was marked once: its weights, read through a flip, may be laid out anew."""
+    (weights,) = (p for p, shape in enumerate(task.info.shapes) if shape[-2:] == [2, 2])
+    return tvm.IRModule({"main": task.mod["main"].with_attr(FREE, [weights])})
+
+
+def is_right(task: tvm.IRModule, scheduled: tvm.IRModule) -> bool:
+    """Whether a schedule, its weights laid out by itself, computes what the task does."""
+    random = np.random.default_rng(1)
+    shapes = argument_shapes(task["main"])
+    given = [random.standard_normal(shape).astype("float32") for shape in shapes]
+    outputs = []
+    for module in (task, scheduled):
+        tensors = [tvm.runtime.tensor(each.copy()) for each in given]
+        build(module, tuned_tiny.target())["main"](*tensors)
+        outputs.append(tensors[-1].numpy())
+    return bool(np.allclose(*outputs, atol=1e-4))
+
+
+def verdicts(module: tvm.IRModule) -> list[tuple[bool, tvm.IRModule]]:
+    """Schedules drawn from a task's space, and whether the check passes each."""
+    target, random = tuned_tiny.target(), np.random.default_rng(0)
+    space, checker = SearchSpace(module, target), Checker(target)
+    wanted = ScheduleCheck("head", tvm.ir.save_json(module))
+    found = []
+    for _ in range(_POINTS):
+        made = space.make(space.random_point(random), seed=1)
+        if made.schedule is None:
+            continue
+        scheduled = made.schedule.mod
+        kernel = as_in_model(scheduled, target)
+        shapes, code = argument_shapes(kernel["main"]), build(kernel, target)
+        verdict = checker.check(code, shapes, tvm.ir.save_json(scheduled), wanted)
+        found.append((verdict.is_right, scheduled))
+    return found
+
+
+@pytest.mark.slow
+def test_schedules_that_pass_are_right() -> None:
+    task = last_task()
+    found = verdicts(task.mod)
+    assert found
+    assert all(passes and is_right(task.mod, scheduled) for passes, scheduled in found)
+
+
+@pytest.mark.slow
+def test_layouts_that_lose_flipped_weights_are_refused() -> None:
+    module = with_free_weights(last_task())
+    found = verdicts(module)
+    assert any(not passes for passes, _ in found)
+    assert all(is_right(module, scheduled) for passes, scheduled in found if passes)
