@@ -117,8 +117,8 @@ FAULTS: dict[str, Callable[[str], str | None]] = {
 def main() -> None:
     """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--trials", type=int, default=32, help="trials a task, on average")
-    parser.add_argument("--tasks", type=int, default=8, help="tasks of each model")
+    parser.add_argument("--trials", type=int, default=16, help="trials a task, on average")
+    parser.add_argument("--tasks", type=int, default=4, help="tasks of each model")
     parser.add_argument("--output", type=Path, help="also write the JSON object to this file")
     arguments = parser.parse_args()
     with alone("schedule_check"):
