@@ -77,7 +77,8 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
         kept,
         target_from_json(infos[0].target),
     )
-    infos[0].write(directory)
+    checked = all(info.checked for info in infos)
+    infos[0].model_copy(update={"checked": checked}).write(directory)
     return {digest: len(trials) for digest, trials in kept.items()}
 
 
