@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure import interleave
 from fewtune.onnx_graph.external_data import load, save
+from fewtune.options import TuneOptions
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
@@ -49,6 +51,8 @@ MODELS = (
 )
 _ROUNDS = 15
 _OURS, _ONNXRUNTIME, _OPENVINO, _FLOAT = "ours_ms", "onnxruntime_ms", "openvino_ms", "own_fp32_ms"
+# Latency of each over ours, round by round: median, 10th and 90th percentile.
+_TIMES = {_ONNXRUNTIME: "x_onnxruntime", _OPENVINO: "x_openvino", _FLOAT: "x_own_fp32"}
 
 
 def written(name: str, work: Path) -> tuple[Path, Path]:
@@ -90,11 +94,22 @@ def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
     with device_lock("cpu", "benchmark int8"):
         row |= in_turns(runs)
     row["threads"] = fingerprint.threads
+    versions = {"apache-tvm", "onnxruntime"} & fingerprint.versions.keys()
+    row["conditions"] = ", ".join(
+        [
+            f"{fingerprint.device}, target {target.kind.name} {target.attrs.get('mcpu', '')}",
+            f"{fingerprint.threads} threads, {_ROUNDS} rounds",
+            f"{trials or TuneOptions().trials_per_task} trials a task",
+            *(f"{each} {fingerprint.versions[each]}" for each in sorted(versions)),
+            f"OpenVINO {openvino_version() or 'not installed'}",
+            time.strftime("%Y-%m-%d", time.gmtime()),
+        ]
+    )
     return row
 
 
-def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median over rounds of each one's mean time in milliseconds; a round has a turn of each.
+def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Medians over rounds, in milliseconds, and how many times faster ours was, round by round.
 
     As `fewtune.benchmark.variants` does, which says why threads are placed so.
     """
@@ -118,7 +133,15 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
         )
     finally:
         os.sched_setaffinity(0, roaming)
-    return {name: round(interleave.latency_stats(s).median_ms, 4) for name, s in samples.items()}
+    found: dict[str, Any] = {
+        name: round(interleave.latency_stats(taken).median_ms, 4) for name, taken in samples.items()
+    }
+    for name, taken in samples.items():
+        if name != _OURS:
+            times = interleave.ratio_stats(taken, samples[_OURS])
+            spread = {"median": times.median, "p10": times.p10, "p90": times.p90}
+            found[_TIMES[name]] = {key: round(value, 3) for key, value in spread.items()}
+    return found
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -130,9 +153,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         for column, found in ratios.items():
             other = row.get(column)
             cells.append(MISSING if other is None else f"{other:.3f}")
-            cells.append(MISSING if other is None else f"{other / row[_OURS]:.2f}")
-            if other is not None:
-                found.append(other / row[_OURS])
+            if other is None:
+                cells.append(MISSING)
+                continue
+            times = row[_TIMES[column]]
+            cells.append(f"{times['median']:.2f} [{times['p10']:.2f} - {times['p90']:.2f}]")
+            found.append(times["median"])
         lines.append(cells)
     means = ["geometric mean", ""]
     for found in ratios.values():
@@ -143,7 +169,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return (
         "# Eight bits\n\nModels of the zoo by onnxruntime's quantiser, "
         f"{rows[0]['threads'] if rows else 0} threads, in turns. ``times``: latency of that column "
-        "over ours in eight bits.\n\n" + table.markdown() + "\n"
+        "over ours in eight bits, round by round: median and 10th to 90th percentile.\n\n"
+        + table.markdown()
+        + "\n\nMeasured on "
+        + "; ".join(dict.fromkeys(row["conditions"] for row in rows))
+        + ".\n"
     )
 
 
