@@ -196,7 +196,14 @@ def begin(root: Path) -> subprocess.Popen[str]:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A shell that starts this in the background has it ignore interrupts.
+            preexec_fn=_takes_interrupts,
         )
+
+
+def _takes_interrupts() -> None:
+    """Let a new process end at an interrupt, as one that a terminal starts does."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _log(root: Path) -> str:

@@ -291,5 +291,5 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
 
 if __name__ == "__main__":
     # Before anything else: what it forks is as clean as this process is now.
-    _NURSERY = ForkServer()
-    _serve(Connection(int(sys.argv[1])), _NURSERY)
+    _FORK_SERVER = ForkServer()
+    _serve(Connection(int(sys.argv[1])), _FORK_SERVER)

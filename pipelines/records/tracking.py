@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
+        # MLflow reads its level once, which is too late where another package loaded it before.
+        logging.getLogger("mlflow").setLevel(os.environ.get("MLFLOW_LOGGING_LEVEL", "WARNING"))
         with _reported():
             self.client = MlflowClient(tracking_uri=self.uri)
             experiment = self._experiment(root)

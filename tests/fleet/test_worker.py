@@ -16,6 +16,7 @@ from fewtune.fleet.worker import carry_out, command
 from fewtune.machine.device_lock import LOCK_FOLDER, device_lock
 from fewtune.options import TuneOptions
 from fewtune.runtime.tvm import tvm
+from fewtune.tuning.job import TuneJob
 from tests import tuned_tiny
 
 pytestmark = pytest.mark.slow
@@ -34,13 +35,12 @@ def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def order(key: str) -> dict[str, Any]:
     task = tuned_tiny.convolutions()["c"]
-    job = {"options": TuneOptions().model_dump(mode="json"), "seeds": {}, "cold_weights": False}
     return {
         "key": key,
         "purpose": "a test",
         "fingerprint": tuned_tiny.fingerprint().model_dump(mode="json"),
         "tasks": [[task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]],
-        "job": job,
+        "job": TuneJob([task.info.name], TuneOptions()).as_json(),
         "events": [],
         "what": "default",
         "room": 0,
