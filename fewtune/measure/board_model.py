@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +41,10 @@ class BoardModel:
     ) -> None:
         self._device = remote_device(session, target)
         with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-            path = Path(scratch) / f"model{id(self):x}.so"
+            # A board's loader hands out again what it loaded under a name before.
+            path = Path(scratch) / f"model-{uuid.uuid4().hex}.so"
             if isinstance(executable, Path):
-                path = executable
+                shutil.copyfile(executable, path)
             else:
                 export_library(executable, path, link)
             session.upload(str(path))

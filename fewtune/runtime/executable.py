@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime import vector_math
+from fewtune.runtime.linking import load_library
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import relax, tvm
 
@@ -88,7 +89,7 @@ class CompiledModel:
 
     def __init__(self, executable: relax.VMExecutable | Path, target: tvm.target.Target) -> None:
         if isinstance(executable, Path):
-            executable = tvm.runtime.load_module(str(executable))
+            executable = load_library(executable)
         self.device = device_of(target)
         self._executable = executable
         self._machine = relax.VirtualMachine(executable, self.device)

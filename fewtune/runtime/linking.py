@@ -1,4 +1,4 @@
-"""A library written whole, or a sentence about why the machine did not let it be."""
+"""A library written whole, or a sentence about why the machine did not let it be; and loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import MachineError
+from fewtune.runtime.tvm import tvm
 
 _COMPILER = "Compilation error:"
 # A linker or LLVM that stops for want of room leaves less than what it wanted to write.
@@ -50,3 +51,19 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
                 f"the C compiler could not link {path.name}: {lines[0] if lines else 'no reason'}"
             ) from fault
         raise
+
+
+def load_library(path: Path) -> Any:
+    """Load a library as it lies on the disk now.
+
+    The loader hands out again what it loaded under a path before, as long as somebody holds it,
+    whatever lies there by now: a model that is tuned twice in a process would run, and be compared
+    with onnxruntime, as it was the first time. Such a library is loaded from a copy.
+    """
+    path = path.resolve()
+    if f"{path} (deleted)" not in Path("/proc/self/maps").read_text():
+        return tvm.runtime.load_module(str(path))
+    # A link does not do: TVM follows it.
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+        copy = shutil.copyfile(path, Path(scratch) / path.name)
+        return tvm.runtime.load_module(str(copy))

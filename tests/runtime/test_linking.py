@@ -1,4 +1,4 @@
-"""Linkers that fail, and why, in a sentence."""
+"""Linkers that fail, and why, in a sentence; libraries that are loaded as they lie there."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fewtune.errors import MachineError
-from fewtune.runtime.linking import export_library
+from fewtune.runtime.linking import export_library, load_library
+from fewtune.runtime.tvm import compiled, te, tvm
 
 SAID = "Compilation error:\n/usr/bin/ld: final link failed\nCommand line: g++ -shared"
 
@@ -36,3 +38,23 @@ def test_a_full_disk_is_told_from_other_faults(
         export_library(Unlinked(), tmp_path / "model.so")
     assert raised.value.errno == errno.ENOSPC
     assert raised.value.filename == str(tmp_path)
+
+
+def adding(number: int) -> Any:
+    data = te.placeholder((1,), "float32")
+    result = te.compute((1,), lambda i: data[i] + number)
+    module = tvm.IRModule({"main": te.create_prim_func([data, result])})
+    return compiled(module, tvm.target.Target("llvm"))
+
+
+def test_a_library_is_loaded_as_it_lies_there_now(tmp_path: Path) -> None:
+    path, held, found = tmp_path / "model.so", [], []
+    for number in (1, 2):
+        path.unlink(missing_ok=True)
+        export_library(adding(number), path)
+        # The first is held while the second is loaded from the same path.
+        held.append(load_library(path))
+        given, written = (tvm.runtime.tensor(np.zeros(1, "float32")) for _ in range(2))
+        held[-1]["main"](given, written)
+        found.append(float(written.numpy()[0]))
+    assert found == [1.0, 2.0]
