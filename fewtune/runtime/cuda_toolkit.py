@@ -55,11 +55,11 @@ def make_ready(folder: Path) -> bool:
     MachineError
         If the wheels are missing, or TVM is loaded already.
     """
-    if "tvm" in sys.modules:
-        raise MachineError("TVM is loaded already: compile for CUDA in a process of its own")
     toolkit = _wheels()
     if importlib.util.find_spec("cuda.bindings") is None:
         raise MachineError(f"the package cuda-bindings is missing: {_INSTALL}")
+    if "tvm" in sys.modules:
+        raise MachineError("TVM is loaded already: compile for CUDA in a process of its own")
     root = folder / "cuda"
     include = root / "targets" / f"{platform.machine()}-linux" / "include"
     include.parent.mkdir(parents=True)
