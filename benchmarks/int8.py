@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from benchmarks.helpers.common import told
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
-from fewtune.machine.affinity import cores_off_the_pool
+from fewtune.machine.affinity import cores_off_the_pool, on_cores
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure import interleave
@@ -117,20 +118,12 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     for column in own:
         runs[column]()
     roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
-
-    def placed(column: str) -> Callable[[], Any]:
-        cores, run = apart if column in own else roaming, runs[column]
-
-        def on_cores() -> Any:
-            os.sched_setaffinity(0, cores)
-            return run()
-
-        return on_cores
-
+    placed = {
+        column: partial(on_cores, apart if column in own else roaming, run)
+        for column, run in runs.items()
+    }
     try:
-        samples = interleave.interleave(
-            {column: placed(column) for column in runs}, _ROUNDS, together=own
-        )
+        samples = interleave.interleave(placed, _ROUNDS, together=own)
     finally:
         os.sched_setaffinity(0, roaming)
     found: dict[str, Any] = {

@@ -15,7 +15,7 @@ from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.errors import InputError
-from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool
+from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
 from fewtune.machine.core_to_core import hand_over
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE, read_lowered
@@ -165,11 +165,13 @@ class Variants:
         self._compiled[min(tuned)][0].run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
         placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
-            name: [partial(_on, apart if name in self._compiled else roaming, run) for run in runs]
+            name: [
+                partial(on_cores, apart if name in self._compiled else roaming, run) for run in runs
+            ]
             for name, runs in self.runs.items()
         }
         if self._hand_over is not None:
-            placed[_HAND_OVER] = [partial(_on, apart, self._hand_over.run)]
+            placed[_HAND_OVER] = [partial(on_cores, apart, self._hand_over.run)]
         try:
             samples = interleave.interleave(
                 placed,
@@ -199,12 +201,6 @@ class Variants:
         found = self._reference.check_library(compiled, self._order)
         compiled.set_inputs([self._reference.feeds[each] for each in self._order])
         return found
-
-
-def _on(cores: set[int], run: interleave.Run) -> object:
-    """Run something with this thread on some cores."""
-    os.sched_setaffinity(0, cores)
-    return run()
 
 
 def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:

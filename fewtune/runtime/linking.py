@@ -61,9 +61,15 @@ def load_library(path: Path) -> Any:
     with onnxruntime, as it was the first time. Such a library is loaded from a copy.
     """
     path = path.resolve()
-    if f"{path} (deleted)" not in Path("/proc/self/maps").read_text():
-        return tvm.runtime.load_module(str(path))
+    library = tvm.runtime.load_module(str(path))
+    if _is_mapped(path.stat().st_ino):
+        return library
     # A link does not do: TVM follows it.
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-        copy = shutil.copyfile(path, Path(scratch) / path.name)
-        return tvm.runtime.load_module(str(copy))
+        return tvm.runtime.load_module(shutil.copyfile(path, f"{scratch}/{path.name}"))
+
+
+def _is_mapped(inode: int) -> bool:
+    """Whether the file of a number is in this process's memory, whatever its name is by now."""
+    with open("/proc/self/maps") as lines:
+        return any(line.split(maxsplit=5)[4] == str(inode) for line in lines)

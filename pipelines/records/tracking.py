@@ -64,7 +64,9 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
         # MLflow reads its level once, which is too late where another package loaded it before.
-        logging.getLogger("mlflow").setLevel(os.environ.get("MLFLOW_LOGGING_LEVEL", "WARNING"))
+        logging.getLogger("mlflow").setLevel(
+            {**environment.settings(root), **os.environ}["MLFLOW_LOGGING_LEVEL"]
+        )
         with _reported():
             self.client = MlflowClient(tracking_uri=self.uri)
             experiment = self._experiment(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,10 +48,24 @@ def adding(number: int) -> Any:
     return compiled(module, tvm.target.Target("llvm"))
 
 
-def test_a_library_is_loaded_as_it_lies_there_now(tmp_path: Path) -> None:
-    path, held, found = tmp_path / "model.so", [], []
+def unlinked(path: Path) -> None:
+    path.unlink()
+
+
+def moved(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("old"))
+    path.parent.mkdir()
+
+
+@pytest.mark.parametrize("replace", [unlinked, moved])
+def test_a_library_is_loaded_as_it_lies_there_now(
+    tmp_path: Path, replace: Callable[[Path], None]
+) -> None:
+    path, held, found = tmp_path / "compile" / "model.so", [], []
+    path.parent.mkdir()
     for number in (1, 2):
-        path.unlink(missing_ok=True)
+        if held:
+            replace(path)
         export_library(adding(number), path)
         # The first is held while the second is loaded from the same path.
         held.append(load_library(path))
