@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fewtune.artifacts import CallSite, Skeleton, TensorSpec
 from fewtune.runtime.executable import build_executable
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import read_module, relax, tvm
 from fewtune.task.extract import kernels
 
 
@@ -54,7 +54,7 @@ def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skelet
 
 def build_skeleton(skeleton: Skeleton, target: tvm.target.Target) -> relax.VMExecutable:
     """Compile a skeleton; a function must be registered for each of its sites before it runs."""
-    return build_executable(tvm.ir.load_json(skeleton.module), target)
+    return build_executable(read_module(skeleton.module), target)
 
 
 @relax.expr_functor.mutator

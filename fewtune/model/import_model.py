@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import set_threads, tvm, usable_cores
+from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
 from fewtune.util.apart import at
 from fewtune.util.files import write_text
@@ -203,9 +202,7 @@ def read_lowered(directory: Path) -> tvm.IRModule:
     """
     path = directory / LOWERED
     try:
-        text = path.read_text()
-        json.loads(text)
-        return tvm.ir.load_json(text)
+        return read_module(path.read_text())
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
         told = str(fault).strip().splitlines() or [type(fault).__name__]
         raise InputError(

@@ -13,7 +13,7 @@ the like get vectors (`fewtune.runtime.vector_math`).
 
 from __future__ import annotations
 
-import importlib
+import json
 import math
 import os
 import sys
@@ -52,15 +52,15 @@ import tvm  # noqa: E402
 import tvm.s_tir  # noqa: E402
 from tvm_ffi.serialization import from_json_graph_str  # noqa: E402
 
-_INTRINSICS = "tvm.s_tir.tensor_intrin"
+from fewtune.runtime import intrinsics  # noqa: E402
 
 
 def _stand_in_for_intrinsics() -> None:
-    if _INTRINSICS in sys.modules:
+    if intrinsics.PACKAGE in sys.modules:
         return
-    package = types.ModuleType(_INTRINSICS, "Submodules are imported one by one, as needed.")
+    package = types.ModuleType(intrinsics.PACKAGE, "Submodules are imported one by one, as needed.")
     package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
-    sys.modules[_INTRINSICS] = package
+    sys.modules[intrinsics.PACKAGE] = package
     tvm.s_tir.tensor_intrin = package
 
 
@@ -87,7 +87,7 @@ def register_intrinsics(target: tvm.target.Target) -> None:
         triple = str(target.attrs.get("mtriple", "")) or "x86_64"
         family = "arm_cpu" if triple.startswith(("aarch64", "arm")) else "x86"
     if family is not None:
-        importlib.import_module(f"{_INTRINSICS}.{family}")
+        intrinsics.register_family(family)
 
 
 def flat(tensor: Any) -> Any:
@@ -116,6 +116,20 @@ def module_of(text: str) -> tvm.IRModule:
     of its 4 ms for a scheduled kernel.
     """
     return from_json_graph_str(text)
+
+
+def read_module(text: str) -> tvm.IRModule:
+    """A module that some version of TVM wrote as JSON.
+
+    What this version wrote is not searched for what older ones did (`module_of`): of a large model
+    that takes seconds.
+    """
+    graph = json.loads(text)
+    if not isinstance(graph, dict):
+        raise ValueError("no module in TVM's JSON")
+    if graph.get("metadata") == {"tvm_version": tvm.__version__}:
+        return module_of(text)
+    return tvm.ir.load_json(text)
 
 
 def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
@@ -148,6 +162,7 @@ __all__ = [
     "given_threads",
     "has_feature",
     "ms",
+    "read_module",
     "register_intrinsics",
     "relax",
     "set_default_threads",

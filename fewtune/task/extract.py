@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import read_module, tvm
 from fewtune.task.analysis import KernelCost, analyse
 from fewtune.task.calls import call_counts
 from fewtune.util.files import canonical_json, write_text
@@ -123,9 +123,7 @@ def read_tasks(directory: Path) -> list[Task]:
     table = TaskTable.read(directory)
     try:
         modules = json.loads((directory / MODULES).read_text())
-        return [
-            Task(info, tvm.ir.load_json(json.dumps(modules[info.name]))) for info in table.tasks
-        ]
+        return [Task(info, read_module(json.dumps(modules[info.name]))) for info in table.tasks]
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{directory / MODULES} does not hold the tasks of tasks.json ({error}); "

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import platform
 import sys
 
 # A program that takes Python's ``-m MODULE ...`` and behaves as Python does.
 CHILD_PYTHON = "FEWTUNE_PYTHON"
 # What such a program does well to have loaded: TVM, and what child processes import.
 TVM = "fewtune.runtime.tvm"
-_INTRINSICS = "tvm.s_tir.tensor_intrin."
 CHILD_MODULES = (
-    # What a target of this machine's CPU has every process parse, for a quarter of a second.
-    _INTRINSICS + ("x86" if platform.machine() == "x86_64" else "arm_cpu"),
+    # What a target of this machine's CPU has every process parse.
+    "fewtune.runtime.intrinsics:register_own",
     "fewtune.tuning.child_process",
     "fewtune.workers.worker",
     "fewtune.workers.model_runner",
@@ -26,6 +25,14 @@ CHILD_MODULES = (
 def child_python() -> str:
     """The program to run modules with, ``sys.executable`` unless the environment names another."""
     return os.environ.get(CHILD_PYTHON) or sys.executable
+
+
+def load(name: str) -> None:
+    """Import a module; of ``MODULE:FUNCTION``, call the function, too."""
+    module, _, function = name.partition(":")
+    loaded = importlib.import_module(module)
+    if function:
+        getattr(loaded, function)()
 
 
 def is_child_of(parent: int) -> bool:

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.util.child_python import CHILD_MODULES, TVM, load
 from stages.paths import Places
 
 # What DVC loads only when a stage is run.
@@ -171,7 +170,7 @@ def _load(module: str) -> None:
     names = _DVC if module == "dvc" else (module,)
     for name in names:
         with contextlib.suppress(Exception):
-            importlib.import_module(name)
+            load(name)
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
