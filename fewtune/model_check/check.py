@@ -10,9 +10,8 @@ from typing import Any
 
 from fewtune.artifacts import ImportReport, TaskInfo
 from fewtune.errors import FewtuneError, MachineError
-from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
+from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.import_options import ImportOptions
 from fewtune.model.registration import ModelSource
 from fewtune.model.source import add_model, name_of
 from fewtune.model.unsupported import UnsupportedError
@@ -27,65 +26,32 @@ from fewtune.util.apart import at, run_apart
 
 
 def check(
-    model: str | Path,
+    model: str | Path | CheckJob,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    *,
-    dimensions: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    inputs: str | Path | None = None,
-    seed: int = 0,
-    models_directory: Path | None = None,
-    machine: FingerprintOptions | None = None,
-    options: ImportOptions | None = None,
-    select: SelectOptions | None = None,
-    trials: int = 32,
-    pace: TuningPace | None = None,
+    **further: Any,
 ) -> CheckReport:
     """Say what a run would make of a model, without tuning or registering it.
 
     Parameters
     ----------
-    model : str or Path
-        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
-        ``models_directory``.
-    shapes, dimensions, constants
-        As `fewtune.model.source.read_model`.
-    inputs : str or Path, optional
-        An ``.npz`` file of sample inputs, input name to array.
-    seed : int
-        Of a light or zoo model's weights.
-    models_directory : Path, optional
-        Folder of registered models.
-    machine, options, select
-        The options of a run's stages fingerprint, import_model and select_tasks.
-    trials : int
-        Trials a task of the run, for the estimate.
-    pace : TuningPace, optional
-        What earlier runs on this machine took, for the estimate.
+    model : str, Path or CheckJob
+        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or the name of a registered model; or all
+        that is asked, as one value.
+    shapes : mapping, optional
+        Of the model's inputs.
+    **further
+        The other attributes of `fewtune.model_check.job.CheckJob`, by name.
 
     Returns
     -------
     report : CheckReport
         What a user can mend is told there; it is not raised.
     """
-    job = CheckJob(
-        model,
-        shapes,
-        dimensions,
-        constants,
-        inputs,
-        seed,
-        models_directory,
-        machine,
-        options,
-        select,
-        trials,
-        pace,
-    )
+    job = model if isinstance(model, CheckJob) else CheckJob(model, shapes, **further)
     try:
         return CheckReport.from_json(run_apart(f"{__name__}:check_here", job.as_json()))
     except FewtuneError as error:
-        found = CheckReport(ok=False, reason=None, exit_code=0, model=str(model))
+        found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
         return _refused(found, error)
 
 

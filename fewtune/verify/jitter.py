@@ -21,6 +21,16 @@ from fewtune.onnx_graph.graph import (
     has_nested_graphs,
     set_nodes,
 )
+from fewtune.verify.operator_kinds import (
+    EXACT,
+    INTEGERS,
+    KEEPS_WHOLE,
+    QUANTISED,
+    ROUNDED,
+    SCALES,
+    SHAPE_ONLY,
+    SQUASHING,
+)
 from fewtune.verify.values import Value, known_values
 
 # Half the width of the factors, by element type: 32 and 6 units in the last place. Float32 leaves
@@ -35,54 +45,14 @@ AMPLITUDE: dict[int, float] = {
 # These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
 # of that, not of the result. In units of the amplitude.
 _ABSOLUTE = 1 / 16
-_SQUASHING = frozenset(
-    {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}
-    | {"FastGelu", "BiasGelu", "QuickGelu", "Swish"}
-)
 # How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
 # the widest that factors may be then.
 _FAR, _FARTHEST = 32.0, 2.0**-5
 # Of quantised values one in a hundred takes the other step.
 _STEP = 0.505
-# Hand values on as they are, so that nothing is rounded.
-_EXACT = frozenset(
-    {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Slice"}
-    | {"Split", "Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Pad"}
-    | {"Expand", "Tile", "Relu", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Max", "Min"}
-    | {"Clip", "Where", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Cast", "CastLike"}
-    | {"Dropout", "DepthToSpace", "SpaceToDepth", "TopK", "OneHot", "Compress", "Trilu", "Range"}
-    | {"ReverseSequence", "MaxUnpool", "Scatter", "CenterCropPad", "Optional"}
-)
-# Where the scale and the zero point of a quantised output stand among the inputs.
-_SCALES = {
-    "QuantizeLinear": (1, 2),
-    "QLinearConv": (6, 7),
-    "QLinearMatMul": (6, 7),
-    "QLinearAdd": (6, 7),
-    "QLinearMul": (6, 7),
-    "QLinearSigmoid": (3, 4),
-    "QLinearLeakyRelu": (3, 4),
-    "QLinearGlobalAveragePool": (3, 4),
-    "QLinearAveragePool": (3, 4),
-    "QGemm": (7, 8),
-}
-# Of whole numbers these make whole numbers: nothing is rounded, as in ``1 - mask``.
-_KEEPS_WHOLE = frozenset(
-    {"Add", "Sub", "Mul", "Neg", "Abs", "Max", "Min", "Where", "Clip", "Relu", "Concat", "Expand"}
-    | {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"}
-    | {"Gather", "Tile", "ReduceSum", "ReduceMax", "ReduceMin", "Cast"}
-)
 _LARGEST_WHOLE = 2**20
 # Elements of a constant that is looked at for that.
 _MOST_CONSTANT = 4096
-_INTEGERS = frozenset(
-    {TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
-    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
-)
-# Operators whose result may take the other step.
-QUANTISED = frozenset(_SCALES)
-# What an input's values do not matter to.
-_SHAPE_ONLY = frozenset({"Shape", "Size", "ConstantOfShape"})
 
 
 class _Feed(NamedTuple):
@@ -104,10 +74,13 @@ class Jittered(NamedTuple):
         Same inputs and outputs as the model it was made of, and the further inputs.
     inputs : list
         The further inputs.
+    takes_steps : bool
+        Whether values that move are rounded to whole numbers inside, as quantised ones are.
     """
 
     model: ModelProto
     inputs: list[_Feed]
+    takes_steps: bool
 
     @property
     def most_times(self) -> float:
@@ -166,7 +139,7 @@ def jittered(model: ModelProto) -> Jittered:
         light_model.graph.input.append(
             helper.make_tensor_value_info(feed.name, element_type, feed.shape)
         )
-    return Jittered(attach_weights(light_model, weights), maker.feeds)
+    return Jittered(attach_weights(light_model, weights), maker.feeds, maker.takes_steps)
 
 
 def _whole_constants(model: ModelProto) -> set[str]:
@@ -190,6 +163,7 @@ class _Maker:
 
     def __init__(self, values: Mapping[str, Value], whole: set[str]) -> None:
         self.feeds: list[_Feed] = []
+        self.takes_steps = False
         self._shapes = {name: value.shape for name, value in values.items()}
         self._types = {name: value.element_type for name, value in values.items()}
         self._whole = whole
@@ -206,11 +180,12 @@ class _Maker:
         nested = has_nested_graphs(model)
         for original in model.graph.node:
             node = NodeProto.FromString(original.SerializeToString())
-            if node.op_type in _SHAPE_ONLY or (not nested and moves.isdisjoint(node.input)):
+            if node.op_type in SHAPE_ONLY or (not nested and moves.isdisjoint(node.input)):
                 written.append(node)
                 continue
             moves.update(node.output)
-            is_exact = node.op_type in _EXACT and not self._narrows(node)
+            self.takes_steps |= self._takes_steps(node)
+            is_exact = node.op_type in EXACT and not self._narrows(node)
             if self._keeps_whole(node):
                 self._whole.update(node.output)
                 is_exact = True
@@ -228,7 +203,7 @@ class _Maker:
                     moved.add(name)
                 elif name and self._amplitude(name):
                     node.output[position] = f"{name}/exact"
-                    squashing = node.op_type in _SQUASHING
+                    squashing = node.op_type in SQUASHING
                     written += self._moving(f"{name}/exact", name, name, squashing)
                     moved.add(name)
         return written
@@ -248,10 +223,15 @@ class _Maker:
 
     def _keeps_whole(self, node: NodeProto) -> bool:
         """Whether the node makes whole numbers of floats of nothing but whole numbers."""
-        if node.op_type not in _KEEPS_WHOLE or self._narrows(node):
+        if node.op_type not in KEEPS_WHOLE or self._narrows(node):
             return False
         given = [name for name in node.input if name]
-        return all(name in self._whole or self._types.get(name) in _INTEGERS for name in given)
+        return all(name in self._whole or self._types.get(name) in INTEGERS for name in given)
+
+    def _takes_steps(self, node: NodeProto) -> bool:
+        """Whether the node rounds floats that may lie between two whole numbers."""
+        is_rounded = node.op_type in ROUNDED and node.input[0] not in self._whole
+        return node.op_type in QUANTISED or is_rounded
 
     def _narrows(self, node: NodeProto) -> bool:
         """Whether a cast rounds to fewer digits."""
@@ -284,10 +264,10 @@ class _Maker:
         """Scale and zero point of a quantised output, where they are numbers of float32."""
         if node.op_type == "DynamicQuantizeLinear":
             return node.output[1], node.output[2]
-        if node.op_type not in _SCALES or node.output[0] not in self._shapes:
+        if node.op_type not in SCALES or node.output[0] not in self._shapes:
             return None
         scale, zero = (
-            node.input[place] if place < len(node.input) else "" for place in _SCALES[node.op_type]
+            node.input[place] if place < len(node.input) else "" for place in SCALES[node.op_type]
         )
         plain = self._types.get(scale) == TensorProto.FLOAT and self._shapes.get(scale) in (
             [],

@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import PEAK, Expected, is_graded
-from fewtune.verify.jitter import QUANTISED, Jittered, jittered
+from fewtune.verify.jitter import Jittered, jittered
 from fewtune.verify.session import OnnxruntimeSession
 
 RUNS = 6
@@ -35,9 +35,10 @@ class NoiseMeter:
 
     Notes
     -----
-    Where values inside are quantised with constant scales, what moves an output are steps taken
-    the other way: an element moves in one run and not in the next six. To its own noise that of
-    all elements of its tensor is added, as a mean of squares.
+    Where values inside are quantised, what moves an output are steps taken the other way: an
+    element moves in one run and not in the next six. Few runs see which elements a step moves, but
+    how many and how far, they do: to an element's own noise that of all elements of its tensor is
+    added, as a mean of squares.
     """
 
     def __init__(
@@ -48,8 +49,6 @@ class NoiseMeter:
         self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
         self._names = [value.name for value in given.graph.output]
         self._steps = steps
-        # Few runs see which elements a flipped step moves, but how many and how far, they do.
-        self._is_quantised = any(node.op_type in QUANTISED for node in given.graph.node)
 
     def expected(
         self,
@@ -90,7 +89,7 @@ class NoiseMeter:
                 noise = farthest[index]
             for other in others:
                 noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
-            if self._is_quantised and is_graded(value.dtype) and noise.size:
+            if self._moving.takes_steps and is_graded(value.dtype) and noise.size:
                 noise = np.sqrt(np.square(noise) + np.mean(np.square(noise)))
             noise += _floor(value, self._steps.get(self._names[index], 0.0))
             found.append(Expected(self._names[index], value, noise.astype(np.float32)))

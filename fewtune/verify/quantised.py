@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from fewtune.verify.jitter import QUANTISED
+from fewtune.verify.operator_kinds import QUANTISED
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _HIGH_BIT = np.uint8(128)
@@ -14,7 +14,7 @@ _MOST_FUSED = 3
 
 
 def is_quantised(model: ModelProto) -> bool:
-    """Whether values are quantised with constant scales."""
+    """Whether values are quantised, with constant scales or with those that a run finds."""
     return any(node.op_type in QUANTISED for node in model.graph.node)
 
 

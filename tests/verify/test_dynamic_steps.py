@@ -1,0 +1,144 @@
+"""Steps taken the other way in models whose quantisation a run finds, or that is written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower_checked import lower_checked
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.executable import CompiledModel
+from fewtune.verify.comparison import is_graded
+from fewtune.verify.draws import drawn_inputs
+from fewtune.verify.inside import Inside
+from fewtune.verify.jitter import jittered
+from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.session import tensor_specs
+from tests.quantised_models import model_of
+from tests.tuned_tiny import target
+from tests.verify.test_quantised import Changed
+
+_CHANNELS, _LAYERS = 16, 6
+
+
+def found_while_running() -> ModelProto:
+    """Convolutions of bytes whose scales a run finds, each followed by a sigmoid and a product."""
+    random = np.random.default_rng(0)
+    nodes, constants, x = [], {}, "x"
+    for layer in range(_LAYERS):
+        weights = random.integers(-128, 128, (_CHANNELS, _CHANNELS, 3, 3)).astype(np.int8)
+        constants |= {f"w{layer}": weights, f"s{layer}": np.float32(1e-3)}
+        a = [f"{name}{layer}" for name in ("q", "sx", "zx", "i", "f", "s2", "y", "g", "x")]
+        q, sx, zx, i, f, s2, y, g, out = a
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [x], [q, sx, zx]),
+            helper.make_node("ConvInteger", [q, f"w{layer}", zx], [i], pads=[1, 1, 1, 1]),
+            helper.make_node("Cast", [i], [f], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [sx, f"s{layer}"], [s2]),
+            helper.make_node("Mul", [f, s2], [y]),
+            helper.make_node("Sigmoid", [y], [g]),
+            helper.make_node("Mul", [y, g], [out]),
+        ]
+        x = out
+    # The last bytes as differences from their zero point, which two kernels read.
+    nodes += [
+        helper.make_node("DynamicQuantizeLinear", [x], ["q", "sx", "zx"]),
+        helper.make_node("Cast", ["q"], ["qi"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["zx"], ["zi"], to=TensorProto.INT32),
+        helper.make_node("Sub", ["qi", "zi"], ["difference"]),
+        helper.make_node("Transpose", ["difference"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("ReduceMax", ["turned"], ["most"], axes=[2], keepdims=1),
+        helper.make_node("Add", ["difference", "most"], ["added"]),
+        helper.make_node("Cast", ["added"], ["cast"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["cast", "sx"], ["last"]),
+        helper.make_node("Add", ["last", x], ["out"]),
+    ]
+    return _model(nodes, "out", constants)
+
+
+def written_out() -> ModelProto:
+    """Convolutions whose inputs are rounded to a grid, as quantisation-aware training leaves it."""
+    random = np.random.default_rng(0)
+    nodes, constants, x = [], {"low": np.float32(-128), "high": np.float32(127)}, "x"
+    for layer in range(_LAYERS):
+        weights = random.standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32) / 12
+        constants |= {f"w{layer}": weights, f"s{layer}": np.float32(0.021)}
+        d, r, c, m, y = (f"{name}{layer}" for name in "drcmy")
+        nodes += [
+            helper.make_node("Div", [x, f"s{layer}"], [d]),
+            helper.make_node("Round", [d], [r]),
+            helper.make_node("Clip", [r, "low", "high"], [c]),
+            helper.make_node("Mul", [c, f"s{layer}"], [m]),
+            helper.make_node("Conv", [m, f"w{layer}"], [y], pads=[1, 1, 1, 1]),
+        ]
+        x = y
+    return _model(nodes, x, constants)
+
+
+def _model(nodes, output, constants) -> ModelProto:
+    kind = TensorProto.FLOAT, [1, _CHANNELS, 24, 24]
+    return model_of(nodes, {"x": kind}, {output: kind}, constants)
+
+
+@pytest.fixture(scope="module", params=[found_while_running, written_out])
+def made(request) -> tuple[CompiledModel, Reference, dict[str, str]]:
+    bound = bind_shapes(request.param(), {}, {})
+    simplified = simplify(bound)
+    inputs, outputs = tensor_specs(bound)
+    draws = drawn_inputs(simplified, inputs, 0)
+    reference = make_reference(bound, simplified, outputs, draws, 1, 0)
+    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+
+    def check(compiled: CompiledModel) -> CompiledModel:
+        if not reference.taps:
+            reference.taps[:] = inside.taps(compiled, ["x"])
+        assert reference.check_library(compiled, ["x"]).allowances <= 1
+        return compiled
+
+    found = lower_checked(bound, target(), ImportOptions(), check)
+    return found.found, reference, found.left_out
+
+
+def test_bytes_as_wide_integers_are_not_held_to_equality(made) -> None:
+    _, reference, _ = made
+    assert all(is_graded(tap.expected.values.dtype) for tap in reference.taps)
+
+
+@pytest.mark.parametrize("model", [found_while_running, written_out])
+def test_values_that_are_rounded_take_steps(model) -> None:
+    assert jittered(model()).takes_steps
+
+
+def test_whole_numbers_that_are_rounded_do_not() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Floor", ["f"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (TensorProto.INT64, [4])}, {"y": (TensorProto.FLOAT, [4])}, {})
+    assert not jittered(model).takes_steps
+
+
+def test_a_right_model_passes_by_its_first_plan(made) -> None:
+    compiled, reference, left_out = made
+    assert not left_out
+    assert len(reference.taps) >= _LAYERS
+    assert reference.check_library(compiled, ["x"]).allowances <= 1
+
+
+@pytest.mark.parametrize("layer", [0, _LAYERS - 1])
+def test_a_layer_off_by_a_tenth_is_refused(made, layer) -> None:
+    compiled, reference, _ = made
+    calls = []
+
+    def scaled(kernel, arguments) -> None:
+        if "conv2d" not in kernel:
+            return
+        calls.append(kernel)
+        floats = [a for a in arguments[:-1] if a.numpy().dtype == np.float32]
+        if len(calls) == layer + 1:
+            floats[-1].copyfrom(floats[-1].numpy() * np.float32(1.1))
+
+    assert reference.check_library(Changed(compiled, scaled), ["x"]).allowances > 1
