@@ -16,8 +16,8 @@ from onnx import ModelProto, NodeProto
 
 from fewtune.onnx_graph.integers import elementwise, products, qlinear, quantisation
 from fewtune.onnx_graph.integers.walk import DEQUANTIZE, QUANTIZE, Walk, read_by
-from fewtune.onnx_graph.operators import quantized
 from fewtune.onnx_graph.operators.builder import MICROSOFT, STANDARD
+from fewtune.onnx_graph.operators.quantized.products import HANDLERS as IN_FLOATS
 
 _INTEGER_OPERATORS = ("ConvInteger", "MatMulInteger")
 # A model without any of these has no bytes to multiply.
@@ -90,6 +90,6 @@ def _visit(walk: Walk, node: NodeProto) -> None:
     for name in read_by(node):
         walk.write(name)
     if domain == "" and node.op_type in _INTEGER_OPERATORS:
-        quantized.HANDLERS["", node.op_type](walk.graph, node, {})
+        IN_FLOATS["", node.op_type](walk.graph, node, {})
     else:
         walk.graph.add(node, {})

@@ -13,14 +13,13 @@ from fewtune.onnx_graph.operators import (
     fused,
     normalizations,
     plain,
-    quantized,
-    quantized_fused,
-    recurrent,
-    recurrent_quantized,
     sequences,
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
+from fewtune.onnx_graph.operators.quantized import affine, microsoft, products
+from fewtune.onnx_graph.operators.recurrent import layers
+from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
 from fewtune.onnx_graph.operators.tensors import classical, fourier, grouped_attention, places
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
@@ -29,9 +28,10 @@ EARLY: dict[tuple[str, str], Handler] = {
     **fused.HANDLERS,
     **attention.HANDLERS,
     **plain.HANDLERS,
-    **quantized.HANDLERS,
-    **quantized_fused.HANDLERS,
-    **recurrent_quantized.HANDLERS,
+    **affine.HANDLERS,
+    **products.HANDLERS,
+    **microsoft.HANDLERS,
+    **quantized_layers.HANDLERS,
     **convolutions.HANDLERS,
     **normalizations.HANDLERS,
     **standard_attention.HANDLERS,
@@ -43,7 +43,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **patches.HANDLERS,
     **pooling.HANDLERS,
 }
-LATE: dict[tuple[str, str], Handler] = recurrent.HANDLERS
+LATE: dict[tuple[str, str], Handler] = layers.HANDLERS
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:

@@ -8,14 +8,14 @@ from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import optional
-from fewtune.onnx_graph.operators.quantized import (
+from fewtune.onnx_graph.operators.quantized.affine import (
     along,
     centred,
     dynamic_quantize,
     floats,
-    integer_products,
 )
-from fewtune.onnx_graph.operators.recurrent import expand_layer, part_of
+from fewtune.onnx_graph.operators.quantized.products import integer_products
+from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
 
 # Each step quantises its state, in a dozen nodes more than a step of floats has, and they are there
 # before the graph is simplified.

@@ -1,9 +1,6 @@
-"""ONNX's quantised operators, as products of whole numbers in float32.
+"""Quantising and dequantising, as plain nodes of float32.
 
-Sums of products of 8-bit numbers are exact in float32 up to 2**24, so a kernel of float32 gives
-the integers that one of int32 would, and is one that is tuned. Where sums may be larger and the
-result is int32, the summed axis is cut into parts that cannot be; their sums are added in int32.
-A result that is quantised again is rounded by onnxruntime's own formula: half to even.
+A result that is quantised is rounded by onnxruntime's own formula: half to even.
 """
 
 from __future__ import annotations
@@ -16,11 +13,8 @@ from onnx import NodeProto, TensorProto
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
-# Up to here float32 has every whole number.
-_EXACT = 2**24
-_MOST_OF_BYTE = 255
+MOST_OF_BYTE = 255
 _ROUND = 11
-_EVEN = 16
 _INTEGERS = {
     TensorProto.UINT8: np.uint8,
     TensorProto.INT8: np.int8,
@@ -147,7 +141,7 @@ def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
 def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> None:
     """Quantise to uint8 by the range that the values have: quantised, scale and zero point."""
     output, scale, zero_point = outputs
-    zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(_MOST_OF_BYTE))
+    zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(MOST_OF_BYTE))
     high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), zero])
     low = graph.op("Min", [graph.reduce("ReduceMin", data, None, 0), zero])
     width = graph.op("Sub", [high, low])
@@ -155,154 +149,16 @@ def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> 
     one = graph.constant(np.float32(1))
     graph.op("Where", [empty, one, graph.op("Div", [width, most])], scale)
     place = graph.op("Neg", [graph.op("Div", [low, scale])])
-    place = graph.clip(_half_to_even(graph, place), 0.0, float(_MOST_OF_BYTE))
+    place = graph.clip(_half_to_even(graph, place), 0.0, float(MOST_OF_BYTE))
     graph.cast(place, TensorProto.UINT8, zero_point)
     scaled = graph.op("Add", [_half_to_even(graph, graph.op("Div", [data, scale])), place])
-    graph.cast(graph.clip(scaled, 0.0, float(_MOST_OF_BYTE)), TensorProto.UINT8, output)
-
-
-def combined_scale(graph: GraphBuilder, first: str, second: str, result: str) -> str:
-    """First times second over result, in float32, as onnxruntime computes it."""
-    first, second = floats(graph, first), floats(graph, second)
-    return graph.fold("Div", [graph.fold("Mul", [first, second]), result])
-
-
-def _qlinear_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    data, scale, zero, weight, weight_scale, weight_zero, out_scale, out_zero, bias = optional(
-        node.input, 9
-    )
-    shape = graph.shape(data)
-    if shape is None:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    inputs = [centred(graph, data, zero), centred(graph, weight, weight_zero, axis=0)]
-    if bias:
-        inputs.append(floats(graph, bias))
-    sums = graph.op("Conv", inputs, **attributes_of(node))
-    scale = along(graph, scale, 0, 0)
-    factor = along(
-        graph,
-        combined_scale(graph, scale, weight_scale, along(graph, out_scale, 0, 0)),
-        len(shape),
-        1,
-    )
-    scaled = graph.op("Mul", [sums, factor])
-    rounded(graph, scaled, out_zero, graph.element_type(out_zero), node.output[0])
-    return True
-
-
-def _qlinear_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = node.input
-    shapes = graph.shape(left), graph.shape(right)
-    if None in shapes:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    sums = graph.op(
-        "MatMul", [centred(graph, left, left_zero, -2), centred(graph, right, right_zero, -1)]
-    )
-    rows = along(graph, left_scale, 2, 0)
-    columns = along(graph, right_scale, 1, 0)
-    factor = combined_scale(graph, rows, columns, along(graph, scale, 0, 0))
-    kind = graph.element_type(zero)
-    rounded(graph, graph.op("Mul", [sums, factor]), zero, kind, node.output[0], -1)
-    return True
-
-
-def _parts(graph: GraphBuilder, weight: str, axis: int, extent: int, others: int) -> list[int]:
-    """Where to cut a summed axis so that no part's sum can leave what float32 has exactly."""
-    known = graph.value(weight)
-    if known is None:
-        sums = np.full(extent, float(_MOST_OF_BYTE * others))
-    else:
-        # Over the taps of a convolution's filter; the largest of all columns or filters.
-        moved = np.abs(np.moveaxis(known, axis, 0).astype(np.float64))
-        taps = moved.reshape(extent, known.shape[0], -1).sum(-1) if others > 1 else moved
-        sums = taps.reshape(extent, -1).max(-1)
-    largest = np.cumsum([0.0, *(sums * _MOST_OF_BYTE)])
-    ends = [0]
-    while largest[extent] - largest[ends[-1]] > _EXACT:
-        fits = int(np.searchsorted(largest, largest[ends[-1]] + _EXACT, "right")) - 1
-        # Extents without divisors have no good schedules.
-        even = fits - (fits - ends[-1]) % _EVEN
-        ends.append(max(even if even > ends[-1] else fits, ends[-1] + 1))
-    return [*ends, extent]
-
-
-def _summed(graph: GraphBuilder, parts: Sequence[str], output: str) -> bool:
-    """Add the sums of parts in int32."""
-    whole = [
-        graph.cast(part, TensorProto.INT32, output if len(parts) == 1 else None) for part in parts
-    ]
-    for index, part in enumerate(whole[1:], start=2):
-        whole[0] = graph.op("Add", [whole[0], part], output if index == len(whole) else None)
-    return True
-
-
-def _matmul_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    left, right, left_zero, right_zero = optional(node.input, 4)
-    shapes = graph.shape(left), graph.shape(right)
-    if None in shapes:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    return _summed(
-        graph,
-        integer_products(
-            graph, centred(graph, left, left_zero, -2), centred(graph, right, right_zero, -1)
-        ),
-        node.output[0],
-    )
-
-
-def integer_products(graph: GraphBuilder, left: str, right: str) -> list[str]:
-    """Matrix products of whole numbers, of parts of the summed axis; each is exact."""
-    first, second = graph.shape(left), graph.shape(right)
-    axis = max(0, len(second) - 2)
-    ends = _parts(graph, right, axis, second[axis], 1)
-    if len(ends) == 2:  # noqa: PLR2004
-        return [graph.op("MatMul", [left, right])]
-    return [
-        graph.op(
-            "MatMul",
-            [
-                graph.slice(left, len(first) - 1, begin, end),
-                graph.fold_slice(right, axis, begin, end),
-            ],
-        )
-        for begin, end in zip(ends, ends[1:], strict=False)
-    ]
-
-
-def _conv_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    data, weight, zero, weight_zero = optional(node.input, 4)
-    shape, filters = graph.shape(data), graph.shape(weight)
-    if shape is None or filters is None:
-        return graph.refuse(node, "reads a tensor whose shape is not known")
-    given = attributes_of(node)
-    data, weight = centred(graph, data, zero), centred(graph, weight, weight_zero, axis=0)
-    ends = [0, filters[1]]
-    if given.get("group", 1) == 1:
-        ends = _parts(graph, weight, 1, filters[1], int(np.prod(filters[2:])))
-    if len(ends) == 2:  # noqa: PLR2004
-        return _summed(graph, [graph.op("Conv", [data, weight], **given)], node.output[0])
-    return _summed(
-        graph,
-        [
-            graph.op(
-                "Conv",
-                [graph.slice(data, 1, begin, end), graph.fold_slice(weight, 1, begin, end)],
-                **given,
-            )
-            for begin, end in zip(ends, ends[1:], strict=False)
-        ],
-        node.output[0],
-    )
+    graph.cast(graph.clip(scaled, 0.0, float(MOST_OF_BYTE)), TensorProto.UINT8, output)
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "QuantizeLinear"): _quantize,
     ("", "DequantizeLinear"): _dequantize,
     ("", "DynamicQuantizeLinear"): _dynamic_quantize,
-    ("", "QLinearConv"): _qlinear_conv,
-    ("", "QLinearMatMul"): _qlinear_matmul,
-    ("", "MatMulInteger"): _matmul_integer,
-    ("", "ConvInteger"): _conv_integer,
     ("com.microsoft", "QuantizeLinear"): _quantize,
     ("com.microsoft", "DequantizeLinear"): _dequantize,
 }

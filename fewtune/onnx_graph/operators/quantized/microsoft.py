@@ -12,7 +12,8 @@ from onnx import NodeProto
 
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
-from fewtune.onnx_graph.operators.quantized import along, centred, combined_scale, floats, rounded
+from fewtune.onnx_graph.operators.quantized.affine import along, centred, floats, rounded
+from fewtune.onnx_graph.operators.quantized.products import combined_scale
 
 
 def _dequantized(graph: GraphBuilder, data: str, scale: str, zero: str) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto, helper
 
 from fewtune.onnx_graph.operators.activations import Activation, activation
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.recurrent.cells import Direction, State
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -26,120 +26,6 @@ _MOST_STEPS = 2000
 
 Product = Callable[[str, str, int], str]
 """Of rows with a direction's weights: (rows, inputs), the weights of all directions, its index."""
-
-
-@dataclass
-class _State:
-    """What a direction carries from step to step; None where it is zero."""
-
-    hidden: str | None
-    cell: str | None = None
-
-
-@dataclass
-class _Direction:
-    """One direction of a layer: (batch, inputs) and (batch, hidden) in, (batch, hidden) out.
-
-    Attributes
-    ----------
-    recurrent : str
-        Transposed weights, (hidden, gates x hidden).
-    state_bias : str or None
-        GRU's, of the hidden gate's recurrent product, (hidden).
-    peepholes : list of str or None
-        LSTM's weights from the cell to the gates i, o and f.
-    recurrent_product : callable or None
-        Of a state with the recurrent weights, where that is no plain product.
-    """
-
-    graph: GraphBuilder
-    kind: str
-    batch: int
-    hidden: int
-    functions: list[Activation]
-    clip: float | None
-    recurrent: str
-    state_bias: str | None
-    peepholes: list[str] | None
-    reset_after: bool
-    input_forget: bool
-    recurrent_product: Callable[[str], str] | None = None
-
-    def step(self, given: str, state: _State) -> _State:
-        """One step from the input's product, (batch, gates x hidden)."""
-        return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](given, state)
-
-    def _rnn(self, given: str, state: _State) -> _State:
-        return _State(self._activated(0, self._sum(given, state.hidden)))
-
-    def _sum(self, given: str, hidden: str | None) -> str:
-        if hidden is None:
-            return given
-        if self.recurrent_product is not None:
-            product = self.recurrent_product(hidden)
-        else:
-            product = self.graph.op("MatMul", [hidden, self.recurrent])
-        return self.graph.op("Add", [product, given])
-
-    def _gru(self, given: str, state: _State) -> _State:
-        op = self.graph.op
-        update, reset, new = (self._gate(given, index) for index in range(3))
-        hidden = state.hidden
-        if self.reset_after:
-            product = self.state_bias
-            if hidden is not None:
-                products = op("MatMul", [hidden, self.recurrent])
-                update = op("Add", [update, self._gate(products, 0)])
-                reset = op("Add", [reset, self._gate(products, 1)])
-                product = self._gate(products, 2)
-                if self.state_bias is not None:
-                    product = op("Add", [product, self.state_bias])
-            if product is not None:
-                new = op("Add", [new, op("Mul", [self._activated(0, reset), product])])
-        elif hidden is not None:
-            graph, size = self.graph, self.hidden
-            products = op("MatMul", [hidden, graph.fold_slice(self.recurrent, 1, 0, 2 * size)])
-            update = op("Add", [update, self._gate(products, 0)])
-            reset = op("Add", [reset, self._gate(products, 1)])
-            kept = op("Mul", [self._activated(0, reset), hidden])
-            weights = graph.fold_slice(self.recurrent, 1, 2 * size, 3 * size)
-            new = op("Add", [op("MatMul", [kept, weights]), new])
-        update, new = self._activated(0, update), self._activated(1, new)
-        one = self.graph.constant(1, self.graph.dtype(given))
-        result = op("Mul", [op("Sub", [one, update]), new])
-        if hidden is not None:
-            result = op("Add", [result, op("Mul", [update, hidden])])
-        return _State(result)
-
-    def _lstm(self, given: str, state: _State) -> _State:
-        op, cell = self.graph.op, state.cell
-        gates = self._sum(given, state.hidden)
-        entry, output, forget, new = (self._gate(gates, index) for index in range(4))
-        new = self._activated(1, new)
-        entry = self._activated(0, self._peeped(entry, 0, cell))
-        result = op("Mul", [entry, new])
-        if cell is not None:
-            if self.input_forget:
-                one = self.graph.constant(1, self.graph.dtype(given))
-                forget = op("Sub", [one, entry])
-            else:
-                forget = self._activated(0, self._peeped(forget, 2, cell))
-            result = op("Add", [op("Mul", [forget, cell]), result])
-        output = self._activated(0, self._peeped(output, 1, result))
-        return _State(op("Mul", [output, self.functions[2](self.graph, result)]), result)
-
-    def _peeped(self, gate: str, index: int, cell: str | None) -> str:
-        if self.peepholes is None or cell is None:
-            return gate
-        return self.graph.op("Add", [gate, self.graph.op("Mul", [cell, self.peepholes[index]])])
-
-    def _gate(self, gates: str, index: int) -> str:
-        return self.graph.slice(gates, 1, index * self.hidden, (index + 1) * self.hidden)
-
-    def _activated(self, function: int, value: str) -> str:
-        if self.clip is not None:
-            value = self.graph.clip(value, -self.clip, self.clip)
-        return self.functions[function](self.graph, value)
 
 
 def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -188,7 +74,7 @@ def expand_layer(
     order = given.get("direction", b"forward").decode()
     sequences, finals = [], []
     for index in range(directions):
-        direction = _Direction(
+        direction = Direction(
             graph,
             kind,
             batch,
@@ -209,7 +95,7 @@ def expand_layer(
         if bias:
             offset = _input_bias(graph, bias, index, hidden, kind, given)
             products = graph.op("Add", [products, offset])
-        state = _State(
+        state = State(
             _first(graph, first_hidden, index, given), _first(graph, first_cell, index, given)
         )
         places = range(steps)
@@ -315,8 +201,8 @@ def _mask(graph: GraphBuilder, lengths: str, step: int, steps: int, batch: int) 
 
 
 def _masked(
-    graph: GraphBuilder, mask: str | None, new: _State, old: _State, batch: int, hidden: int
-) -> tuple[str, _State]:
+    graph: GraphBuilder, mask: str | None, new: State, old: State, batch: int, hidden: int
+) -> tuple[str, State]:
     """The output and the state of a step in which some sequences may have ended."""
     if mask is None:
         return new.hidden, new
@@ -326,7 +212,7 @@ def _masked(
         None if after is None else graph.op("Where", [mask, after, before or zeros])
         for after, before in ((new.hidden, old.hidden), (new.cell, old.cell))
     ]
-    return output, _State(*kept)
+    return output, State(*kept)
 
 
 def _give_sequence(
