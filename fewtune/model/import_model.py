@@ -18,6 +18,7 @@ from fewtune.model.lower_checked import STEPS, checking_target, lower_checked
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.onnx_graph.borders import border_notes
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -89,7 +90,7 @@ def import_model(
     prepare.save(bound, reference_path)
     forgiving = OptionalSteps(forgiving=True)
     simplified = prepare.simplify(bound, forgiving)
-    notes = padding_notes(bound)
+    notes = [*padding_notes(bound), *border_notes(bound)]
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.borders import numbers_at_borders
 from fewtune.onnx_graph.external_data import external_files
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs
 from fewtune.onnx_graph.order import sort_nodes
@@ -55,6 +56,7 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     taken = sorted(taken_names & set(locations))
     if taken:
         raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
+    numbers_at_borders(model)
     check_types(model)
     # Exporters that do not sort are common; what no order can mend is told here.
     try:

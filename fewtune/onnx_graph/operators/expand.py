@@ -17,10 +17,11 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
+from fewtune.onnx_graph.operators.classical import arithmetic, trees
 from fewtune.onnx_graph.operators.quantized import affine, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
-from fewtune.onnx_graph.operators.tensors import classical, fourier, grouped_attention, places
+from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, places
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
 EARLY: dict[tuple[str, str], Handler] = {
@@ -38,7 +39,8 @@ EARLY: dict[tuple[str, str], Handler] = {
     **sequences.HANDLERS,
     **fourier.HANDLERS,
     **places.HANDLERS,
-    **classical.HANDLERS,
+    **arithmetic.HANDLERS,
+    **trees.HANDLERS,
     **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,

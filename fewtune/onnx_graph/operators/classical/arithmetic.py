@@ -1,0 +1,157 @@
+"""Operators of classical machine learning (domain ai.onnx.ml) that are plain arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.classical import scores
+from fewtune.onnx_graph.operators.fused import attributes_of
+
+_DOMAIN = "ai.onnx.ml"
+_MOST_KEYS = 4096
+
+
+def _floats(graph: GraphBuilder, name: str) -> str:
+    return graph.cast(name, TensorProto.FLOAT)
+
+
+def _numbers(graph: GraphBuilder, values: object) -> str:
+    return graph.constant(np.array(values), np.float32)
+
+
+def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given = attributes_of(node)
+    data = _floats(graph, node.input[0])
+    if given.get("offset"):
+        data = graph.op("Sub", [data, _numbers(graph, given["offset"])])
+    graph.op("Mul", [data, _numbers(graph, given.get("scale") or [1.0])], node.output[0])
+    return True
+
+
+def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given = attributes_of(node)
+    if given.get("post_transform", b"NONE") != b"NONE":
+        return graph.refuse(node, "transforms its result: export the model without post_transform")
+    matrix = np.array(given["coefficients"], np.float32).reshape(int(given.get("targets", 1)), -1)
+    product = ["MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)]]
+    if not given.get("intercepts"):
+        graph.op(*product, node.output[0])
+        return True
+    graph.op("Add", [graph.op(*product), _numbers(graph, given["intercepts"])], node.output[0])
+    return True
+
+
+def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given = attributes_of(node)
+    labels, intercepts = given.get("classlabels_ints"), given.get("intercepts") or []
+    transform = given.get("post_transform", b"NONE").decode()
+    if not labels or len(labels) != len(intercepts) or len(labels) < 2:  # noqa: PLR2004
+        return graph.refuse(node, "has no label and intercept for each class")
+    if transform not in scores.TRANSFORMS:
+        return graph.refuse(node, f"transforms its scores by {transform}, which is not supported")
+    shape = graph.shape(node.input[0])
+    if shape is None or len(shape) != 2:  # noqa: PLR2004
+        return graph.refuse(node, "reads features whose shape, (rows, features), is not known")
+    matrix = np.array(given["coefficients"], np.float32).reshape(len(labels), -1)
+    product = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])
+    total = graph.op("Add", [product, _numbers(graph, intercepts)])
+    scores.best_label(graph, total, labels, node.output[0])
+    scores.transformed(graph, total, transform, node.output[1])
+    return True
+
+
+def _imputer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given, data = attributes_of(node), node.input[0]
+    kind = "float" if "imputed_value_floats" in given else "int64"
+    filled = graph.constant(np.array(given[f"imputed_value_{kind}s"], graph.dtype(data)))
+    wanted = given.get(f"replaced_value_{kind}", 0)
+    if np.isnan(wanted):
+        missing = graph.op("IsNaN", [data])
+    else:
+        missing = graph.op("Equal", [data, graph.constant(wanted, graph.dtype(data))])
+    graph.op("Where", [missing, filled, data], node.output[0])
+    return True
+
+
+def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Numbers for numbers: the place of the key that a number equals, then that key's value."""
+    given, data = attributes_of(node), node.input[0]
+    keys, values = (_coded(given, side) for side in ("keys", "values"))
+    if keys is None or values is None or len(keys) > _MOST_KEYS:
+        return graph.refuse(node, f"maps texts, or more than {_MOST_KEYS} numbers")
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        return graph.refuse(node, "has NaN among its keys")
+    shape = graph.shape(data)
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known before the model runs")
+    apart = graph.reshape(data, [*shape, 1])
+    same = graph.op("Equal", [apart, graph.constant(keys, graph.dtype(data))])
+    # Of a key that is listed twice the first counts.
+    numbers = graph.constant(np.arange(len(keys), 0, -1), np.int64)
+    found = graph.op("Mul", [graph.cast(same, TensorProto.INT64), numbers])
+    place = graph.reduce("ReduceMax", found, [len(shape)], 0)
+    default = given.get("default_tensor")
+    if default is not None:
+        other = numpy_helper.to_array(default).reshape(1)
+    else:
+        kind, usual = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
+        other = np.array([given.get(f"default_{kind}", usual)])
+    table = np.concatenate([other.astype(values.dtype), values[::-1]])
+    graph.op("Gather", [graph.constant(table), place], node.output[0], axis=0)
+    return True
+
+
+def _coded(given: dict[str, object], side: str) -> np.ndarray | None:
+    """Keys or values that are numbers; None where they are texts."""
+    if f"{side}_tensor" in given:
+        array = numpy_helper.to_array(given[f"{side}_tensor"]).reshape(-1)
+        return array if array.dtype.kind in "if" else None
+    for name, dtype in ((f"{side}_floats", np.float32), (f"{side}_int64s", np.int64)):
+        if given.get(name):
+            return np.array(given[name], dtype)
+    return None
+
+
+def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    data = _floats(graph, node.input[0])
+    kind = attributes_of(node).get("norm", b"MAX").decode()
+    shape = graph.shape(node.input[0])
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known before the model runs")
+    operator = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
+    norm = graph.reduce(operator, data, [len(shape) - 1])
+    graph.op("Div", [data, norm], node.output[0])
+    return True
+
+
+def _binarizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    bound = graph.constant(attributes_of(node).get("threshold", 0.0), graph.dtype(node.input[0]))
+    above = graph.op("Greater", [node.input[0], bound])
+    graph.cast(above, graph.element_type(node.input[0]), node.output[0])
+    return True
+
+
+def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    data, places = node.input
+    shape, chosen = graph.shape(data), graph.shape(places)
+    if shape is None or chosen is None:
+        return graph.refuse(node, "has an input whose shape is not known before the model runs")
+    if len(shape) == 1:
+        data = graph.reshape(data, [1, *shape])
+    flat = graph.reshape(places, [int(np.prod(chosen))])
+    graph.op("Gather", [data, flat], node.output[0], axis=max(1, len(shape) - 1))
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    (_DOMAIN, "ArrayFeatureExtractor"): _features,
+    (_DOMAIN, "Binarizer"): _binarizer,
+    (_DOMAIN, "Imputer"): _imputer,
+    (_DOMAIN, "LabelEncoder"): _encoder,
+    (_DOMAIN, "LinearClassifier"): _classifier,
+    (_DOMAIN, "LinearRegressor"): _linear,
+    (_DOMAIN, "Normalizer"): _normalizer,
+    (_DOMAIN, "Scaler"): _scaler,
+}
