@@ -67,12 +67,45 @@ def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
+def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """TVM compares single bits as floats, which LLVM refuses."""
+    if graph.element_type(node.input[0]) != TensorProto.BOOL:
+        return False
+    graph.op("Not", [graph.op("Xor", list(node.input))], node.output[0])
+    return True
+
+
 def _boolean_reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     if graph.element_type(node.input[0]) != TensorProto.BOOL:
         return False
     number = graph.cast(node.input[0], TensorProto.INT32)
     reduced = graph.op(node.op_type, [number, *node.input[1:]], **_attributes(node))
     graph.cast(reduced, TensorProto.BOOL, node.output[0])
+    return True
+
+
+def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """TVM's maximum is a kernel whose values lie near the result, and are no value of the model."""
+    attributes, data = _attributes(node), node.input[0]
+    given = graph.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    shape = graph.shape(data)
+    named = attributes.get("axes") if given is None else given.tolist()
+    unknown = len(node.input) > 1 and node.input[1] and given is None
+    if unknown or shape is None or graph.element_type(data) not in _FLOATS:
+        return False
+    if not named and attributes.get("noop_with_empty_axes"):
+        return False
+    axes = [int(axis) % len(shape) for axis in named or range(len(shape))]
+    most = graph.reduce("ReduceMax", data, axes)
+    lowest = graph.constant(-np.inf, graph.dtype(data))
+    zero = graph.constant(0, graph.dtype(data))
+    most = graph.op("Where", [graph.op("Equal", [most, lowest]), zero, most])
+    sums = graph.reduce("ReduceSum", graph.op("Exp", [graph.op("Sub", [data, most])]), axes)
+    kept = bool(attributes.get("keepdims", 1))
+    result = graph.op("Add", [graph.op("Log", [sums]), most], node.output[0] if kept else None)
+    if not kept:
+        left = [size for axis, size in enumerate(shape) if axis not in axes]
+        graph.reshape(result, left, node.output[0])
     return True
 
 
@@ -150,9 +183,11 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Cosh"): _hyperbolic("Add"),
     ("", "Det"): _determinant,
     ("", "Dropout"): _dropout,
+    ("", "Equal"): _boolean_equality,
     ("", "EyeLike"): _eye_like,
     ("", "IsInf"): _is_inf,
     ("", "Pow"): _power,
+    ("", "ReduceLogSumExp"): _log_sum_exp,
     ("", "ReduceMax"): _boolean_reduction,
     ("", "ReduceMin"): _boolean_reduction,
     ("", "Sinh"): _hyperbolic("Sub"),

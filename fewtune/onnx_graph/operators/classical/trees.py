@@ -81,7 +81,7 @@ def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str:
     else:
         met = _conditions(graph, data, forest)
         on_way = graph.op("Gather", [met, graph.constant(forest.paths)], axis=1)
-        right = graph.op("Equal", [on_way, graph.constant(forest.ways)])
+        right = graph.op("Xor", [on_way, graph.constant(~forest.ways)])
         reached = graph.reduce("ReduceMin", graph.cast(right, kind), [2], 0)
     if forest.aggregate in ("MIN", "MAX"):
         count = int(forest.trees.max()) + 1
