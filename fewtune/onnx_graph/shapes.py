@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
+import operator
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
@@ -32,6 +35,21 @@ _EXAMPLE_LENGTH = 128
 # What exporters write for every axis that they know nothing of: sharing it says nothing.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 
+# What names of dimensions that follow from others are made of.
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "max": max,
+    "min": min,
+}
 
 _NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
@@ -194,7 +212,38 @@ def _dimension_sizes(
                         f"dimension {dimension!r} is given twice: as {sizes[dimension]}, "
                         f"and as {size} by the shape of input {name!r}"
                     )
+    for name in named - sizes.keys():
+        computed = _computed_size(name, sizes)
+        if computed is not None:
+            sizes[name] = computed
     return sizes
+
+
+def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
+    """Size of a dimension that is named by a sum or product of others; None where it is not.
+
+    Exporters write ``past_sequence_length + 1`` or ``2*s0`` for what follows from other dimensions.
+    """
+    try:
+        size = _value_of(ast.parse(name.strip(), mode="eval").body, sizes)
+    except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError):
+        return None
+    return int(size) if size == int(size) and size >= 1 else None
+
+
+def _value_of(term: ast.expr, sizes: Mapping[str, int]) -> float:
+    """Value of a term; KeyError or ValueError where it holds what is not known."""
+    if isinstance(term, ast.Constant) and isinstance(term.value, int):
+        return term.value
+    if isinstance(term, ast.Name):
+        return sizes[term.id]
+    if isinstance(term, ast.BinOp) and type(term.op) in _ARITHMETIC:
+        left, right = _value_of(term.left, sizes), _value_of(term.right, sizes)
+        return _ARITHMETIC[type(term.op)](left, right)
+    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name):
+        function = _FUNCTIONS[term.func.id.lower()]
+        return function(*(_value_of(each, sizes) for each in term.args))
+    raise ValueError("not a term of dimensions")
 
 
 def is_filler(name: str) -> bool:
