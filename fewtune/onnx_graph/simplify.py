@@ -97,7 +97,7 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
     light_model, weights = detach_weights(model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name
-            light_model = inliner.inline_local_functions(light_model)
+            light_model = inliner.inline_local_functions(light_model, convert_version=True)
     if opset_of(light_model) < IMPORT_OPSET:
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = expand_functions(with_shapes(light_model))

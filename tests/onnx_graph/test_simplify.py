@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
 from fewtune.model.reference import random_inputs, relative_error, run_onnxruntime, tensor_specs
+from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
 from fewtune.onnx_graph.simplify import (
     can_show_fault,
@@ -243,18 +244,22 @@ def test_operator_set_too_old_for_onnxruntime_is_converted_when_bound():
     assert relative_error(run_onnxruntime(result, feeds, 1), [expected]) == 0.0
 
 
-def test_local_functions_are_inlined():
+# Converters leave functions at the operator set that they were written in.
+@pytest.mark.parametrize("opset", [tiny_models.OPSET, tiny_models.OPSET - 2])
+def test_local_functions_are_inlined(opset, tmp_path):
     body = helper.make_function(
         "local",
         "Twice",
         ["x"],
         ["y"],
         [helper.make_node("Add", ["x", "x"], ["y"])],
-        [helper.make_opsetid("", tiny_models.OPSET)],
+        [helper.make_opsetid("", opset)],
     )
     model = model_of([helper.make_node("Twice", ["input"], ["output"], domain="local")])
     model.functions.append(body)
     model.opset_import.append(helper.make_opsetid("local", 1))
+    onnx.save(model, tmp_path / "model.onnx")
+    model, _ = checked_file(tmp_path / "model.onnx", frozenset())
     assert operators(simplified(model)) == {"Add": 1}
 
 
