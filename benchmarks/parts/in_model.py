@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.helpers.common import alone
 from fewtune.artifacts import BenchmarkReport, Fingerprint, Skeleton
+from fewtune.finals.finalists import contested
 from fewtune.finals.finals import Final, Finals
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.target import target_from_json
@@ -25,7 +26,6 @@ from fewtune.schedule.space.parallel_axis import usual_axes
 from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import Task, read_tasks
 from fewtune.trial.trial import Trial
-from fewtune.tuning.finalists import contested
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
 from fewtune.workers.pool import WorkerPool

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fewtune.artifacts import Skeleton
+from fewtune.finals.finalists import RULES, FinalistRules, contested
 from fewtune.measure.measurer import Measurer
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.parallel_axis import usual_axes
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
-from fewtune.tuning.finalists import RULES, FinalistRules, contested
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
 from fewtune.workers.kernel_library import Candidate, Contender
@@ -110,7 +110,7 @@ class Finals:
     target : Target
         A CPU.
     most : int
-        Contenders of a task that takes much of the model's time (`fewtune.tuning.finalists`).
+        Contenders of a task that takes much of the model's time (`fewtune.finals.finalists`).
     rules : FinalistRules
         Who is a contender.
     """

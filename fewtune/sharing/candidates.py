@@ -93,7 +93,7 @@ def offers_for(
         That takes; its name tells its draws from another's.
     for_finals : bool
         Whether finals in the model are to come, for which one of them is to part the usual axis
-        among the threads (`fewtune.tuning.finalists`).
+        among the threads (`fewtune.finals.finalists`).
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fewtune.tuning.finalists import FinalistRules
+from fewtune.finals.finalists import FinalistRules
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from fewtune.finals.finalists import contenders_of
 from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
 from fewtune.measure.device import Device
@@ -31,7 +32,7 @@ from fewtune.sharing.job import ShareJob
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.finalists import MOST_IN_DUEL, contenders_of
+from fewtune.tuning.remeasure import MOST_IN_DUEL
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.pool import WorkerPool

@@ -19,12 +19,23 @@ from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import TaskState
 
+# Race figures this near each other may be in either order.
+_CLOSE = 1.04
+# So many schedules of a task take turns at most.
+MOST_IN_DUEL = 4
+
 
 class Duel(NamedTuple):
-    """Who is measured again of a task: the fastest of the race first."""
+    """The schedules of a task that are measured again, the fastest of the race first."""
 
     state: TaskState
     trials: list[Trial]
+
+
+def near_fastest(ranked: Sequence[Trial]) -> list[Trial]:
+    """The trials near the fastest, `MOST_IN_DUEL` at most; ``ranked`` has the fastest first."""
+    bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
+    return [trial for trial in ranked if trial.outcome.median_s <= bar_s][:MOST_IN_DUEL]
 
 
 def measure_duels(

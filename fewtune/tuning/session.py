@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fewtune.graph_model.cost_model import GraphModel
-from fewtune.machine.steal_time import stolen_s
 from fewtune.measure.device import Device, measurer_on
 from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
@@ -24,14 +23,13 @@ from fewtune.search.cost_model import BoostedTrees
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.outcome import Outcome
-from fewtune.trial.phases import Phases
-from fewtune.trial.trial import Trial, trace_key
+from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import Built, Failure
 from fewtune.tuning.baselines import measured_defaults
 from fewtune.tuning.batch import TaskBatch, measure_together, split_cost
 from fewtune.tuning.early_stopping import Patience
-from fewtune.tuning.finalists import MOST_IN_DUEL
-from fewtune.tuning.remeasure import Duel, measure_duels
+from fewtune.tuning.journaled_run import JournaledRun
+from fewtune.tuning.remeasure import Duel, measure_duels, near_fastest
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
 from fewtune.tuning.task_searches import Searches
@@ -40,12 +38,10 @@ from fewtune.tuning.unchecked import checked
 from fewtune.workers.build_queue import Building
 from fewtune.workers.pool import WorkerPool
 
-# Race figures this near each other may be in either order.
-_CLOSE = 1.04
 _DUELS_A_BATCH = 4
 
 
-class Session:
+class Session(JournaledRun):
     """Tunes tasks, and measures the default schedule of every task given.
 
     Parameters
@@ -93,32 +89,26 @@ class Session:
         clock: Callable[[], float] = time.perf_counter,
         device: Device | None = None,
     ) -> None:
-        self.state = RunState(tasks, tuned, earlier)
-        self.state.resume(journal)
-        self.target = target
-        self.options = options
-        self.patience = Patience(options, self.state, covered)
-        self.journal = journal
-        self.progress = progress
-        self.measurer = measurer_on(device, pool, target, cold_weights=cold_weights)
-        self._tasks_a_batch = 1 if device is None else device.parallel_tasks
         knowledge = Knowledge(
             cost_model=GraphModel() if options.cost_model == "gcn" else BoostedTrees(),
             predictor=predictor_for(options.predictor, target),
             is_cold=cold_weights,
         )
+        super().__init__(
+            RunState(tasks, tuned, earlier),
+            journal,
+            progress,
+            measurer_on(device, pool, target, cold_weights=cold_weights),
+            clock,
+        )
+        self.target = target
+        self.options = options
+        self.patience = Patience(options, self.state, covered)
+        self._tasks_a_batch = 1 if device is None else device.parallel_tasks
         self.searches = Searches(target, options, knowledge, seeds or {})
-        self._clock = clock
-        self._began_s = clock() - self.state.elapsed_s
-        self._unstolen_s = stolen_s() - self.state.stolen_s
         self._longest_batch_s = 0.0
         for name, times in (stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of tuning so far, those before an interruption included."""
-        return self._clock() - self._began_s
 
     @property
     def total_trials(self) -> int:
@@ -239,10 +229,10 @@ class Session:
                 known = [state.known[p.key] for p in proposals]
                 self.searches.of(state).learn(proposals, [k.outcome.median_s for k in known])
             if not turn.proposals:
-                self._end(state, "design space exhausted")
+                self.note_end(state, "design space exhausted")
             why = self.patience.ends(state)
             if why is not None:
-                self._end(state, why)
+                self.note_end(state, why)
             self.show(state)
 
     def take_turns(
@@ -277,10 +267,8 @@ class Session:
         return min(options.batch_size, options.trials_per_task)
 
     def finalists(self, state: TaskState) -> list[Trial]:
-        """The trials that are measured again: those close to the fastest, if there are any."""
-        ranked = state.ranked()
-        bar_s = ranked[0].outcome.median_s * _CLOSE if ranked else 0.0
-        return [t for t in ranked if t.outcome.median_s <= bar_s][:MOST_IN_DUEL]
+        """The trials of a task that are measured again: those near the fastest."""
+        return near_fastest(state.ranked())
 
     def hold_duels(self, states: list[TaskState]) -> None:
         """Measure the fastest few of tasks again, in turns: a race's winner may have been lucky."""
@@ -300,34 +288,8 @@ class Session:
                 told = {"task": task, "first": first, "medians_s": medians_s}
                 self.note({"kind": "finals", **told, **spent})
 
-    def announce(self, state: TaskState) -> None:
-        """Note what is about to run, so that a crash can be laid to it."""
-        self.journal.append({"kind": "start", "task": state.task.info.name})
-
-    def note(self, event: dict[str, Any]) -> None:
-        """Journal an event, then take it in exactly as a resumed run would."""
-        kept_s = stolen_s() - self._unstolen_s
-        spent = {"elapsed_s": round(self.elapsed_s, 3), "stolen_s": round(kept_s, 3)}
-        event = {**spent, **event}
-        self.journal.append(event)
-        self.state.take(event)
-
-    def note_default(self, state: TaskState, trial: Trial | None) -> None:
-        """Note how the default schedule fared; None where there is none."""
-        trial = trial or Trial(trace_key(None), None, "no_default_schedule")
-        self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
-
-    def _end(self, state: TaskState, why: str) -> None:
-        self.note({"kind": "end", "task": state.task.info.name, "why": why})
-
-    def spent(self) -> dict[str, Any]:
-        """What a batch took, for its event: seconds by phase, and measurements made again."""
-        phases, self.measurer.phases = self.measurer.phases, Phases()
-        repeats, self.measurer.repeats = self.measurer.repeats, 0
-        return {"phases": phases.as_json(), "repeats": repeats}
-
     def show(self, state: TaskState, phase: str = "tune") -> None:
-        """Tell the person who watches where the run stands."""
+        """Show where the run stands."""
         self.progress.show(
             self.state.snapshot(
                 state,

@@ -12,6 +12,7 @@ import pytest
 
 from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.finals import finals
+from fewtune.finals.finalists import FinalistRules, contenders_of
 from fewtune.finals.finals import Final
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
@@ -19,7 +20,6 @@ from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import write_modules
 from fewtune.trial.trial import trace_key
-from fewtune.tuning.finalists import FinalistRules, contenders_of
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner

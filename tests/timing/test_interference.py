@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fewtune.finals.finalists import contenders_in_model, contenders_of
 from fewtune.schedule.space import parallel_axis
 from fewtune.schedule.space.parallel_axis import usual_axis
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.timing import interference
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.tuning.finalists import contenders_in_model, contenders_of
 from tests import tuned_tiny
 from tests.made.tasks import made_task
 
