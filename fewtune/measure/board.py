@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -26,11 +26,11 @@ from fewtune.machine.rpc_board import (
     reserve,
     set_board_threads,
 )
+from fewtune.measure.batch import Batch
 from fewtune.measure.board_model import BoardModel
 from fewtune.measure.device import Capabilities, Device
-from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer, lower
+from fewtune.measure.measurer import ROUND_S, ROUNDS, Measurer
 from fewtune.runtime.tvm import relax, usable_cores
-from fewtune.schedule_check.check import ScheduleCheck
 from fewtune.timing.buffers import Specs
 from fewtune.timing.timer import Race
 from fewtune.trial.outcome import Outcome
@@ -121,44 +121,30 @@ class BoardMeasurer(Measurer):
         self._at = at
         self._board_of: dict[str, int] = {}
 
-    def _batch(
-        self,
-        modules: Building[Built | Failure],
-        specs: list[Specs],
-        best_s: list[float | None],
-        races: Sequence[Hashable],
-        keys: Sequence[tuple[str, str]] | None,
-        checks: Sequence[ScheduleCheck] | None,
-    ) -> list[Outcome]:
+    def _measured_batch(self, modules: Building[Built | Failure], batch: Batch) -> list[Outcome]:
         with self.phases.timed("build_s"):
             built = modules.finished()
-        queues: dict[int, list[int]] = {}
-        for place, each in enumerate(specs):
-            queues.setdefault(self._board(each), []).append(place)
-        outcomes: dict[int, Outcome] = {}
+        boards = [self._board(specs) for specs in batch.specs]
+        # Boards measure at once: candidates are held only to those of their own board.
+        batch = replace(batch, races=list(zip(boards, batch.races, strict=True)))
 
         def run(board: int) -> None:
-            bars: dict[Hashable, float | None] = {}
-            for place in queues[board]:
-                bar = lower(bars.get(races[place]), best_s[place])
-                made = built[place]
-                outcome = self._raced(board, made, specs[place], bar)
-                if checks is not None and isinstance(made, Built):
-                    outcome = self._checked_on(board, outcome, made, checks[place], bar)
-                outcomes[place] = outcome
-                bars[races[place]] = lower(bar, outcome.median_s if outcome.run_s else None)
+            for place in (p for p, each in enumerate(boards) if each == board):
+                bar_s = batch.bar_s(place)
+                result = built[place]
+                outcome = self._raced(board, result, batch.specs[place], bar_s)
+                made = result if isinstance(result, Built) else None
+                if batch.checks is not None and made is not None:
+                    check, ask = batch.checks[place], self._asker_of(board)
+                    outcome = self.checking.checked(outcome, ask, made, check, bar_s)
+                batch.end(place, outcome, made)
 
         with self.phases.timed("run_s"):
-            self._on_boards(run, list(queues))
-        for place, made in enumerate(built):
-            cause = outcomes[place].cause
-            if cause:
-                self.failures[cause] += 1
-            elif keys is not None and isinstance(made, Built):
-                self.pool.kept.take(*keys[place], made, outcomes[place].median_s)
+            self._on_boards(run, sorted(set(boards)))
+        outcomes = batch.settle(self.failures, self.pool.kept)
         with self.phases.timed("build_s"):
             self.pool.tidy()
-        return [outcomes[place] for place in range(len(built))]
+        return outcomes
 
     def duel(
         self,
@@ -197,33 +183,25 @@ class BoardMeasurer(Measurer):
                 done.result()
 
     def _raced(
-        self, board: int, built: Built | Failure, specs: Specs, bar: float | None
+        self, board: int, built: Built | Failure, specs: Specs, bar_s: float | None
     ) -> Outcome:
         if isinstance(built, Failure):
             return Outcome.failed(built)
         try:
             limit_s = _OPTIONS.run_timeout_s
-            measured = self._call(board, limit_s, "measure", built.number, specs, Race(bar))
+            measured = self._call(board, limit_s, "measure", built.number, specs, Race(bar_s))
         except (WorkerLostError, RequestFailedError) as fault:
             return Outcome.failed(Failure.of(fault, running=True))
         return Outcome(measured.run_s)
 
-    def _checked_on(
-        self, board: int, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar: float | None
-    ) -> Outcome:
-        """The outcome, once a board has computed what is compared, if it is."""
-        if not outcome.run_s:
-            return outcome
-        if not self.checking.is_due(wanted, outcome.median_s, bar):
-            return replace(outcome, is_checked=False)
-        failure = self._verdict(built, wanted, board)
-        return outcome if failure is None else Outcome.failed(failure)
+    def _asker(self, built: Built) -> Callable[..., Any]:
+        return self._asker_of(0)
 
-    def _verdict(self, built: Built, wanted: ScheduleCheck, board: int = 0) -> Failure | None:
+    def _asker_of(self, board: int) -> Callable[..., Any]:
         def ask(*request: Any, timeout_s: float) -> Any:
             return self._call(board, timeout_s, *request)
 
-        return self.checking.verdict(ask, built, wanted)
+        return ask
 
     def _call(self, board: int, limit_s: float, *request: Any) -> Any:
         """Ask the process of a board, which has to have one."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fewtune.schedule_check.check import ScheduleCheck, Verdict
-from fewtune.trial.outcome import WRONG_OUTPUT
+from fewtune.trial.outcome import WRONG_OUTPUT, Outcome
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
 
 # A task's first check may have to compile and run its kernel without any schedule.
@@ -54,6 +54,32 @@ class Checking:
         cost_s = self._cost_s.get(wanted.key)
         within = 1.0 if cost_s is not None and cost_s > _DEAR_S else self.within
         return best_s is None or time_s <= within * best_s
+
+    def checked(
+        self,
+        outcome: Outcome,
+        ask: Callable[..., Verdict],
+        built: Built,
+        wanted: ScheduleCheck,
+        bar_s: float | None,
+    ) -> Outcome:
+        """The outcome of a candidate, once its outputs were compared, if they are.
+
+        Parameters
+        ----------
+        outcome : Outcome
+            As it was measured.
+        ask, built, wanted
+            As of `verdict`.
+        bar_s : float or None
+            Seconds that it had to beat.
+        """
+        if not outcome.run_s:
+            return outcome
+        if not self.is_due(wanted, outcome.median_s, bar_s):
+            return replace(outcome, is_checked=False)
+        failure = self.verdict(ask, built, wanted)
+        return outcome if failure is None else Outcome.failed(failure)
 
     def verdict(
         self, ask: Callable[..., Verdict], built: Built, wanted: ScheduleCheck

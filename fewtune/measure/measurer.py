@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from fewtune.measure.batch import Batch
 from fewtune.measure.build_while_measuring import Overlap
 from fewtune.measure.checking import Checking
 from fewtune.runtime.tvm import ms, tvm
@@ -108,40 +109,25 @@ class Measurer:
                 return self.measure(whole, specs, best_s, races, keys, checks)
         # A race of their own, which no later call goes on with.
         races = [object()] * len(modules) if races is None else races
-        return self._batch(modules, specs, best_s, races, keys, checks)
+        return self._measured_batch(modules, Batch(specs, best_s, races, keys, checks))
 
-    def _batch(
-        self,
-        modules: Building[Built | Failure],
-        specs: list[Specs],
-        best_s: list[float | None],
-        races: Sequence[Hashable],
-        keys: Sequence[tuple[str, str]] | None,
-        checks: Sequence[ScheduleCheck] | None,
-    ) -> list[Outcome]:
+    def _measured_batch(self, modules: Building[Built | Failure], batch: Batch) -> list[Outcome]:
         """Build and race a batch that is known as a whole; see `measure`."""
         payload = modules.payload
         if self.overlap:
-            return self._overlapped(payload, specs, best_s, races, checks)
+            return self._overlapped(payload, batch)
         with self.phases.timed("build_s"):
             built = modules.finished()
-        bars: dict[Hashable, float | None] = {}
-        outcomes: list[Outcome] = []
         for place, result in enumerate(built):
-            key = races[place]
-            bar = lower(bars.get(key), best_s[place])
-            outcome, result = self._race(result, payload[place], specs[place], bar)
-            if checks is not None and isinstance(result, Built):
-                outcome = self._checked(outcome, result, checks[place], bar)
-            bars[key] = lower(bar, outcome.median_s if outcome.run_s else None)
-            if outcome.cause:
-                self.failures[outcome.cause] += 1
-            elif keys is not None and isinstance(result, Built):
-                self.pool.kept.take(*keys[place], result, outcome.median_s)
-            outcomes.append(outcome)
-        started = time.perf_counter()
-        self.pool.tidy()
-        self.phases.build_s += time.perf_counter() - started
+            bar_s = batch.bar_s(place)
+            outcome, result = self._race(result, payload[place], batch.specs[place], bar_s)
+            made = result if isinstance(result, Built) else None
+            if batch.checks is not None and made is not None:
+                outcome = self._checked(outcome, made, batch.checks[place], bar_s)
+            batch.end(place, outcome, made)
+        outcomes = batch.settle(self.failures, self.pool.kept)
+        with self.phases.timed("build_s"):
+            self.pool.tidy()
         return outcomes
 
     def building(self) -> AbstractContextManager[Building[Built | Failure]]:
@@ -149,42 +135,26 @@ class Measurer:
         # Where building and measuring overlap, a batch begins when it is known as a whole.
         return building((lambda _: []) if self.overlap else self.pool.build)
 
-    def _overlapped(
-        self,
-        payload: list[str],
-        specs: list[Specs],
-        best_s: list[float | None],
-        races: Sequence[Hashable],
-        checks: Sequence[ScheduleCheck] | None,
-    ) -> list[Outcome]:
+    def _overlapped(self, payload: list[str], batch: Batch) -> list[Outcome]:
         started, checked_s = time.perf_counter(), self.phases.check_s
-        bars: dict[Hashable, float | None] = {}
-        outcomes: dict[int, Outcome] = {}
 
         def request(place: int) -> tuple[Any, ...]:
-            bar = lower(bars.get(races[place]), best_s[place])
-            return specs[place], Race(bar, cold_weights=self.cold_weights)
+            return batch.specs[place], Race(batch.bar_s(place), cold_weights=self.cold_weights)
 
         def done(place: int, told: Failure | list[float], built: Built | None) -> None:
             outcome = Outcome.failed(told) if isinstance(told, Failure) else Outcome(told)
-            key = races[place]
-            if checks is not None and built is not None:
+            if batch.checks is not None and built is not None:
                 # Its worker is idle, and the device with it.
-                bar = lower(bars.get(key), best_s[place])
-                outcome = self._checked(outcome, built, checks[place], bar)
-            outcomes[place] = outcome
-            if outcome.cause:
-                self.failures[outcome.cause] += 1
-            else:
-                bars[key] = lower(bars.get(key), outcome.median_s)
+                outcome = self._checked(outcome, built, batch.checks[place], batch.bar_s(place))
+            batch.end(place, outcome, built)
 
-        batch = Overlap(self.pool, payload, request, done)
-        batch.run()
+        running = Overlap(self.pool, payload, request, done)
+        running.run()
         self.pool.tidy()
-        self.phases.run_s += batch.device_s
+        self.phases.run_s += running.device_s
         elapsed_s = time.perf_counter() - started
-        self.phases.build_s += elapsed_s - batch.device_s - (self.phases.check_s - checked_s)
-        return [outcomes[place] for place in range(len(payload))]
+        self.phases.build_s += elapsed_s - running.device_s - (self.phases.check_s - checked_s)
+        return batch.settle(self.failures, None)
 
     def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
         """Get candidates ready for duels, on all workers at once; what is built stays as it is."""
@@ -261,7 +231,7 @@ class Measurer:
         result: Built | Failure,
         payload: str,
         specs: Specs,
-        bar: float | None,
+        bar_s: float | None,
     ) -> tuple[Outcome, Built | Failure]:
         """The outcome, and what was measured: what its worker had lost is another build by then."""
         if isinstance(result, Failure):
@@ -276,24 +246,20 @@ class Measurer:
             result = rebuilt
         with self.phases.timed("run_s"):
             try:
-                return Outcome(self._measured(result, specs, bar)), result
+                return Outcome(self._measured(result, specs, bar_s)), result
             except (WorkerLostError, RequestFailedError) as fault:
                 return Outcome.failed(Failure.of(fault, running=True)), result
 
     def _checked(
-        self, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar: float | None
+        self, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar_s: float | None
     ) -> Outcome:
         """The outcome, once its outputs were compared, if they are."""
-        if not outcome.run_s:
-            return outcome
-        if not self.checking.is_due(wanted, outcome.median_s, bar):
-            return replace(outcome, is_checked=False)
         with self.phases.timed("check_s"):
-            failure = self._verdict(built, wanted)
-        return outcome if failure is None else Outcome.failed(failure)
+            return self.checking.checked(outcome, self._asker(built), built, wanted, bar_s)
 
-    def _verdict(self, built: Built, wanted: ScheduleCheck) -> Failure | None:
-        return self.checking.verdict(self.pool.handles[built.worker].call, built, wanted)
+    def _asker(self, built: Built) -> Callable[..., Any]:
+        """What sends requests to where a build was made."""
+        return self.pool.handles[built.worker].call
 
     def check(
         self, modules: Sequence[tvm.IRModule], checks: Sequence[ScheduleCheck]
@@ -316,7 +282,7 @@ class Measurer:
         for built, wanted in zip(self.build(modules), checks, strict=True):
             if isinstance(built, Built):
                 with self.phases.timed("check_s"):
-                    found.append(self._verdict(built, wanted))
+                    found.append(self.checking.verdict(self._asker(built), built, wanted))
             else:
                 found.append(built)
         self.pool.tidy()
@@ -325,20 +291,14 @@ class Measurer:
     def _lives(self, built: Built) -> bool:
         return not self.pool.handles[built.worker].lost_since(built)
 
-    def _measured(self, built: Built, specs: Specs, bar: float | None) -> list[float]:
+    def _measured(self, built: Built, specs: Specs, bar_s: float | None) -> list[float]:
         measured = self.pool.handles[built.worker].call(
             "measure",
             built.number,
             specs,
-            Race(bar, cold_weights=self.cold_weights),
+            Race(bar_s, cold_weights=self.cold_weights),
             timeout_s=self.pool.options.run_timeout_s,
         )
         self.repeats += measured.repeats
         self.most_flops_s = measured.most_flops_s or self.most_flops_s
         return measured.run_s
-
-
-def lower(first: float | None, second: float | None) -> float | None:
-    """The lower of two figures, of which either may be unknown."""
-    known = [value for value in (first, second) if value is not None]
-    return min(known) if known else None

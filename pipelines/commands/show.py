@@ -9,6 +9,8 @@ from pathlib import Path
 
 from fewtune.report import tables
 from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
+from pipelines.dvc_repo.dag import Result
+from pipelines.records.recorded import is_recorded
 from stages.paths import Places
 
 
@@ -37,7 +39,16 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
         print(f"  {shown(places.compiled(*of) / 'model.so')}")
         if result.comparison:
             print(f"  {shown(places.compared(result.model) / 'report.md')}")
-    print("Recorded results in MLflow:  fewtune ui", flush=True)
+    _say_where_recorded([Result(result.model, result.strategy) for result in found], root)
+
+
+def _say_where_recorded(results: Sequence[Result], root: Path) -> None:
+    """Say which results MLflow has: it may have been out of reach when they were made."""
+    waiting = [str(result) for result in results if not is_recorded(root, result)]
+    if len(waiting) < len(results):
+        print("Recorded results in MLflow:  fewtune ui", flush=True)
+    if waiting:
+        print(f"To record in MLflow ({', '.join(waiting)}):  fewtune record", flush=True)
 
 
 def close_output() -> None:

@@ -1,0 +1,37 @@
+"""A batch knows what each candidate has to beat, and counts what failed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fewtune.measure.batch import Batch
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.worker_reply import Built
+from fewtune.workers.build_cache import Kept
+
+
+def test_a_candidate_is_held_to_the_fastest_of_its_race() -> None:
+    batch = Batch([[]] * 3, [None, 2.0, None], ["a", "a", "b"])
+    assert batch.bar_s(0) is None
+    batch.end(0, Outcome([3.0]), None)
+    assert batch.bar_s(1) == 2.0
+    batch.end(1, Outcome([1.0]), None)
+    assert batch.bar_s(0) == batch.bar_s(1) == 1.0
+    assert batch.bar_s(2) is None
+
+
+def test_a_failure_is_counted_and_neither_kept_nor_beaten() -> None:
+    builds = [Built(0, number, 0.0, 0) for number in range(2)]
+    keys = [("conv", "[[], []]"), ("conv", "[[1], []]")]
+    batch = Batch([[]] * 2, [None] * 2, ["a"] * 2, keys)
+    failures: Counter[str] = Counter()
+    kept = Kept()
+    # They may end in any order, as on boards.
+    batch.end(1, Outcome([1.0]), builds[1])
+    batch.end(0, Outcome(None, "wrong_output"), builds[0])
+    outcomes = batch.settle(failures, kept)
+    assert [outcome.cause for outcome in outcomes] == ["wrong_output", None]
+    assert failures == {"wrong_output": 1}
+    assert kept.find(*keys[0]) is None
+    assert kept.find(*keys[1]) == builds[1]
+    assert batch.bar_s(0) == 1.0

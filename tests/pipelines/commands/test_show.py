@@ -1,0 +1,34 @@
+"""What is printed of results says where they are, and whether MLflow has them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.checkout.results import read_results
+from pipelines.commands.show import show_results
+from pipelines.records.recorded import remember
+from tests.made.checkout import FULL, SELECTIVE, Checkout
+
+
+def shown(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> str:
+    show_results(read_results(checkout.root, print), checkout.root)
+    return capsys.readouterr().out
+
+
+def test_what_mlflow_lacks_is_not_called_recorded(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for result in (SELECTIVE, FULL):
+        checkout.write(result)
+    text = shown(checkout, capsys)
+    assert "To record in MLflow (net-selective, net-full):  fewtune record" in text
+    assert "Recorded" not in text
+    remember(checkout.root, SELECTIVE)
+    text = shown(checkout, capsys)
+    assert "Recorded results in MLflow:  fewtune ui" in text
+    assert "To record in MLflow (net-full):  fewtune record" in text
+    remember(checkout.root, FULL)
+    assert "fewtune record" not in shown(checkout, capsys)
+    # Another store has neither.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert "Recorded" not in shown(checkout, capsys)
