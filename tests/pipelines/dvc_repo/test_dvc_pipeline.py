@@ -278,9 +278,11 @@ def test_metrics_and_plots_are_what_a_dvc_user_expects(repository: Repository) -
     columns = {name for file in files.values() for name in file["data"]}
     assert len(columns) == 12
     assert len(files) == 3
-    repository.run("dvc", "plots", "show", "--out", "plots")
+    template = str(Path(".dvc", "plots", "offline.html"))
+    repository.run("dvc", "plots", "show", "--out", "plots", "--html-template", template)
     page = (repository.root / "plots" / "index.html").read_text()
     shutil.rmtree(repository.root / "plots")
+    assert '<script src="http' not in page
     for strategy in STRATEGIES:
         for title in ("tuning and sharing", "kernels"):
             assert f'"text": "{MODEL} ({strategy}), {title}"' in page
