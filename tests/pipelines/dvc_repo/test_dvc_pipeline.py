@@ -1,6 +1,8 @@
 """A real `dvc repro` of the project's own pipeline, on a tiny model, in a repository of its own.
 
-One run of all stages is shared by the tests of this file; each leaves it up to date.
+One run of all stages is shared by the tests of this file; each leaves it up to date. The stages of
+the selective result, and everything in the clone, are processes of their own, as `dvc repro` starts
+them. The rest are forks of a warm process, as in `fewtune run`: they give the same files.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
+from fewtune.util.child_python import CHILD_PYTHON
+from pipelines.runs import warm_python
+from pipelines.runs.warm import warm_process
 from stages.paths import Places
 from tests import tiny_models
 
@@ -55,6 +61,8 @@ ALL = {
     ),
 }
 
+# What has `python` fork the warm process.
+WARM = (warm_python.SOCKET, warm_python.PYTHON, CHILD_PYTHON)
 SHOWN = {name for name in ALL if name.startswith("show_")}
 
 
@@ -66,7 +74,7 @@ class Repository:
         self.places = Places(root)
         scripts = Path(sys.executable).parent
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in WARM},
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(PROJECT),
             "TMPDIR": str(scratch),  # a device lock of its own
@@ -126,7 +134,7 @@ def ran(output: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     root, scratch = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("scratch")
     repository = Repository(root, scratch)
     for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
@@ -147,9 +155,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
     for key_path, value in BUDGETS.items():
         repository.set(key_path, value)
-    assert ran(repository.repro()) == ALL
-    repository.commit()
-    return repository
+    own_processes = ran(repository.repro(f"show_result@{MODEL}-selective"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        with warm_process(root):
+            warm = {name: os.environ[name] for name in WARM}
+            folder = str(Path(warm[CHILD_PYTHON]).parent)
+            path = f"{folder}{os.pathsep}{repository.environment['PATH']}"
+            repository.environment |= {**warm, "PATH": path}
+            assert own_processes | ran(repository.repro()) == ALL
+            repository.commit()
+            yield repository
 
 
 def hashes(repository: Repository) -> dict[str, bytes]:
