@@ -30,13 +30,13 @@ help:
 run: install
 	@fewtune run '$(MODEL)' $(ARGS)
 
-# Two processes: the tests of one file stay together. Coverage is printed, and judges nothing.
+# Two processes: the tests of one file stay together, files with slow ones first. Coverage is printed, and judges nothing.
 test: lint
-	pytest -n 2 --dist loadfile --cov --cov-report term:skip-covered
+	pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report term:skip-covered
 
 # The inner loop: nothing that tunes, runs a pipeline or builds a model.
 test-fast: install
-	pytest -n 2 --dist loadfile -m 'not slow'
+	pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # On an emulated board, of arm64 packages and wheels: apt, dpkg-deb, qemu-user-static and
 # gcc-aarch64-linux-gnu are needed, and the package mirrors.
