@@ -1,8 +1,7 @@
-"""Who takes part in finals in the model, and in duels: a few of each task's fastest schedules.
+"""Which schedules take part in finals in the model, and in duels: a few of each task's fastest.
 
-Long calls take part in finals, too: after duels, which measure them alone, finals gained another
-0.4 of YOLOv3's 59 ms, 1.4 of SSD512's 167 and 0.6 of VGG 19's 77, what one process chose by the
-figures of another (an EPYC).
+Tasks with long calls take part too. On an EPYC, after duels, finals gained another 0.4 of YOLOv3's
+59 ms, 1.4 of SSD512's 167 and 0.6 of VGG 19's 77. One process chose, another measured the gain.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ MOST_IN_DUEL = 4
 
 @dataclass(frozen=True)
 class FinalistRules:
-    """How near and how heavy a contender has to be.
+    """How fast a contender is, and how much of the model's time its task takes.
 
     Attributes
     ----------
     near : float
-        Alone, a contender takes no longer than this many times the fastest.
+        A contender takes at most this many times the fastest, measured alone.
     near_other : float
-        The same of one that parts the usual axis among the threads: its neighbours can gain more
-        than it loses.
+        The same for a contender that splits the usual axis: its neighbours can gain more than it
+        loses.
     as_fast : float
-        What is within so many times the fastest alone is as fast.
+        Two schedules are equally fast if one takes at most this many times the other.
     heavy, light, slight : float
-        Parts of the model's time. From ``heavy`` on, a task sends as many contenders as it may;
-        from ``light`` on half of them. From ``slight`` on, what its neighbours may gain is worth
-        one that parts the usual axis. Other tasks are not worth the compilation. What a task takes
-        alone tells its part badly: one of MobileNet V2's takes 0.05 ms alone and 0.1 in the model.
+        Parts of the model's time. A task sends all its contenders from ``heavy`` on, half of them
+        from ``light`` on, and one that splits the usual axis from ``slight`` on. Smaller tasks are
+        not worth the compilation. Measured alone, a task's part is inexact: one of MobileNet V2's
+        takes 0.05 ms alone and 0.1 ms in the model.
     least_contested : float
-        Where less of the model's time is contested, nothing is compiled for it.
+        No finals are held if the tasks with several contenders take less than this part.
     """
 
     near: float = 1.2
@@ -47,7 +46,7 @@ class FinalistRules:
     least_contested: float = 0.25
 
     def room(self, part: float, most: int) -> int:
-        """How many contenders a task may send, by the part of the model's time that it takes."""
+        """How many contenders a task may send; ``part`` is its part of the model's time."""
         return most if part >= self.heavy else most // 2
 
 
@@ -57,16 +56,16 @@ RULES = FinalistRules()
 def contenders_of(
     ranked: list[Trial], part: float, most: int, rules: FinalistRules = RULES
 ) -> list[Trial]:
-    """Those of a task's schedules that may be its fastest alone.
+    """A task's schedules near its fastest, measured alone.
 
     Parameters
     ----------
     ranked : list of Trial
         The fastest alone first.
     part : float
-        Of the model's time that the task takes.
+        The task's part of the model's time.
     most : int
-        Contenders of a task that takes much of it.
+        Contenders of a heavy task.
     rules : FinalistRules
     """
     if part < rules.light:
@@ -81,33 +80,34 @@ def contenders_in_model(
     usual: int | None = None,
     rules: FinalistRules = RULES,
 ) -> list[Trial]:
-    """Those that may be the fastest in the model, where neighbours count (`neighbours.charged`).
+    """A task's schedules that may be the fastest in the model (`fewtune.timing.interference`).
 
-    What parts another axis among the threads than its neighbours do makes them, and itself, fetch
-    half of their data from the other core. Each alone gains by that at times, all together by
-    parting the same: with contenders of both kinds, two of MobileNet V2's depthwise convolutions
-    were chosen by columns, by half of the runs in which what they read was written by columns, and
-    took 0.13 instead of 0.09 ms after what was chosen by rows (an EPYC). Where the fastest alone
-    parts the usual axis, all contenders therefore do. Where it does not, one that does takes part,
-    and up to half of them in a task that takes much of the time.
+    A kernel that splits another axis among the threads than its neighbours makes half of the data
+    cross from one core's cache to the other's. A kernel may gain by that alone, but the model is
+    faster if all kernels split the same axis. On an EPYC, with contenders of both kinds, two
+    depthwise convolutions of MobileNet V2 were split by columns, since half of the runs had written
+    their input by columns; after kernels split by rows they took 0.13 instead of 0.09 ms.
+
+    So if the fastest alone splits the usual axis, all contenders do. If not, one contender does,
+    and up to half of them in a heavy task.
 
     Parameters
     ----------
     ranked, part, most, rules
         As of `contenders_of`.
     usual : int, optional
-        The axis that kernels which are not searched part; None: any is as good.
+        The axis that default schedules split; None if any axis is as good.
 
     Returns
     -------
     contenders : list of Trial
-        A winner other than the first has to be faster in every process. The first is the
-        fastest alone, or one that is as fast and parts the usual axis.
+        The first is the fastest alone, or one equally fast that splits the usual axis. Another
+        one wins only if it is faster in every process.
     """
     found = contenders_of(ranked, part, most, rules)
     if usual is None or part < rules.slight or most < 2:  # noqa: PLR2004
         return found
-    # The fastest alone and one that parts the usual axis always have a place.
+    # The fastest alone, and one that splits the usual axis, always take part.
     room = max(2, rules.room(part, most))
     same = [trial for trial in _near(ranked, rules.near_other) if parted(trial.key) == usual]
     if not same:
@@ -116,7 +116,7 @@ def contenders_in_model(
         return _near(same, rules.near)[: len(found)]
     same_keys = {trial.key for trial in same}
     others = [trial for trial in found if trial.key not in same_keys]
-    # Half of them, as far as there are any.
+    # Half of the places, or fewer if there are not so many.
     some = same[: max(room // 2, len(found) - len(others))]
     chosen_keys = {trial.key for trial in [*some, *others[: room - len(some)]]}
     found = [trial for trial in ranked if trial.key in chosen_keys]
@@ -125,7 +125,7 @@ def contenders_in_model(
 
 
 def _near(ranked: list[Trial], ratio: float) -> list[Trial]:
-    """Those that take no longer alone than so many times the fastest."""
+    """The schedules that take at most ``ratio`` times the fastest, measured alone."""
     return [t for t in ranked if t.outcome.median_s <= ratio * ranked[0].outcome.median_s]
 
 
@@ -136,16 +136,16 @@ def contested(
     usual: dict[str, int | None],
     rules: FinalistRules = RULES,
 ) -> dict[str, list[Trial]]:
-    """Every task's contenders; none at all where too little of the model is contested.
+    """Every task's contenders; empty if too little of the model's time is contested.
 
     Parameters
     ----------
     ranked : dict of list of Trial
         By task, the fastest alone first.
     times_s : dict of float
-        What each task takes of the model's time.
+        Seconds of the model that each task takes.
     most : int
-        Contenders of a task that takes much of it.
+        Contenders of a heavy task.
     usual : dict of int or None
         Each task's `usual_axis`.
     rules : FinalistRules

@@ -1,10 +1,10 @@
-"""Finals in the model: who is the fastest where the model calls it.
+"""Finals in the model: which schedule of a task is the fastest inside the model.
 
-Alone, a kernel finds its data as the measurement leaves them; in the model as the kernels before it
-do: in which core's cache, or in none. Of schedules that are near each other alone, another one than
-the first is often the fastest in the model (`benchmarks/parts/in_model.py`), by up to a quarter of
-the kernel's time. The likeliest few of every task are therefore compiled once more, together, and
-take turns in a model made of them (`fewtune.workers.model_runner`).
+The kernels before it decide where a kernel finds its data: in which core's cache, or in memory. A
+measurement of the kernel alone leaves them elsewhere. Of schedules that are near each other alone,
+the fastest in the model is often not the first, by up to a quarter of the kernel's time
+(`benchmarks/parts/in_model.py`). So the best few of each task are linked together and take turns in
+a model made of them (`fewtune.workers.model_runner`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from fewtune.workers.kernel_library import Candidate, Contender
 from fewtune.workers.model_runner import Runs
 from fewtune.workers.pool import WorkerPool
 
-# Far beyond what compiling, or running, all of them takes.
+# Far longer than compiling, or running, all of them takes.
 _LIMIT_S = 600.0
-# Processes in which contenders run the model: the winner is the faster one in each.
+# Processes that run the model: a winner is the faster one in each of them.
 _PROCESSES = 2
 
 
@@ -45,12 +45,13 @@ class Final(NamedTuple):
     keys : list of str
         The contenders' traces; alone, the first was the fastest.
     medians_s : list of list of float
-        Process by process, the seconds that all calls of one run of the model took with each, and
-        that calls after it took for its sake.
+        By process and contender: seconds of all its calls in one run of the model, and what the
+        calls after it take longer because of it.
     chosen : int
         The place of the fastest.
     gain_s : float
-        Seconds a run that what one process's runs choose is faster than the first in another's.
+        Seconds a run that the winner of one process is faster than the first contender in another
+        process, averaged over both ways.
     """
 
     keys: list[str]
@@ -60,10 +61,10 @@ class Final(NamedTuple):
 
     @staticmethod
     def of(keys: list[str], processes: list[list[list[float]]]) -> Final:
-        """Judge by samples: by process, a list of them each contender.
+        """Choose by samples: a list per process, in it a list per contender.
 
-        How fast a kernel reads its weights depends on the memory that a process happens to have
-        for them: a winner other than the first must be faster in every process.
+        How fast a kernel reads its weights depends on where a process has them in memory. So a
+        contender other than the first wins only if it is faster in every process.
         """
         medians_s = [[statistics.median(each) for each in samples] for samples in processes]
         totals_s = [sum(times_s) for times_s in zip(*medians_s, strict=True)]
@@ -82,17 +83,17 @@ class Final(NamedTuple):
 
 
 def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
-    """What the fastest by some figures is faster than the first contender by others."""
+    """Seconds that the fastest of ``choosing_s`` gains on the first, by ``judging_s``."""
     return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
 
 
 class FinalsResult(NamedTuple):
-    """What finals came to.
+    """The results of finals.
 
     Attributes
     ----------
     finals : dict of Final
-        By task, where there was more than one contender.
+        By task, for tasks with more than one contender.
     """
 
     finals: dict[str, Final]
@@ -110,9 +111,9 @@ class Finals:
     target : Target
         A CPU.
     most : int
-        Contenders of a task that takes much of the model's time (`fewtune.finals.finalists`).
+        Contenders of a heavy task (`fewtune.finals.finalists`).
     rules : FinalistRules
-        Who is a contender.
+        Which schedules are contenders.
     """
 
     skeleton: Skeleton
@@ -122,9 +123,9 @@ class Finals:
     rules: FinalistRules = RULES
 
     def contenders(self, states: dict[str, TaskState]) -> dict[str, list[Trial]]:
-        """Every searched task's contenders; none at all where too little is contested.
+        """Every searched task's contenders; empty if too little of the model is contested.
 
-        One alone where a bank has the task itself.
+        A task that a bank holds has one contender.
         """
         ranked = {
             name: state.ranked()[: 1 if state.taken else None]
@@ -141,9 +142,9 @@ class Finals:
         Parameters
         ----------
         contenders : dict of list of Trial
-            As `contenders` gave them.
+            As `contenders` returns them.
         measurer : Measurer
-            Its workers compile and run them; its phases are added to.
+            Its workers compile and run them; their time is added to its phases.
 
         Returns
         -------
@@ -152,9 +153,9 @@ class Finals:
         Raises
         ------
         WorkerLostError, RequestFailedError
-            If it cannot be compiled, or run.
+            If the model cannot be compiled, or run.
         """
-        # One process has its own luck with memory; among many, each could hold back a faster one.
+        # One process may be lucky with its memory; of many, any could veto a faster contender.
         processes = self._run(contenders, measurer, measurer.pool.handles[:_PROCESSES])
         finals = {
             task.info.name: Final.of(
@@ -173,7 +174,7 @@ class Finals:
         measurer: Measurer,
         handles: Sequence[WorkerHandle],
     ) -> list[Runs]:
-        """What each of some workers measured, one after the other."""
+        """What each worker measured; they run one after the other."""
         pool, phases = measurer.pool, measurer.phases
         called = {site.workload for site in self.skeleton.sites}
         candidates: dict[str, list[Candidate]] = {}
@@ -191,7 +192,7 @@ class Finals:
                 with phases.timed("run_s"):
                     processes = [h.call("run_model", timeout_s=_LIMIT_S) for h in handles]
         except (WorkerLostError, RequestFailedError):
-            # One may still be at it, and would give that answer to the next request.
+            # One may still be running, and its late answer would be taken for the next request's.
             for handle in pool.handles:
                 handle.kill()
             raise
@@ -206,8 +207,8 @@ def _ready(
 ) -> dict[str, list[Contender]]:
     """Get all contenders into libraries, on all workers at once.
 
-    What a worker still has of its measurement is a library of its own by now; what none has is
-    compiled once more, into one library a worker.
+    A kernel that a worker still has is exported as a library of its own. The others are compiled
+    again, into one library per worker.
     """
     exported: list[dict[int, str]] = [{} for _ in pool.handles]
     rest: dict[str, Candidate] = {}
@@ -222,7 +223,7 @@ def _ready(
     found: dict[str, Contender] = {}
     for shapes in _together(pool.handles, [("export", paths) for paths in exported]):
         found.update((Path(path).stem, Contender(path, "main", s)) for path, s in shapes.items())
-    # One to each in turn: contenders of one task take about as long to compile.
+    # Dealt out in turns: contenders of one task take about equally long to compile.
     names = list(rest)
     parts = [
         {name: rest[name] for name in names[start :: len(pool.handles)]}
@@ -239,7 +240,7 @@ def _ready(
 
 
 def _together(handles: Sequence[WorkerHandle], requests: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The answers of some workers, each to its own request; what fails is raised."""
+    """The workers' answers, each to its own request; raises what failed."""
     replies = call_all(handles, requests, _LIMIT_S, "build_timeout")
     for reply in replies:
         if isinstance(reply, Exception):

@@ -1,6 +1,6 @@
-"""Who wins each task in the model itself, asked once at the end of sharing.
+"""Finals in the model as a step of sharing, held once at its end.
 
-What is in the journal is not asked again: what failed, or could not be done, would again.
+Finals that are in the journal are not held again, even if they failed: they would fail again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from fewtune.tuning.session import Session
 
 
 class InModel:
-    """Asks the model, where it can be asked.
+    """Holds finals in the model, where the device can.
 
     Parameters
     ----------
     finals : Finals or None
-        None: it cannot.
+        None where no finals can be held.
     session : Session
-        Its journal gets the answers.
+        Its journal gets the results.
     """
 
     def __init__(self, finals: Finals | None, session: Session) -> None:
@@ -34,14 +34,14 @@ class InModel:
         return self._finals is not None
 
     def decides(self) -> bool:
-        """Let the model choose among the best schedules of tasks; say whether it did."""
+        """Hold finals, unless they were held; return whether they chose the schedules."""
         if self._decided is not None:
             return self._decided
         contenders = self._contenders()
         return bool(contenders) and self._hold(contenders)
 
     def _contenders(self) -> dict[str, list[Trial]]:
-        """Every task's contenders; none at all where nobody has more than one."""
+        """Every task's contenders; empty if no task has more than one."""
         if self._finals is None:
             return {}
         contenders = self._finals.contenders(self._session.state.tasks)
@@ -66,5 +66,5 @@ class InModel:
 
 
 def _line(fault: Exception) -> str:
-    """The last line of what went wrong."""
+    """The last line of an error."""
     return str(fault).splitlines()[-1]

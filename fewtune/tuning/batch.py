@@ -1,8 +1,7 @@
 """A batch: candidates of one task, or of several, that are built and measured together.
 
-A small batch of one task leaves a worker idle while the other compiles its last candidate. Where
-only a few candidates of a task are to be measured before it is looked at again, those of several
-tasks share a batch.
+At the end of a small batch one worker is idle while another compiles the last candidate. So where
+each task has only a few candidates, several tasks share a batch.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from fewtune.workers.build_queue import Building
 
 
 class TaskBatch(NamedTuple):
-    """What is measured of one task.
+    """The candidates of one task in a batch.
 
     Attributes
     ----------
     state : TaskState
     proposals : list of Proposal
-        Distinct ones that were not measured before.
+        Distinct, and not measured before.
     """
 
     state: TaskState
@@ -35,7 +34,7 @@ class TaskBatch(NamedTuple):
 
     @staticmethod
     def of(state: TaskState, proposals: list[Proposal]) -> TaskBatch:
-        """The turn of a task: a schedule that is known, or reached by two ways, is left out."""
+        """The batch of a task, without schedules that are known or proposed twice."""
         fresh: dict[str, Proposal] = {}
         for proposal in proposals:
             fresh.setdefault(proposal.key, proposal)
@@ -43,11 +42,11 @@ class TaskBatch(NamedTuple):
 
     @property
     def modules(self) -> list[tvm.IRModule]:
-        """What is built of it."""
+        """The scheduled modules of the candidates."""
         return [proposal.schedule.mod for proposal in self.proposals]
 
     def trials(self, outcomes: list[Outcome]) -> list[Trial]:
-        """Its proposals as they were measured."""
+        """The candidates as trials, given their outcomes."""
         return [
             Trial.measured(proposal.key, outcome)
             for proposal, outcome in zip(self.proposals, outcomes, strict=True)
@@ -64,7 +63,7 @@ def measure_together(
     measurer : Measurer
     turns : list of TaskBatch
     modules : Building
-        Of the measurer: the modules of every turn.
+        The modules of all turns, as the measurer builds them.
 
     Returns
     -------
@@ -88,7 +87,7 @@ def measure_together(
 
 
 def split_cost(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]:
-    """What a batch took, for the event of each task: seconds in proportion to its candidates.
+    """Split what a batch took among its tasks, in proportion to their candidates.
 
     Parameters
     ----------
@@ -100,7 +99,7 @@ def split_cost(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]
     whole = sum(counts)
     phases = Phases(**spent["phases"])
     parts = [count / whole if whole else 1 / len(counts) for count in counts]
-    # Which of them a measurement was made again of is not told: the first event has them all.
+    # Which task's measurements were repeated is not known: the first event has all repeats.
     repeats = [spent["repeats"], *(0 for _ in counts[1:])]
     return [
         {"phases": phases.times(part).as_json(), "repeats": again}

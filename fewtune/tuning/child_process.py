@@ -1,8 +1,8 @@
 """Run measuring work in a process of its own, so that a crash of TVM costs one task.
 
 Searching and applying traces can end in a segmentation fault (apache/tvm #17934, #13399). The
-work therefore runs in a child that journals what it begins; when the child dies of a signal, the
-task it had begun is laid out of the run, and another child goes on from the journal.
+work therefore runs in a child that journals each task it begins. When a signal kills the child, the
+task that it had begun is left out, and another child resumes from the journal.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def journal_path(directory: Path, header: dict[str, Any]) -> Path:
-    """Where the journal of this header stands: other work has another file."""
+    """The journal of a header: work that differs has another file."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:16]
     return directory / f"{digest}.jsonl"
 
 
 def supervise(work: Work) -> list[dict[str, Any]]:
-    """Carry work out in a child until it ends well; return the events of its journal.
+    """Run work in child processes until one ends well; return the events of its journal.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def supervise(work: Work) -> list[dict[str, Any]]:
 
 
 def lay_crash(journal: Journal, signal_name: str) -> str:
-    """Lay a crash to the task that was begun last; return its name.
+    """Journal a crash as the fault of the task begun last; return its name.
 
     Raises
     ------
     JournalError
-        If no task had been begun since the last crash: it is not a task's fault.
+        If no task was begun since the last crash: then no task is at fault.
     """
     kinds = [(event["kind"], event.get("task")) for event in journal.events]
     begun = [task for kind, task in kinds if kind == "start"]
@@ -99,8 +99,8 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
 
 def _run(file: Path) -> int:
     command = [child_python(), "-m", "fewtune.tuning.child_process", str(file), str(os.getpid())]
-    # NumPy's matrices are small here, and workers compile on all cores: in a profile of sharing
-    # SqueezeNet, solving for at most 180 unknowns took 76 ms a time, 0.4 ms alone.
+    # NumPy's matrices are small here, and workers compile on all cores. In a profile of sharing
+    # SqueezeNet, solving for at most 180 unknowns took 76 ms with several threads, 0.4 ms with one.
     child = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     try:
         return child.wait()
@@ -128,9 +128,9 @@ def _main(file: Path, parent: int) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if not is_child_of(parent):
         return 1
-    # What is written for a while goes where the stage removes it, however this process ends.
+    # Temporary files go where the stage removes them, however this process ends.
     tempfile.tempdir = str(file.parent)
-    # Before anything else: what it forks is as clean as this process is now.
+    # Before anything else is loaded: forks inherit the state of this process.
     fork_server = ForkServer()
     described = json.loads(file.read_text())
     tasks = [

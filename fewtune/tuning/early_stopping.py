@@ -1,4 +1,4 @@
-"""When a run, or a task of it, has had enough: nothing visible is gained or promised any more."""
+"""When to stop a run, or the search of a task: no visible gain is made or expected any more."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from fewtune.options import TuneOptions
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 
-# What a run, and a task, has to gain within its patience.
+# The part of its time that a run, and a task, has to gain within its patience.
 _GAIN_OF_RUN, _GAIN_OF_TASK = 0.005, 0.01
 
 
 class Patience:
-    """Tells when to stop, by the options and by what was measured.
+    """Decides when to stop, by the options and the measurements.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Patience:
 
     @property
     def limits(self) -> list[float | None]:
-        """What decides that a run has converged."""
+        """The options that decide whether a run has converged."""
         options = self._options
         return [
             options.least_gain,
@@ -37,7 +37,7 @@ class Patience:
         ]
 
     def is_done(self, total_trials: int) -> bool:
-        """Whether the journal is of a run that had come to its end under this budget."""
+        """Whether the journal is of a run that ended under this budget."""
         state, budget_s = self._state, self._options.budget_s
         if state.stopped_by is None:
             return False
@@ -47,10 +47,10 @@ class Patience:
         return is_late or state.trials >= total_trials
 
     def is_worth_it(self, gain_s: float) -> bool:
-        """Whether a batch that is expected to save ``gain_s`` promises a visible part of it all.
+        """Whether the expected saving of a batch is a visible part of the model's time.
 
-        What the tasks of this session, and those they stand for, take of the model is known; the
-        rest is taken in proportion to what they cover.
+        The time of the session's tasks, and of those they stand for, is known. The whole is
+        estimated from the part that they cover.
         """
         known = [state.progress for state in self._state.tasks.values()]
         whole_s = sum(
@@ -62,7 +62,7 @@ class Patience:
         return gain_s == float("inf") or gain_s >= least_s
 
     def has_run_converged(self) -> bool:
-        """Whether the model's estimated latency has stood still for the patience of a run."""
+        """Whether the estimated latency has not improved within the patience of a run."""
         patience = self._options.run_early_stopping_trials
         state, curve = self._state, self._state.curve
         if patience is None or not curve or any(not state.tasks[n].trials for n in state.tuned):
@@ -74,7 +74,7 @@ class Patience:
         return curve[-1].estimated_latency_ms > bar_ms
 
     def ends(self, task: TaskState) -> str | None:
-        """Why a task gets no further batch; None where it may."""
+        """Why a task gets no further batch; None if it may get one."""
         patience = self._options.early_stopping_trials
         if patience is None or task.progress.finished:
             return None

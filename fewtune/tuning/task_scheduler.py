@@ -1,9 +1,9 @@
 """Which tasks get the next batch: those where it lowers the model's latency most.
 
-The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6): what a task gained
-lately, and what it could still gain at best: in proportion to the batches spent, but no more than
-what separates it from the throughput of the best similar task. A task's weight is the number of
-times it occurs in the model.
+The gradient is that of Ansor's task scheduler (Zheng et al. 2020, section 6). It weighs two gains:
+the task's recent gain, and its possible gain, which is the distance to the throughput of the best
+similar task divided by the batches spent. A task's weight is the number of times it occurs in the
+model.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fewtune.artifacts import TaskInfo
 _RECENT_BATCHES = 3
 _TRUST_IN_PAST = 0.2
 _LEAST_REACHABLE = 0.02
-# What memory decides has no bound that is known, and fewer trials to come near to it: ResNet 50's
-# classifier reached two thirds of what further trials brought (an EPYC).
+# A task bound by memory has no known limit, and fewer trials to come near it. ResNet 50's dense layer
+# had reached two thirds of what further trials brought (an EPYC).
 _LONE_HEADROOM, _LONE_STREAMED_HEADROOM = 1.25, 1.5
-# What is below this part of an earlier time is a gain, not noise.
+# A time below this part of an earlier one is a gain, not noise.
 _VISIBLE = 0.995
 _MOST_HALVINGS = 3
 # Families whose throughput is bytes a second.
@@ -29,24 +29,24 @@ _STREAMED = "streamed "
 
 @dataclass
 class TaskProgress:
-    """What tuning one task has come to so far.
+    """How far the tuning of one task is.
 
     Attributes
     ----------
     name : str
     weight : int
     work : float
-        Operations of one call; bytes where memory decides its time.
+        Operations of one call; bytes for a task bound by memory.
     family : str
-        Tasks of one operator family are similar: what one of them reaches, others may. Those whose
-        time memory decides are a family of their own.
+        Operator family: tasks of one family may reach the same throughput. Tasks bound by memory
+        are a family of their own.
     stands_for : float
-        How many times its own share of the model's time its schedules are to serve: what a
-        representative gains, its whole cluster may.
+        Share of the model's time that the task's schedules will serve, over its own share. The
+        whole cluster may gain what its representative gains.
     default_s : float or None
         Seconds of one call under the default schedule.
     best_s : list of float
-        Best seconds after each batch; infinite where nothing valid was found yet.
+        Best seconds after each batch; infinite while nothing valid is found.
     trials : int
     finished : str or None
         Why no further batch goes to the task.
@@ -64,30 +64,30 @@ class TaskProgress:
 
     @staticmethod
     def of(info: TaskInfo) -> TaskProgress:
-        """The progress of a task that nothing was measured of."""
+        """The progress of a task before anything of it is measured."""
         if info.is_streamed:
             return TaskProgress(info.name, info.weight, info.bytes, _STREAMED + info.operator)
         return TaskProgress(info.name, info.weight, info.flops, info.operator)
 
     @property
     def current_s(self) -> float:
-        """The best known time, the default schedule's included."""
+        """The best known seconds of one call, the default schedule included."""
         known = [*self.best_s[-1:], *([self.default_s] if self.default_s is not None else [])]
         return min(known, default=float("inf"))
 
     @property
     def bar_s(self) -> float | None:
-        """What a candidate has to beat to be measured in full; None where nothing is known."""
+        """Seconds that a candidate must beat to be measured in full; None if nothing is known."""
         return None if self.current_s == float("inf") else self.current_s
 
     @property
     def share_s(self) -> float:
-        """What all calls take of the model's time at the best known schedule."""
+        """Seconds of all its calls in the model, with the best known schedule."""
         return self.weight * self.current_s
 
     @property
     def throughput(self) -> float:
-        """Work a second at the best known time; 0 where nothing works."""
+        """Work a second at the best known time; 0 while nothing works."""
         return self.work / self.current_s
 
 
@@ -98,7 +98,7 @@ def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     ----------
     task : TaskProgress
     reached : float
-        Throughput of the task of its family that is best in this.
+        Best throughput of its family.
     """
     batches = len(task.best_s)
     if batches == 0 or task.current_s == float("inf"):
@@ -108,9 +108,9 @@ def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     earlier = min(before, task.best_s[max(0, batches - 1 - _RECENT_BATCHES)])
     span = min(_RECENT_BATCHES, batches - 1)
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
-    # A task that is bound by memory never gets there; a task at the top may still gain a little.
+    # Some tasks never reach that throughput, and the best one may still gain a little.
     reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / batches
-    # An awkward extent may never get there either: hope fades with each batch that brought nothing.
+    # Awkward extents may keep a task from it: each batch without a gain halves the expectation.
     reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
     return task.weight * task.stands_for * expected
@@ -131,15 +131,14 @@ def best_rates(
 ) -> dict[str, float]:
     """Highest throughput by operator family.
 
-    A family of one has nobody to be held to: it is taken to reach a quarter more than it does, but
-    no more than the machine can do; half as much again where memory decides. A depthwise
-    convolution never gets to the throughput of a full one.
+    A family of one task has nothing to compare with. It is assumed to reach a quarter more than it
+    does, but no more than the machine can; half as much again if it is bound by memory.
 
     Parameters
     ----------
     tasks : sequence of TaskProgress
     most_flops_s : float
-        Of the machine.
+        Operations a second that the machine can do.
     """
     rates: dict[str, list[float]] = {}
     for task in tasks:
@@ -156,7 +155,7 @@ def best_rates(
 
 
 def _headroom(rate: float, most: float) -> float:
-    # What was measured was reached, whatever the machine is said to do.
+    # A measured rate was reached, even if it is above the machine's peak.
     return max(rate, min(rate * _LONE_HEADROOM, most))
 
 
@@ -165,9 +164,9 @@ def in_order(
     allocation: Literal["gradient", "round_robin"],
     rates: dict[str, float] | None = None,
 ) -> list[TaskProgress]:
-    """Tasks that are not finished: who gets the next batch, who after that.
+    """Unfinished tasks in the order in which they get batches.
 
-    Of those that promise as much, as all do that nothing was searched of, the one that takes most
+    Of tasks with equal gradients, such as all that were not searched yet, the one that takes most
     of the model's time comes first, then the first by name.
 
     Parameters
@@ -176,7 +175,7 @@ def in_order(
     allocation : str
         ``gradient`` or ``round_robin``.
     rates : dict of float, optional
-        Throughput that tasks of a family may reach: `best_rates` of these tasks unless given.
+        Throughput that each family may reach; `best_rates` of these tasks unless given.
     """
     waiting = [task for task in tasks if task.finished is None]
     if allocation == "round_robin":
@@ -191,5 +190,5 @@ def in_order(
 
 
 def gradients(tasks: Sequence[TaskProgress], rates: dict[str, float]) -> dict[str, float]:
-    """By name, what `gradient` says of each task, held to the rate of its family."""
+    """The `gradient` of each task by name, with the rate of its family."""
     return {task.name: gradient(task, rates.get(task.family, float("inf"))) for task in tasks}

@@ -1,4 +1,4 @@
-"""The searches of a session: made when a task is first searched, going on from what is known."""
+"""The searches of a session, each made when its task is first searched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Searches:
     knowledge : Knowledge
         What rates candidates; all searches share it.
     seeds : dict of list of Trial
-        What an older log holds for a task: measured again before anything else, as trials.
+        Trials of an older log, by task: measured again before anything else.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Searches:
         return self._spaces[name]
 
     def of(self, state: TaskState) -> Explorer:
-        """The task's search; after a resumption it knows what was measured."""
+        """The task's search; after a resumption it knows the trials of the journal."""
         name = state.task.info.name
         if name not in self._searches:
             space = self.space_of(state)
@@ -54,11 +54,11 @@ class Searches:
                 space,
                 self.knowledge,
                 self._options,
-                # Another seed after a resumption, or it would draw its first batch again.
+                # Another seed after a resumption; the same would draw the first batch again.
                 seed=1 + self._options.seed + 7919 * len(state.known),
             )
             search.remember(*known_points(space, state.trials))
-            # What was measured of them before a resumption is not measured again.
+            # Those that the journal holds already are not measured again.
             search.begin_from(known_points(space, self._seeds.get(name, []))[0])
             self._searches[name] = search
         return self._searches[name]

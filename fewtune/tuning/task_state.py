@@ -16,7 +16,7 @@ from fewtune.tuning.task_scheduler import TaskProgress
 
 
 class PriorResult(NamedTuple):
-    """What an earlier session found out of a task that this one goes on with.
+    """What an earlier session found out about a task that this one continues.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class PriorResult(NamedTuple):
     default : Trial or None
         The default schedule, measured.
     finished : str or None
-        Why no further batch is to go to the task.
+        Why the task gets no further batch.
     """
 
     trials: list[Trial]
@@ -46,7 +46,7 @@ class PriorResult(NamedTuple):
         return PriorResult(trials, default, entry["finished"])
 
 
-# A candidate that takes so many times the winner's time takes part in nothing that decides.
+# A candidate that takes this many times the winner's time takes part in no decision.
 _NEVER_WINS = 1.2
 
 
@@ -61,19 +61,19 @@ class TaskState:
     trials : list of Trial
         In the order they were measured.
     earlier : list of Trial
-        Valid ones of an earlier session, which this one goes on with.
+        Valid trials of an earlier session that this one continues.
     known : dict
-        All of them by their keys, and ``taken``.
+        All these trials by their keys, and ``taken``.
     times_s : list of float
-        Seconds of the run after which each was known.
+        For each trial, seconds from the run's start until its result.
     default : Trial or None
         The default schedule, measured.
     taken : Trial or None
-        A schedule that a bank holds of this very task, with the time it had in an earlier run.
+        A bank's schedule of this very task, with its time in an earlier run.
     finals_s : dict
-        Medians of the last, interleaved measurement, by their keys.
+        Medians of the last duel in seconds, by key.
     chosen : str or None
-        The key of the one that was the fastest in the model.
+        The key of the fastest in the model.
     spent_s : float
     crashed : str or None
         The signal that TVM died of while working on this task.
@@ -93,7 +93,7 @@ class TaskState:
     crashed: str | None = None
 
     def go_on_from(self, earlier: PriorResult) -> None:
-        """Take in what an earlier session found out."""
+        """Continue from the result of an earlier session."""
         self.earlier, self.default = earlier.trials, earlier.default
         self.known.update((trial.key, trial) for trial in earlier.trials)
         progress = self.progress
@@ -103,11 +103,11 @@ class TaskState:
 
     @cached_property
     def check(self) -> ScheduleCheck:
-        """What candidates are compared with."""
+        """What the outputs of candidates are compared with."""
         return ScheduleCheck(self.task.info.workload, tvm.ir.save_json(self.task.mod))
 
     def judge(self, faults: dict[str, str]) -> None:
-        """Take in what a check found: by trace, what is wrong, empty where nothing is."""
+        """Take in the result of a check: the fault by trace, empty if the outputs are right."""
 
         def judged(trial: Trial) -> Trial:
             return trial.judged(faults[trial.key]) if trial.key in faults else trial
@@ -124,7 +124,7 @@ class TaskState:
             progress.best_s[-1] = self.best_s
 
     def unchecked(self) -> list[Trial]:
-        """Valid trials of earlier versions, which checked none, fastest first."""
+        """Valid trials whose outputs nobody compared, of earlier versions; fastest first."""
         default = [self.default] if self.default is not None else []
         found = [each for each in [*default, *self._measured()] if each.is_checked is None]
         return sorted(found, key=lambda trial: trial.outcome.median_s)
@@ -136,24 +136,23 @@ class TaskState:
 
     @property
     def best_s(self) -> float:
-        """Fastest schedule, the default one excluded; infinite without a valid one."""
+        """Seconds of the fastest schedule but the default; infinite without a valid one."""
         return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
 
     def _measured(self) -> list[Trial]:
-        """Everything that was measured but the default schedule."""
+        """All valid trials but the default schedule."""
         taken = [] if self.taken is None else [self.taken]
         return [each for each in [*self.earlier, *self.trials, *taken] if each.run_s]
 
     def _searched(self) -> list[Trial]:
-        """Of these, what is known to compute what it should."""
+        """Those of them whose outputs were found right."""
         return [trial for trial in self._measured() if trial.is_checked]
 
     def ranked(self) -> list[Trial]:
-        """Valid trials by their median seconds, fastest first, each with that one figure.
+        """Valid trials, fastest first, each with one figure: its median in seconds.
 
-        Those measured again at the end go by that figure, and before all others: whatever was not
-        in the final was slower in the race. First of all goes the one that was the fastest in the
-        model, whatever it took alone.
+        The fastest in the model comes first. Then come the trials of the last duel, by its medians.
+        The others follow: they were slower in the race.
         """
         trials = self._searched()
         if self.default is not None and self.default.run_s and self.default.is_checked:
@@ -167,13 +166,12 @@ class TaskState:
         return [trial for _, trial in sorted(rated, key=lambda entry: entry[0])]
 
     def published(self) -> list[Trial]:
-        """The trials for TVM's database, fastest first by the figures that stand in it.
+        """The trials for TVM's database, fastest first.
 
-        TVM takes the record with the least mean. A candidate outside the final whose race
-        figure is below the final's winner was fast by noise or drift, one that was faster alone
-        than the winner in the model is slower there: it stays out, so that TVM picks the winner
-        too. Slow candidates whose outputs nobody compared are among them, as models learn from
-        them and other tasks may try them; they never win.
+        TVM takes the record with the least mean, and has to pick the same winner. So a trial stays
+        out whose figure is below the winner's: it was fast by noise, or is slower in the model.
+        Slow trials whose outputs were not compared are included. They never win, but cost models
+        learn from them, and other tasks may try them.
         """
         ranked = self.ranked()
         if not ranked:

@@ -26,7 +26,7 @@ from fewtune.tuning.run_state import RunState
 from fewtune.tuning.wrong_schedules import write_wrong_schedules
 from fewtune.workers.pool import WorkerPool
 
-# A resumed run may have another budget, but not another search: the rest must be equal.
+# A resumed run may have another budget. All other options must be equal.
 _BUDGET = {
     "trials_per_task",
     "budget_s",
@@ -44,7 +44,7 @@ def journal_header(
     options: TuneOptions,
     cold_weights: bool,
 ) -> dict[str, Any]:
-    """What the trials of a journal depend on."""
+    """Everything that the trials of a journal depend on."""
     return {
         "machine": fingerprint.identity(),
         "target": fingerprint.target,
@@ -71,14 +71,14 @@ def run_session(
     covered: float = 1.0,
     run: Runner | None = None,
 ) -> RunState:
-    """Tune ``tuned`` in a child process; resume from the journal if there is one.
+    """Tune tasks in a child process; resume from the journal if there is one.
 
     Parameters
     ----------
     tasks : list of Task
         Every task whose default schedule is to be known.
     tuned : list of str
-        Names of those that are searched.
+        Names of the tasks to search.
     fingerprint : Fingerprint
     options : TuneOptions
     journal_directory : Path
@@ -86,11 +86,11 @@ def run_session(
     progress_path : Path, optional
         File that holds where the run stands.
     seeds : dict of list of Trial, optional
-        What older logs hold, by task: measured again before anything else.
+        Trials of older logs, by task: measured again before anything else.
     cold_weights : bool
         Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
     stands_for : dict of float, optional
-        How many times its own share of the model's time a task stands for.
+        Share of the model's time that a task's schedules serve, over its own share.
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
     run : callable, optional
@@ -99,7 +99,7 @@ def run_session(
     Returns
     -------
     state : RunState
-        Everything measured. The journal stays until its caller has the result safe.
+        Everything measured. The journal stays: the caller removes it once the result is written.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def run_session(
     if tasks:
         header = journal_header(fingerprint, tasks, tuned, options, cold_weights)
         if stands_for:
-            # It steers which task gets the next batch.
+            # It decides which task gets the next batch.
             header["stands_for"] = stands_for
         if job.seeds:
             text = json.dumps(job.seeds_as_json(), sort_keys=True)
@@ -198,7 +198,7 @@ def tune(
     kept = [task for task in tasks if task.info.name in set(tuned)]
     workloads = {task.info.name: task.info.workload for task in kept}
     if selection.method == "all":
-        # The baseline that selective tuning is held to: every task, every trial.
+        # The baseline of selective tuning: every task, every trial.
         options = options.model_copy(update={"least_gain": 0.0})
     shares = {task.info.name: task.info.share for task in tasks}
     can = device_of(fingerprint).can

@@ -1,7 +1,7 @@
-"""Trials of earlier versions, which compared no candidate with anything: checked before their use.
+"""Trials of earlier versions, whose outputs were never compared: checked before their use.
 
-Their times hold. Whether they compute what their tasks do is found out for the fastest of every
-task; the others take no further part.
+Their times are valid. The outputs of each task's fastest trials are compared; the other trials are
+not used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import TaskState
 
-# Of a task: so many have to be right, that there is a choice for duels and finals, ...
+# So many trials of a task have to be right, to leave a choice for duels and finals.
 _WANTED = 4
-# ... and no more are built for it.
+# No more trials of a task are built for it.
 _MOST = 16
 _CHUNK = 4
 
@@ -39,7 +39,7 @@ def checked(
     announce : callable
         Notes which task is about to be worked on.
     note : callable
-        Takes a task and, by trace, what is wrong with its trials; empty where nothing is.
+        Takes a task and the fault of each checked trial by trace; empty if it is right.
     """
     for state in states:
         looked_at = 0
@@ -51,7 +51,7 @@ def checked(
 
 
 def _right(state: TaskState) -> int:
-    """Trials that are right and faster than any that nobody checked."""
+    """How many right trials are at least as fast as the first unchecked one."""
     first_s = state.unchecked()[0].outcome.median_s
     return sum(trial.outcome.median_s <= first_s for trial in state.ranked())
 
@@ -65,7 +65,7 @@ def _faults(
             try:
                 modules.append(replay(state.task.mod, trial, target).mod)
                 keys.append(trial.key)
-            except Exception as fault:  # noqa: BLE001 (whatever a trace is refused for)
+            except Exception as fault:  # noqa: BLE001 (TVM refuses traces in many ways)
                 faults[trial.key] = f"its trace does not apply ({type(fault).__name__})"
     failures = measurer.check(modules, [state.check] * len(modules))
     for key, failure in zip(keys, failures, strict=True):

@@ -1,4 +1,4 @@
-"""Schedules whose kernels computed something else, kept for a report to TVM."""
+"""Schedules whose kernels computed wrong outputs, kept for a report to TVM."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FILE = "wrong_schedules.json"
 
 
 def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> int:
-    """Write what it takes to make these schedules again, where there are any.
+    """Write what reproduces the wrong schedules, if there are any.
 
     Parameters
     ----------
     directory : Path
-        Gets `FILE`: of each task its module as TVM JSON, and of each schedule its trace, as TVM's
-        database holds it, and what was wrong.
+        Gets `FILE`: each task's module as TVM JSON, and each schedule's trace, as in TVM's
+        database, with its fault.
     states : iterable of TaskState
 
     Returns
     -------
     count : int
-        Of schedules.
+        Wrong schedules.
     """
     found, count = {}, 0
     for state in states:
