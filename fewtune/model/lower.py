@@ -16,6 +16,7 @@ from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
 from fewtune.model.passes.converters import layout_friendly
+from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
@@ -99,7 +100,8 @@ def lower(
     converts = layout == "NHWC" and is_convolutional
 
     def integers(given: tvm.IRModule) -> tvm.IRModule:
-        return integer_kernels(given, target, traits) if traits is not None else given
+        assert traits is not None
+        return integer_epilogues(integer_kernels(given, target, traits))
 
     passes = [
         relax.transform.DecomposeOpsForInference(),

@@ -7,7 +7,7 @@ operator of `fewtune.runtime.dot_products` for its multiplication: the same loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,11 @@ class _Kernels(relax.PyExprMutator):
             name = "integer_depthwise_conv2d"
         else:
             return None
-        result = self._emit(
-            call, data, packed, lambda given, words: compute(self._form, given, words, window), name
-        )
+
+        def computed(given: te.Tensor, words: te.Tensor, *around: te.Tensor) -> te.Tensor:
+            return compute(self._form, given, words, window, *around)
+
+        result = self._emit(call, data, packed, computed, name, window.around)
         sums = weights.astype(np.int32).sum((0, 1, 2)) if groups == 1 else packed.sum((0, 1))
         return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
@@ -130,13 +132,19 @@ class _Kernels(relax.PyExprMutator):
         return found if is_call else None
 
     def _emit(
-        self, call: relax.Call, data: relax.Expr, weights: np.ndarray, compute: Any, name: str
+        self,
+        call: relax.Call,
+        data: relax.Expr,
+        weights: np.ndarray,
+        compute: Any,
+        name: str,
+        more: Sequence[np.ndarray] = (),
     ) -> relax.Expr:
         builder = self.builder_
         result = builder.call_te(
             compute,
             data,
-            relax.const(weights),
+            *(relax.const(each) for each in (weights, *more)),
             primfunc_name_hint=name,
             primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
         )
@@ -159,6 +167,11 @@ class _Window:
         self.strides = [int(each) for each in attributes.strides]
         self.dilation = [int(each) for each in attributes.dilation]
         self.padding = [int(each) for each in attributes.padding]
+
+    @property
+    def around(self) -> list[np.ndarray]:
+        """What is around the data, as an argument: layers of one shape are then one kernel."""
+        return [np.full(1, self.zero, _DATA)] if self.zero and any(self.padding) else []
 
     def size(self, axis: int, extent: int, taps: int) -> int:
         """Places of the output along an axis."""
@@ -201,8 +214,10 @@ def _packed(weights: np.ndarray, lanes: int) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
 
 
-def _padded(data: te.Tensor, before: list[int], after: list[int], zero: int = 0) -> te.Tensor:
-    """The data with zero points around."""
+def _padded(
+    data: te.Tensor, before: list[int], after: list[int], around: te.Tensor | None = None
+) -> te.Tensor:
+    """The data with zero points around, or with zeros."""
     if not any(before) and not any(after):
         return data
     shape = [int(extent) for extent in data.shape]
@@ -216,8 +231,8 @@ def _padded(data: te.Tensor, before: list[int], after: list[int], zero: int = 0)
             if first + extent < whole:
                 inside.append(where < first + extent)
         moved = [where - first for where, first in zip(place, before, strict=True)]
-        around = tvm.tirx.const(zero, _DATA)
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), around)
+        zero = tvm.tirx.const(0, _DATA) if around is None else around[0]
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), zero)
 
     return te.compute(wide, at, name="padded_bytes")
 
@@ -232,12 +247,18 @@ def _word(data: te.Tensor, place: list[Any], word: Any) -> Any:
     return tvm.tirx.reinterpret(_SUMS, found)
 
 
-def _convolved(form: str, data: te.Tensor, weights: te.Tensor, window: _Window) -> te.Tensor:
+def _convolved(
+    form: str,
+    data: te.Tensor,
+    weights: te.Tensor,
+    window: _Window,
+    around: te.Tensor | None = None,
+) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, words, filters = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
     more = words * _BYTES - channels
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, more], window.zero)
+    padded = _padded(data, [0, top, left, 0], [0, bottom, right, more], around)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
     k = te.reduce_axis((0, words), name="k")
@@ -252,11 +273,17 @@ def _convolved(form: str, data: te.Tensor, weights: te.Tensor, window: _Window) 
     return te.compute(shape, summed, name="integer_conv2d")
 
 
-def _depthwise(_form: str, data: te.Tensor, weights: te.Tensor, window: _Window) -> te.Tensor:
+def _depthwise(
+    _form: str,
+    data: te.Tensor,
+    weights: te.Tensor,
+    window: _Window,
+    around: te.Tensor | None = None,
+) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, _ = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, 0], window.zero)
+    padded = _padded(data, [0, top, left, 0], [0, bottom, right, 0], around)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
 

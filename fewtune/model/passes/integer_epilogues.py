@@ -1,0 +1,159 @@
+"""What follows products of bytes, in a form that many layers have in common.
+
+TVM writes a number into the kernel that multiplies by it, and each layer of a quantised model has
+numbers of its own: as arguments, layers of one shape are one task. It also fuses the cast of bytes
+to floats into the kernel that makes the bytes, which then writes four times as much, and is another
+kernel than that of the next layer: casts go into the kernel that reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.tvm import relax, te, tvm
+
+_ADD, _MULTIPLY, _MEAN, _CAST = "relax.add", "relax.multiply", "relax.mean", "relax.astype"
+_BINARY = frozenset({_ADD, _MULTIPLY, "relax.subtract"})
+# What stands between whole numbers and the numbers that scale them.
+_BETWEEN = _BINARY | {"relax.maximum", "relax.minimum", "relax.round", "relax.clip", _MEAN}
+_BYTES = ("uint8", "int8")
+# TVM's kinds of operators (OpPatternKind): fused with what makes its inputs, with what reads it.
+_ELEMENTWISE, _REDUCTION = 0, 3
+
+
+def integer_epilogues(module: tvm.IRModule) -> tvm.IRModule:
+    """Make numbers arguments, and read bytes where floats of them are summed.
+
+    Parameters
+    ----------
+    module : IRModule
+        Before its operators are legalised, in the layout that they run in.
+
+    Returns
+    -------
+    module : IRModule
+        Of floats that were whole numbers just before, sums and products have constants of full rank
+        in place of numbers without axes; sums of two and means are kernels that read bytes.
+    """
+    writer = _Epilogues(module)
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            writer.builder_.update_func(variable, writer.visit_expr(function))
+    return writer.builder_.finalize()
+
+
+@relax.expr_functor.mutator
+class _Epilogues(relax.PyExprMutator):
+    def __init__(self, module: tvm.IRModule) -> None:
+        super().__init__(module)
+        self._known: dict[relax.Var, bool] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        name = getattr(call.op, "name", "")
+        if name == _MEAN:
+            return self._mean(call)
+        if name not in _BINARY:
+            return call
+        first, second = call.args
+        found = self._sum(first, second) if name == _ADD else None
+        if found is not None:
+            return found
+        if _is_number(second) and self._scales(first):
+            return relax.Call(call.op, [first, _with_axes(second, first)], call.attrs)
+        if _is_number(first) and self._scales(second):
+            return relax.Call(call.op, [_with_axes(first, second), second], call.attrs)
+        return call
+
+    def _sum(self, first: relax.Expr, second: relax.Expr) -> relax.Expr | None:
+        """The sum of two tensors of bytes, the first one scaled, as one kernel."""
+        scaled, factor = self._call_of(first, _MULTIPLY), None
+        if scaled is not None:
+            first, factor = scaled.args
+        data = [self._bytes_of(each) for each in (first, second)]
+        if any(each is None for each in data) or not _same_shape(*data):
+            return None
+        if factor is None:
+            factor = relax.const(np.float32(1))
+        elif not isinstance(factor, tvm.ir.expr.GenericConst) or factor.value.numpy().size != 1:
+            return None
+        number = relax.const(factor.value.numpy().reshape(1))
+        attributes = {"op_pattern": _ELEMENTWISE}
+        return self.builder_.call_te(
+            _summed, *data, number, primfunc_name_hint="sum_of_bytes", primfunc_attrs=attributes
+        )
+
+    def _mean(self, call: relax.Call) -> relax.Expr:
+        data = self._bytes_of(call.args[0])
+        if data is None:
+            return call
+        axes, keeps = call.attrs.axis, bool(call.attrs.keepdims)
+        places = None if axes is None else [int(axis) for axis in axes]
+        return self.builder_.call_te(
+            lambda given: _averaged(given, places, keeps),
+            data,
+            primfunc_name_hint="mean_of_bytes",
+            primfunc_attrs={"op_pattern": _REDUCTION},
+        )
+
+    def _bytes_of(self, value: relax.Expr) -> relax.Expr | None:
+        """The bytes that a tensor of floats is a cast of."""
+        cast = self._call_of(value, _CAST)
+        if cast is None or str(cast.ty.dtype) != "float32":
+            return None
+        return cast.args[0] if str(cast.args[0].ty.dtype) in _BYTES else None
+
+    def _call_of(self, value: relax.Expr, operator: str) -> relax.Call | None:
+        found = self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        is_call = isinstance(found, relax.Call) and getattr(found.op, "name", "") == operator
+        return found if is_call else None
+
+    def _scales(self, value: relax.Expr) -> bool:
+        """Whether a value is whole numbers, scaled or shifted."""
+        if not isinstance(value, relax.Var):
+            return False
+        if value not in self._known:
+            self._known[value] = self._found(self.lookup_binding(value))
+        return self._known[value]
+
+    def _found(self, call: relax.Expr | None) -> bool:
+        if not isinstance(call, relax.Call) or "float" not in str(call.ty.dtype):
+            return False
+        name = getattr(call.op, "name", "")
+        if name == _CAST:
+            return "int" in str(call.args[0].ty.dtype)
+        # One of the kernels above.
+        if name == "relax.call_tir":
+            return any(str(each.ty.dtype) in _BYTES for each in call.args[1].fields)
+        return name in _BETWEEN and any(self._scales(each) for each in call.args)
+
+
+def _is_number(value: relax.Expr) -> bool:
+    return isinstance(value, tvm.ir.expr.GenericConst) and not value.value.shape
+
+
+def _with_axes(number: relax.Expr, like: relax.Expr) -> relax.Expr:
+    return relax.const(np.reshape(number.value.numpy(), (1,) * len(like.ty.shape)))
+
+
+def _same_shape(first: relax.Expr, second: relax.Expr) -> bool:
+    shapes = [[int(extent) for extent in each.ty.shape] for each in (first, second)]
+    return shapes[0] == shapes[1]
+
+
+def _summed(first: te.Tensor, second: te.Tensor, factor: te.Tensor) -> te.Tensor:
+    def at(*place: Any) -> Any:
+        return first(*place).astype("float32") * factor[0] + second(*place).astype("float32")
+
+    return te.compute(first.shape, at, name="sum_of_bytes")
+
+
+def _averaged(given: te.Tensor, axes: list[int] | None, keeps: bool) -> te.Tensor:
+    floats = tvm.topi.cast(given, "float32")
+    rank = len(given.shape)
+    places = range(rank) if axes is None else [axis % rank for axis in axes]
+    count = np.prod([int(given.shape[place]) for place in places])
+    total = tvm.topi.sum(floats, axes, keeps)
+    return tvm.topi.divide(total, tvm.tirx.const(float(count), "float32"))

@@ -1,0 +1,87 @@
+"""Kernels of quantised layers that differ by their numbers alone."""
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from fewtune.model.lower import lower
+from fewtune.task.extract import extract_tasks
+from tests.quantised_models import (
+    FLOAT,
+    UINT8,
+    assert_within_a_step,
+    differences,
+    model_of,
+    random_bytes,
+    simplified,
+)
+from tests.tuned_tiny import target
+
+pytestmark = pytest.mark.slow
+
+RANDOM = np.random.default_rng(0)
+CHANNELS = 16
+
+
+def blocks(count, zeros):
+    """Residual blocks of one shape, each with scales and zero points of its own; a mean."""
+    shape = (1, CHANNELS, 6, 5)
+    nodes, constants = [], {}
+
+    def known(name, value):
+        constants[name] = value
+        return name
+
+    def scaled(name, place):
+        scale = np.float32(RANDOM.uniform(0.02, 0.05))
+        return [known(f"{name}_scale", scale), known(f"{name}_zero", np.uint8(zeros[place]))]
+
+    data, given = "x", scaled("x", 0)
+    for number in range(count):
+        weights = random_bytes(RANDOM, np.int8, CHANNELS, CHANNELS, 3, 3)
+        factor = np.float32(RANDOM.uniform(0.5, 1) / 2**9)
+        conv, total = f"c{number}", f"s{number}"
+        inputs = [data, *given, known(f"w{number}", weights), known(f"f{number}", factor)]
+        inputs += [known("weight_zero", np.int8(0)), *(between := scaled(conv, number))]
+        nodes.append(helper.make_node("QLinearConv", inputs, [conv], pads=[1, 1, 1, 1]))
+        after = scaled(total, number)
+        inputs = [conv, *between, data, *given, *after]
+        nodes.append(helper.make_node("QLinearAdd", inputs, [total], domain="com.microsoft"))
+        data, given = total, after
+    model = model_of(nodes, {"x": (UINT8, shape)}, {data: (UINT8, shape)}, constants)
+    return model, {"x": random_bytes(RANDOM, np.uint8, *shape)}
+
+
+def test_layers_that_differ_by_scales_and_zero_points_are_one_task():
+    model, feeds = blocks(4, zeros=[119, 7, 130, 201])
+    lowered = lower(simplified(model), target(), "NHWC")
+    found = [
+        task.info
+        for task in extract_tasks(lowered, target())
+        if task.info.anchor == "integer_conv2d"
+    ]
+    # The last one also turns its result into the model's layout.
+    assert sorted(task.weight for task in found) == [1, 3]
+    assert_within_a_step(model, feeds)
+
+
+def test_bytes_are_not_written_as_floats_for_the_kernel_that_sums_them():
+    """Two convolutions that are summed: the one that does not sum writes bytes."""
+    model, feeds = blocks(2, zeros=[3, 90])
+    lowered = lower(simplified(model), target(), "NHWC")
+    for task in extract_tasks(lowered, target()):
+        if task.info.anchor == "integer_conv2d":
+            assert str(task.mod["main"].params[-1].dtype) == "uint8"
+    assert_within_a_step(model, feeds)
+
+
+def test_a_mean_reads_bytes():
+    constants = {"scale": np.float32(0.03), "zero": np.uint8(100)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["f"]),
+        helper.make_node("GlobalAveragePool", ["f"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (UINT8, (1, 5, 7, 3))}, {"y": (FLOAT, (1, 5, 1, 1))}, constants)
+    feeds = {"x": random_bytes(RANDOM, np.uint8, 1, 5, 7, 3)}
+    (difference,) = differences(model, feeds)
+    assert difference.max() <= 1e-5  # noqa: PLR2004
