@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.schedule.access import NotAffineError, shape_of
-from fewtune.schedule_check import numbers, sums
+from fewtune.schedule_check import functions, numbers, sums
 from fewtune.schedule_check.numbers import Number, UnknownError
 from fewtune.schedule_check.reads import affine, read
 
@@ -231,7 +231,7 @@ class _Block:
             return _BITS[name](*arguments)
         if not arguments:
             raise UnknownError(name)
-        return numbers.call(name, arguments)
+        return functions.call(name, arguments)
 
     def _axis(self, variable: Any) -> Number:
         if variable not in self._axes:

@@ -29,6 +29,7 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.job import Work
 from fewtune.util.child_python import child_python, is_child_of
+from fewtune.util.temporary import SESSION_PREFIX
 from fewtune.workers.fork_server import ForkServer
 
 _ERROR = "error.json"
@@ -50,7 +51,7 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         What stopped the child, in one line.
     """
     path = journal_path(work.journal_directory, work.header)
-    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=SESSION_PREFIX) as scratch:
         file = Path(scratch) / "job.json"
         described = {
             "work": work.function,

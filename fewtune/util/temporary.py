@@ -11,6 +11,17 @@ from pathlib import Path
 from fewtune.util.files import locked_directory, remove_left
 
 _PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"
+# Of the folder of a session in a process of its own, where no command is around it.
+SESSION_PREFIX = "fewtune-"
+
+
+def shared_folder() -> Path | None:
+    """The folder that all processes of this command share, or else of this session; or None."""
+    here = Path(tempfile.gettempdir())
+    for folder in (here, *here.parents):
+        if folder.name.startswith(_PREFIX):
+            return folder
+    return here if here.name.startswith(SESSION_PREFIX) else None
 
 
 @contextmanager

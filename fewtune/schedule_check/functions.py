@@ -1,0 +1,101 @@
+"""Mathematical functions of numbers with what rounding may move them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fewtune.schedule_check.numbers import ROUNDING, Number, UnknownError, held, monotone
+
+# Vectors of exponentials and the like are polynomials, good to a few units.
+_FUNCTION = 64.0
+# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 1.5e-7.
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
+
+
+def _erf(x: Any) -> Any:
+    size = np.abs(x)
+    rest = np.polyval(_ERF, 1 / (1 + 0.3275911 * size)) * np.exp(-size * size)
+    return np.sign(x) * (1 - rest)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+# What only rises or falls: of the exact ones the result is no rounded number.
+_EXACT: dict[str, Callable[[Any], Any]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": lambda x: np.trunc(x + np.copysign(np.float32(0.5), x)),
+    "nearbyint": np.rint,
+}
+_RISING: dict[str, Callable[[Any], Any]] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "atan": np.arctan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "sinh": np.sinh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+}
+_SLOW = {"sin": np.sin, "cos": np.cos}
+
+
+def call(name: str, arguments: list[Number]) -> Number:
+    """A mathematical function.
+
+    Raises
+    ------
+    UnknownError
+        If it is not known.
+    """
+    a = arguments[0]
+    if name == "fabs":
+        return Number(np.abs(a.value), a.error, a.dtype)
+    if name == "isnan":
+        return Number(np.isnan(a.value), 0.0, "bool")
+    if a.dtype not in ROUNDING:
+        raise UnknownError(name)
+    if name in _EXACT:
+        return monotone(_EXACT[name], a, a.dtype)
+    unit = np.float32(_FUNCTION * ROUNDING[a.dtype])
+    if name in _RISING:
+        made = monotone(_RISING[name], a, a.dtype)
+    elif name in _SLOW:
+        made = Number(_SLOW[name](a.value), a.error, a.dtype)
+    elif name == "pow":
+        made = _power(a, arguments[1])
+    else:
+        raise UnknownError(name)
+    # Near a zero of the function its argument's own rounding counts.
+    error = made.error + unit * np.minimum(1, np.abs(a.value)) + unit * np.abs(made.value)
+    return Number(made.value.astype(held(a.dtype), copy=False), error, a.dtype)
+
+
+def _power(a: Number, b: Number) -> Number:
+    value = np.power(a.value, b.value)
+    if a.is_exact and b.is_exact:
+        return Number(value, 0.0, a.dtype)
+    moved = [
+        np.abs(np.power(a.value + s * a.error, b.value + t * b.error) - value)
+        for s in (-1, 1)
+        for t in (-1, 1)
+    ]
+    error = np.maximum.reduce(np.broadcast_arrays(*moved))
+    return Number(value, np.where(np.isnan(error), np.inf, error), a.dtype)

@@ -1,0 +1,152 @@
+"""What tasks have to compute, found out once for all processes of a command.
+
+Two workers check candidates of one task, and so do the stages after each other. Who finds out what
+is right leaves it in a file of the command's temporary folder, which goes with the command; the
+others map it into their memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+import zlib
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fewtune.schedule_check.expected import Expected
+from fewtune.util.temporary import shared_folder
+
+_FOLDER = "references"
+# Bytes of all files, and how many a second what is kept has to have taken at least: what is found
+# out faster than it is written is found out anew.
+_MOST_BYTES, _BYTES_A_SECOND = 2**30, 1e9
+_LEAST_S = 0.003
+_ALIGNED, _LENGTH_BYTES = 64, 8
+
+
+class Kept(NamedTuple):
+    """What one task computes.
+
+    Attributes
+    ----------
+    expected : dict of Expected
+        By the number of the parameter.
+    positive : bool
+        Whether it was given numbers above zero.
+    confirmed : bool
+        Whether the kernel without a schedule has said so.
+    """
+
+    expected: dict[int, Expected]
+    positive: bool
+    confirmed: bool
+
+
+class KeptReferences:
+    """The files in one folder, or none where there is no folder.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        The command's unless given.
+    most_bytes : int
+        Of all files; what does not fit is not kept.
+    """
+
+    def __init__(self, folder: Path | None = None, most_bytes: int = _MOST_BYTES) -> None:
+        shared = shared_folder() if folder is None else folder
+        self._folder = None if shared is None else shared / _FOLDER
+        self._most_bytes = most_bytes
+
+    def read(self, key: str) -> Kept | None:
+        """What was kept of a task; None where nothing is, or the file is damaged."""
+        if self._folder is None:
+            return None
+        try:
+            with self._path(key).open("rb") as stream:
+                content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            return _parsed(content, key)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, key: str, found: Kept, spent_s: float) -> None:
+        """Keep what took so many seconds, if that is worth it and there is room."""
+        size = sum(each.held_bytes for each in found.expected.values())
+        if self._folder is None or spent_s < max(_LEAST_S, size / _BYTES_A_SECOND):
+            return
+        try:
+            self._folder.mkdir(exist_ok=True)
+            held = sum(file.stat().st_size for file in self._folder.iterdir())
+            if held + size > self._most_bytes:
+                return
+            descriptor, beside = tempfile.mkstemp(dir=self._folder, prefix=".")
+            try:
+                with os.fdopen(descriptor, "wb") as stream:
+                    for part in _parts(key, found):
+                        stream.write(part)
+                os.replace(beside, self._path(key))
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
+        except OSError:
+            # The disk is full, or another process of the command has ended with its folder.
+            return
+
+    def _path(self, key: str) -> Path:
+        assert self._folder is not None
+        return self._folder / hashlib.sha256(key.encode()).hexdigest()
+
+
+def _parts(key: str, found: Kept) -> list[bytes | memoryview]:
+    """The file: the length of its header, the header, and the arrays."""
+    arrays, described, offset, checksum = [], [], 0, 0
+    for place, expected in found.expected.items():
+        for kind in ("value", "allowance"):
+            array = getattr(expected, kind)
+            if array is None:
+                continue
+            array = np.ascontiguousarray(array)
+            rest = -array.nbytes % _ALIGNED
+            described.append([place, kind, str(array.dtype), list(array.shape), offset])
+            for part in (array.reshape(-1).view(np.uint8).data, bytes(rest)):
+                arrays.append(part)
+                checksum = zlib.crc32(part, checksum)
+            offset += array.nbytes + rest
+    header = json.dumps(
+        {
+            "key": key,
+            "positive": found.positive,
+            "confirmed": found.confirmed,
+            "arrays": described,
+            "bytes": offset,
+            "checksum": checksum,
+        }
+    ).encode()
+    header += b" " * (-(len(header) + _LENGTH_BYTES) % _ALIGNED)
+    return [len(header).to_bytes(_LENGTH_BYTES, "little"), header, *arrays]
+
+
+def _parsed(content: mmap.mmap, key: str) -> Kept | None:
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    begin = _LENGTH_BYTES + length
+    header = json.loads(content[_LENGTH_BYTES:begin])
+    body = np.frombuffer(content, np.uint8)[begin:]
+    if header["key"] != key or len(body) != header["bytes"]:
+        return None
+    if zlib.crc32(body.data) != header["checksum"]:
+        return None
+    arrays: dict[int, dict[str, np.ndarray]] = {}
+    for place, kind, dtype, shape, offset in header["arrays"]:
+        size = prod(shape) * np.dtype(dtype).itemsize
+        array = body[offset : offset + size].view(dtype).reshape(shape)
+        arrays.setdefault(place, {})[kind] = array
+    expected = {
+        place: Expected(found["value"], found.get("allowance")) for place, found in arrays.items()
+    }
+    return Kept(expected, header["positive"], header["confirmed"])

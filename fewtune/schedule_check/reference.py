@@ -1,0 +1,230 @@
+"""What one task computes, found out once, and how a candidate is held against it.
+
+What is right is computed by the interpreter, or, of what that does not know, by the kernel as it is
+scheduled by default with its weights as they came. Where a candidate differs, the kernel without
+any schedule is asked as well, and has the last word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.target import device_of, has_own_device
+from fewtune.runtime.tvm import build, module_of, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check.arguments import Signature, drawn, signature
+from fewtune.schedule_check.buffers import Buffers, copy
+from fewtune.schedule_check.expected import Expected, is_usable
+from fewtune.schedule_check.interpreter import outputs_of
+from fewtune.schedule_check.kept import Kept, KeptReferences
+from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
+from fewtune.schedule_check.numbers import ROUNDING, UnknownError
+from fewtune.task.analysis import analyse
+from fewtune.task.weight_layout import FREE
+
+# Operations that take a few seconds without a schedule.
+_MOST_UNSCHEDULED_FLOPS = 4e9
+# Bytes of an element that was never written: no number, and of integers none that is likely.
+_POISON = 0xA5
+
+
+@dataclass
+class Reference:
+    """What one task computes of given arguments.
+
+    Parameters
+    ----------
+    key : str
+        Of the task: equal for equal kernels.
+    module : IRModule
+        Unscheduled.
+    target : Target
+        Of what is compiled to find that out.
+    device : Device
+        Where candidates run.
+    buffers : Buffers
+        Memory of what they are given, shared with other tasks.
+    kept : KeptReferences
+        What other processes found out.
+
+    Attributes
+    ----------
+    spent_s : float
+        Seconds that it took to find out.
+    """
+
+    key: str
+    module: tvm.IRModule
+    target: tvm.target.Target
+    device: Any
+    buffers: Buffers
+    kept: KeptReferences
+    spent_s: float = 0.0
+    _signature: Signature = field(init=False)
+    _given: list[Any] = field(init=False, default_factory=list)
+    _expected: dict[int, Expected] = field(init=False, default_factory=dict)
+    _is_positive: bool = False
+    _is_confirmed: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        given = sum(each.nbytes for each in self._given if each is not None)
+        return given + sum(each.held_bytes for each in self._expected.values())
+
+    def fault_of(self, code: Any, shapes: Sequence[tuple[int, ...]], scheduled: str) -> str:
+        """What is wrong with a candidate; empty where nothing is."""
+        self._prepare()
+        try:
+            blocks = self._layouts(shapes, scheduled)
+            fault = self._difference(self._run(code, shapes, self.device, blocks))
+            if fault and not self._is_confirmed:
+                self._ask_unscheduled()
+                fault = self._difference(self._run(code, shapes, self.device, blocks))
+        except LayoutError as error:
+            return str(error)
+        return fault
+
+    def _prepare(self) -> None:
+        if self._expected:
+            return
+        began_s = time.perf_counter()
+        self._signature = signature(self.module["main"])
+        kept = self.kept.read(self.key)
+        if kept is not None:
+            self._draw(positive=kept.positive)
+            self._expected, self._is_confirmed = kept.expected, kept.confirmed
+        else:
+            for positive in (False, True):
+                self._draw(positive=positive)
+                self._expected = self._interpreted()
+                if is_usable(list(self._expected.values())):
+                    break
+            self._keep(began_s)
+        self.spent_s += time.perf_counter() - began_s
+
+    def _draw(self, *, positive: bool) -> None:
+        self._is_positive = positive
+        self._given = [
+            drawn(self._signature, place, positive=positive) if parameter.is_read else None
+            for place, parameter in enumerate(self._signature.parameters)
+        ]
+
+    def _keep(self, began_s: float) -> None:
+        found = Kept(self._expected, self._is_positive, self._is_confirmed)
+        self.kept.write(self.key, found, time.perf_counter() - began_s)
+
+    def _interpreted(self) -> dict[int, Expected]:
+        try:
+            outputs = outputs_of(self.module["main"], self._given)
+        except (UnknownError, MemoryError):
+            return self._by_default()
+        return {
+            place: Expected.of(made.value, made.error, made.dtype)
+            for place, made in outputs.items()
+        }
+
+    def _by_default(self) -> dict[int, Expected]:
+        """By the default schedule, weights as they came."""
+        function = self.module["main"]
+        if FREE in (function.attrs or {}):
+            function = function.without_attr(FREE)
+        plain = tvm.IRModule({"main": function})
+        schedule = default_schedule(plain, self.target)
+        return self._computed(plain if schedule is None else schedule.mod)
+
+    def _ask_unscheduled(self) -> None:
+        """Let the unscheduled kernel say whether what is expected is right."""
+        began_s = time.perf_counter()
+        self._is_confirmed = True
+        is_dear = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
+        if has_own_device(self.target) or is_dear:
+            found = self._by_default()
+        else:
+            found = self._computed(self.module)
+        if any(not self._expected[place].agrees(each.value) for place, each in found.items()):
+            self._expected = found
+        self._keep(began_s)
+        self.spent_s += time.perf_counter() - began_s
+
+    def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
+        shapes = [parameter.shape for parameter in self._signature.parameters]
+        code = build(module, self.target)
+        outputs = self._run(code, shapes, device_of(self.target), {})
+        given = self._signature
+        is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
+        return {
+            place: Expected.roughly(
+                value.copy(), given.parameters[place].dtype, given.length, is_rounded
+            )
+            for place, value in outputs.items()
+        }
+
+    def _layouts(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> dict[int, Any]:
+        """The blocks that lay out a candidate's weights, by the argument's number."""
+        blocks = layout_blocks(module_of(scheduled)) if PREPROC in scheduled else {}
+        for place, parameter in enumerate(self._signature.parameters):
+            is_laid_out = place in blocks and parameter.is_read
+            if prod(shapes[place]) != prod(parameter.shape) and not is_laid_out:
+                raise LayoutError("a buffer has another size, and nothing says why")
+        return blocks
+
+    def _run(
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        device: Any,
+        blocks: Mapping[int, Any],
+    ) -> dict[int, np.ndarray]:
+        """What a kernel writes, by the parameter's number; it holds until the next run."""
+        is_here = device == tvm.cpu(0)
+        tensors, written = [], {}
+        for place, parameter in enumerate(self._signature.parameters):
+            tensor, array = self.buffers.tensor(place, shapes[place], parameter.dtype)
+            self._fill(array, place, blocks.get(place))
+            if not is_here:
+                tensor = tvm.runtime.tensor(array, device=device)
+            tensors.append(tensor)
+            if parameter.is_written:
+                written[place] = array
+        code["main"](*tensors)
+        if not is_here:
+            written = {place: tensors[place].numpy() for place in written}
+        return {
+            place: self._held(array, self._signature.parameters[place])
+            for place, array in written.items()
+        }
+
+    def _fill(self, array: np.ndarray, place: int, block: Any) -> None:
+        """Write what a kernel is given, or what shows that it wrote nothing there."""
+        given = self._given[place]
+        if given is None:
+            if array.dtype.kind == "f":
+                array.fill(np.nan)
+            else:
+                array.view("uint8").fill(0 if array.dtype.kind == "b" else _POISON)
+        elif block is not None:
+            if array.size != given.size:
+                room = f"{array.size} of {given.size}"
+                raise LayoutError(f"its layout has room for {room} weights")
+            lay_out(block, given, array)
+        else:
+            copy(given.reshape(array.shape), array)
+
+    @staticmethod
+    def _held(array: np.ndarray, parameter: Any) -> np.ndarray:
+        if parameter.dtype == "float16":
+            array = array.astype("float32")
+        return array.reshape(parameter.shape)
+
+    def _difference(self, found: dict[int, np.ndarray]) -> str:
+        for place, expected in sorted(self._expected.items()):
+            fault = expected.fault(found[place])
+            if fault:
+                return f"output {place}: {fault}" if len(self._expected) > 1 else fault
+        return ""

@@ -1,0 +1,87 @@
+"""What one process found out, others read; what is damaged is found out anew."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewtune.schedule_check import reference
+from fewtune.schedule_check.expected import Expected
+from fewtune.schedule_check.kept import Kept, KeptReferences
+from fewtune.util.temporary import SESSION_PREFIX
+from tests.schedule_check.test_check import altered, checked, convolution
+
+FOUND = Kept(
+    {
+        0: Expected(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)),
+        2: Expected(np.array([True, False]), None),
+    },
+    positive=True,
+    confirmed=False,
+)
+
+
+def only_file(folder: Path) -> Path:
+    (file,) = (folder / "references").iterdir()
+    return file
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    KeptReferences(tmp_path).write("a task", FOUND, spent_s=1.0)
+    read = KeptReferences(tmp_path).read("a task")
+    assert read is not None
+    assert read[1:] == FOUND[1:]
+    assert list(read.expected) == [0, 2]
+    np.testing.assert_array_equal(read.expected[0].value, FOUND.expected[0].value)
+    np.testing.assert_array_equal(read.expected[0].allowance, FOUND.expected[0].allowance)
+    assert read.expected[2].allowance is None
+    assert read.expected[2].value.tolist() == [True, False]
+    assert KeptReferences(tmp_path).read("another") is None
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last", "short", "empty"])
+def test_a_damaged_file_says_nothing(tmp_path: Path, place: str) -> None:
+    KeptReferences(tmp_path).write("a task", FOUND, spent_s=1.0)
+    file = only_file(tmp_path)
+    content = bytearray(file.read_bytes())
+    if place in ("short", "empty"):
+        del content[len(content) // 2 if place == "short" else 0 :]
+    else:
+        content[{"first": 3, "middle": 40, "last": -1}[place]] ^= 0xFF
+    file.write_bytes(content)
+    assert KeptReferences(tmp_path).read("a task") is None
+
+
+def test_what_is_too_much_or_found_quickly_is_not_kept(tmp_path: Path) -> None:
+    KeptReferences(tmp_path, most_bytes=10).write("a task", FOUND, spent_s=1.0)
+    KeptReferences(tmp_path).write("another", FOUND, spent_s=1e-6)
+    assert not any((tmp_path / "references").glob("*"))
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    KeptReferences().write("a task", FOUND, spent_s=1.0)
+    assert KeptReferences().read("a task") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_takes_what_the_first_found(tmp_path: Path, monkeypatch) -> None:
+    session = tmp_path / f"{SESSION_PREFIX}one"
+    session.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(session))
+    task = convolution(size=65, channels=16, filters=16)
+    assert checked(task, task, task).fault == ""
+
+    def found_anew(*_arguments):
+        raise AssertionError("the interpreter was asked again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "outputs_of", found_anew)
+        assert checked(task, task, task).fault == ""
+        assert checked(task, task, altered(task, extent_less=True)).fault
+    file = only_file(session)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert checked(task, task, task).fault == ""
