@@ -1,4 +1,4 @@
-"""What a task can take: schedules moved from donors, or drawn by rule."""
+"""The candidates of a task that shares: schedules moved from donors, or drawn by rule."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fewtune.schedule.space.prior import TileKey
 from fewtune.schedule.space.transfer import Donation, UnfitError, fit
 from fewtune.search import Explorer, Proposal
 
-# A task that nobody gives anything, and that is at least this part of the model's estimated time,
-# gets so many times the schedules drawn and measured: without a donor two are a lottery.
+# A task without a donor that takes at least this part of the model's estimated time draws and
+# measures this many times as many schedules: two drawn ones may both be slow.
 _LARGE, _ALONE_TIMES = 0.02, 3
-# So many are drawn for the predictor to choose from.
+# So many schedules are drawn for the predictor to choose from.
 _LOOKED_AT = 256
-# From this part of the model's estimated time on, finals in the model are given a schedule that
-# parts the axis among the threads that its neighbours part.
+# From this part of the model's estimated time on, a task sends to finals in the model a schedule
+# that splits the same axis among the threads as its neighbours.
 _WORTH_ANOTHER = 0.002
 
 
@@ -42,16 +42,16 @@ class Offer(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """The likeliest of all that was on offer.
+    """The candidates chosen for a task.
 
     Attributes
     ----------
     likeliest : list of Offer
-        What is to be measured, the donor's best first.
+        Schedules to be measured, the donor's best first.
     offered : int
-        Schedules that the donors had to give.
+        How many schedules the donors have.
     reasons : dict of int
-        Why some of them could not be moved.
+        Why some of them could not be moved, with counts.
     """
 
     likeliest: list[Offer]
@@ -60,7 +60,7 @@ class Offers(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A point that may be offered, and who has it to give."""
+    """A point that may be offered, and its donor."""
 
     point: Point
     donor: str | None
@@ -78,9 +78,9 @@ def offers_for(
     *,
     for_finals: bool = False,
 ) -> Offers:
-    """Move what donors give, draw schedules beside it, and choose those that are rated best.
+    """Move the donors' schedules, draw others by rule, and choose those that are rated best.
 
-    Where the predictor rates them, by their decisions, schedules are made of the chosen ones only.
+    The predictor rates points by their decisions: then only the chosen ones are made.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def offers_for(
         Donors by name, most similar first, with their schedules, best first.
     options : ShareOptions
     task : TaskInfo
-        That takes; its name tells its draws from another's.
+        The task that takes; its name is part of the seed.
     for_finals : bool
-        Whether finals in the model are to come, for which one of them is to part the usual axis
-        among the threads (`fewtune.finals.finalists`).
+        Whether finals in the model follow: one candidate then splits the usual axis among the
+        threads (`fewtune.finals.finalists`).
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
@@ -114,7 +114,7 @@ def offers_for(
 def _moved(
     search: Explorer, given: Sequence[tuple[str, list[Donation]]], reasons: Counter[str]
 ) -> list[_Candidate]:
-    """What donors give, as points of the task's own space; why others cannot be, is counted."""
+    """The donors' schedules as points of the task's space; counts why others do not fit."""
     moved: dict[Point, _Candidate] = {}
     for donor, donations in given:
         for rank, donation in enumerate(donations, start=1):
@@ -131,9 +131,9 @@ def _moved(
 def _drawn(
     search: Explorer, seed: int, name: str, count: int, *, wanted: int | None
 ) -> list[Point]:
-    """Points whose register tiles fit a task by rule, where there is one for it.
+    """Points whose register tiles fit by rule; none if there is no rule for the task.
 
-    One more where none of them parts the axis that is wanted: the best that does.
+    If none of them splits the wanted axis, the best one that does is added.
     """
     if not count or not search.prior.informed:
         return []
@@ -150,10 +150,10 @@ def _drawn(
 
 
 def _drawn_at_random(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
-    """Points of a task that no rule fits and nobody gives anything.
+    """Random points, for a task without a rule and without a donor.
 
-    Its extents have no factors that fill registers: 6,625 classes of a text recogniser kept the
-    default schedule, at 1.47 times what full tuning found, and nobody had tried another.
+    Its extents have no factors that fill registers. The 6,625 classes of a text recogniser kept
+    their default schedule, at 1.47 times what full tuning found, since no other was tried.
     """
     random = np.random.default_rng([seed, *name.encode()])
     looked_at = count if search.guide is None else max(count, _LOOKED_AT)
@@ -169,9 +169,9 @@ def _likeliest(
     *,
     wanted: int | None,
 ) -> list[Offer]:
-    """The nearest donor's best, and beside it those that are rated best here.
+    """The nearest donor's best, and the candidates that are rated best.
 
-    One more where none of these parts the axis that is wanted.
+    If none of them splits the wanted axis, one that does is added.
     """
     if search.guide is not None:
         paces = search.guide.expected([candidate.point for candidate in candidates])
@@ -180,9 +180,9 @@ def _likeliest(
         if _is_served([offer.point for offer in chosen], wanted):
             return chosen
         others = [each for each in ordered if parted_axis_of(each.point.decisions) == wanted]
-        # Why some of them cannot be moved was counted above.
+        # The reasons of those that cannot be made were counted above.
         return chosen + list(islice(_made(search, others, Counter(), 1), 1))
-    # The cost model goes by programs: all have to be made.
+    # The cost model rates programs: all have to be made.
     offers = list(_made(search, candidates, reasons, len(candidates)))
     proposals, scores = search.scored([offer.proposal for offer in offers])
     offers = [o._replace(proposal=p) for o, p in zip(offers, proposals, strict=True)]
@@ -190,13 +190,13 @@ def _likeliest(
 
 
 def _is_served(points: Sequence[Point], wanted: int | None) -> bool:
-    """Whether one of some points parts the axis that is wanted, if any is."""
+    """Whether one of the points splits the wanted axis, or none is wanted."""
     return wanted is None or any(parted_axis_of(point.decisions) == wanted for point in points)
 
 
 def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[_Given]:
-    """The first donor's best before all, then the others by their scores."""
-    # The model may err; what is best for the most similar task is a good guess without it.
+    """The first donor's best schedule, then the others by their scores."""
+    # The model may err; the best schedule of the most similar task is a good guess without it.
     first: list[int] = [0] if given and given[0].donor is not None else []
     others: list[int] = sorted(range(len(first), len(given)), key=lambda place: -scores[place])
     ordered = [given[place] for place in [*first, *others]]
@@ -206,13 +206,12 @@ def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[
 
 
 def _tiles_in_turn(search: Explorer, points: Sequence[Point]) -> list[int]:
-    """Places of points in an order in which each register tile comes once before one comes twice.
+    """Places of points, reordered: each register tile comes once before one comes twice.
 
-    The predictor errs about tiles more than about the rest, most of all on a machine that it does
-    not know: a second schedule of one tile tells little more than the first. Of the 64 trials that
-    full tuning made of each of ResNet 50's tasks, the fastest of the three that are rated best took
-    1.065 times what the fastest of all takes, of the best three of different tiles 1.043 (geometric
-    means; an EPYC, with the predictor of a Xeon).
+    The predictor errs most about tiles, above all on a machine that it does not know, so a second
+    schedule of the same tile tells little. For ResNet 50's tasks, of 64 trials each, the fastest of
+    the three that are rated best took 1.065 times the fastest of all. Of the best three of
+    different tiles it took 1.043 times (geometric means; an EPYC, with a Xeon's predictor).
     """
     seen: Counter[TileKey] = Counter()
     turns = []
@@ -226,9 +225,10 @@ def _tiles_in_turn(search: Explorer, points: Sequence[Point]) -> list[int]:
 def _made(
     search: Explorer, candidates: list[_Candidate], reasons: Counter[str], at_once: int
 ) -> Iterator[Offer]:
-    """Offers of candidates, in their order, made so many at a time as they are asked for.
+    """Make offers of candidates, in their order, ``at_once`` of them at a time.
 
-    What cannot be made is left out, and counted where a donor gave it; so is what was measured.
+    Candidates that cannot be made, or were measured, are left out. The reasons are counted for
+    donors' schedules.
     """
     # Two schedules may be one program: it is measured once.
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a child process makes of the job of sharing."""
+"""Sharing in the child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import PriorResult
 from fewtune.workers.pool import WorkerPool
 
-# What rates candidates learns from so many trials of a donor: its best, and the rest spread.
+# Cost models learn from so many trials of a donor: half its best, half of the rest.
 _TAUGHT = 48
 
 
@@ -37,12 +37,12 @@ def share_session(
     pool: WorkerPool,
     device: Device | None = None,
 ) -> None:
-    """Child process: share what the job's donors have to give; see `fewtune.sharing.share`."""
+    """Share the schedules of the job's donors; see `fewtune.sharing.share`."""
     by_name = {task.info.name: task for task in tasks}
     target = target_from_json(target_json)
     order = ShareJob.from_json(job)
     finals = None
-    # A device of its own is called from afar: what runs there before is not this processor's.
+    # Finals need a model that runs on this processor.
     able = not has_own_device(target) if device is None else device.can.finals_in_model
     most, directory = order.options.finals, order.model
     if most > 1 and directory is not None and able:
@@ -73,14 +73,14 @@ def _teach(
 ) -> None:
     """Let cost model and predictor learn from the donors' trials, and from the bank's."""
     spaces = ((space_of(name), _spread(each.trials)) for name, each in tuned.items())
-    # One at a time: what TVM dies of is laid to the donor that was begun last.
+    # One at a time: if TVM crashes, the donor begun last is left out.
     teach(knowledge, ((space, trials) for space, trials in spaces if space is not None))
     if bank_directory is not None:
         Bank.read(bank_directory).teach(knowledge.cost_model)
 
 
 def _spread(trials: list[Trial]) -> list[Trial]:
-    """Of trials, fastest first, the faster half of a sample and the rest evenly spread."""
+    """A sample of trials, given fastest first: half the fastest, half spread over the rest."""
     if len(trials) <= _TAUGHT:
         return trials
     best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]

@@ -1,4 +1,4 @@
-"""The round in which tasks measure what donors give, a few tasks together at a time."""
+"""The round in which tasks measure the donors' schedules, several tasks at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fewtune.tuning.task_state import TaskState
 from fewtune.workers.build_queue import Building
 
 FIRST: Literal["first donors"] = "first donors"
-# Candidates of several tasks are built together, so that no worker waits for the other.
+# Candidates of several tasks are built together, so that no worker is idle.
 _MODULES_A_BATCH = 16
 
 
 class _Opening(NamedTuple):
-    """What is measured of one task next."""
+    """The candidates of one task, before they are measured."""
 
     state: TaskState
     offers: Offers
@@ -29,7 +29,7 @@ class _Opening(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the journal holds of it besides its trials."""
+        """What its event in the journal holds besides trials."""
         return {
             "round": FIRST,
             "donors": [offer.donor for offer in self.offers.likeliest],
@@ -40,12 +40,12 @@ class _Opening(NamedTuple):
 
 
 class DonorRound:
-    """Measures what is on offer for each task, once.
+    """Measures each task's offers, once.
 
     Parameters
     ----------
     session : Session
-        Its journal says which tasks had the round, and gets what is measured.
+        Its journal holds which tasks had the round, and gets the trials.
     """
 
     def __init__(self, session: Session) -> None:
@@ -59,7 +59,7 @@ class DonorRound:
 
     @property
     def trials(self) -> int:
-        """Candidates that were measured in it."""
+        """Candidates measured in the round."""
         return self._trials
 
     def has_had(self, task: str) -> bool:
@@ -67,13 +67,13 @@ class DonorRound:
         return task in self._had
 
     def hold(self, tasks: Sequence[str], offers_of: Callable[[TaskState], Offers]) -> None:
-        """Hold the round for those tasks that did not have it yet.
+        """Hold the round for the tasks that did not have it yet.
 
         Parameters
         ----------
         tasks : sequence of str
         offers_of : callable
-            What of a task is to be measured.
+            Gives the candidates of a task.
         """
         states = [self._session.state.tasks[t] for t in tasks if not self.has_had(t)]
         waiting = iter([state for state in states if not state.crashed])
@@ -83,7 +83,7 @@ class DonorRound:
     def _batch_of(
         self, waiting: Iterator[TaskState], offers_of: Callable[[TaskState], Offers]
     ) -> bool:
-        """Measure what is on offer for the next few tasks, if there are any."""
+        """Measure the offers of the next few tasks; return whether there were any."""
         session = self._session
         batch: list[_Opening] = []
         with session.measurer.building() as modules:
@@ -99,7 +99,7 @@ class DonorRound:
         return bool(batch)
 
     def _measure(self, batch: list[_Opening], modules: Building[Built | Failure]) -> None:
-        """Measure a batch and note it; then learn from it, each task for itself."""
+        """Measure a batch, note it, and learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
         measured = session.take_turns(turns, modules, [opening.told for opening in batch])
@@ -107,7 +107,7 @@ class DonorRound:
             self._had.add(turn.state.task.info.name)
             self._trials += len(turn.proposals)
         for turn, outcomes in zip(turns, measured, strict=True):
-            # A crash while features are extracted is to be laid to the right task.
+            # Extracting features may crash: that is then the fault of this task.
             session.announce(turn.state)
             with session.measurer.phases.timed("model_update_s"):
                 times_s = [outcome.median_s for outcome in outcomes]

@@ -1,4 +1,4 @@
-"""Which tasks reach less than similar ones do."""
+"""Tasks that are slower than similar ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from fewtune.tuning.task_state import TaskState
 
 
 def behind(states: Iterable[TaskState], rates: Mapping[str, float], part: float) -> list[TaskState]:
-    """Tasks that reach less than a part of what similar ones do, or nothing at all.
+    """Tasks below a part of the throughput of similar ones.
 
     Parameters
     ----------
     states : iterable of TaskState
     rates : mapping of float
-        Throughput that tasks of an operator family may reach.
+        Throughput that each operator family may reach.
     part : float
+        Of that throughput.
     """
     return [
         state

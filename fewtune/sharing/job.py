@@ -1,4 +1,4 @@
-"""What a sharing session is to do, as it crosses to the process that does it."""
+"""The job of a sharing session, as it is sent to the process that does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtune.tuning.task_state import PriorResult
 
 
 class BankedSchedule(NamedTuple):
-    """A schedule of a task itself: the donor that has it, and the time that it had there."""
+    """A bank's schedule of this very task: its donor, and its time there."""
 
     donor: str
     latency_ms: float
@@ -30,17 +30,17 @@ class ShareJob:
     donations : dict of list of Donation
         By donor, best first.
     known : dict of BankedSchedule
-        By task: what needs no measuring.
+        By task: schedules that are not measured again.
     tuned : dict of PriorResult
-        The tasks that were tuned: what they reach is what similar tasks are held to, and their
-        best take part in finals.
+        The tuned tasks: similar tasks are compared with their throughput, and their best schedules
+        take part in finals.
     options : ShareOptions
     bank : Path, optional
-        What `fewtune.bank` wrote: the cost model learns from it.
+        Folder of a bank: the cost model learns from it.
     model : Path, optional
-        The tasks' own folder, with the model's skeleton: what the finals in the model need.
+        The tasks' folder, with the model's skeleton, for finals in the model.
     cold_weights : bool
-        As the tasks were tuned.
+        Whether the tasks were tuned with their weights in memory.
     rules : SharingRules
     """
 

@@ -19,7 +19,7 @@ from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import PriorResult
 
-# Of a task that was to be tuned: nothing was found, and nothing speaks against looking again.
+# A tuned task of one of these states has no schedule, and looking again may help.
 _WITHOUT_SCHEDULE = ("not_reached", "no_valid_schedule")
 
 
@@ -36,7 +36,7 @@ def plan(
     bank_directory: Path | None = None,
     model_directory: Path | None = None,
 ) -> ShareJob:
-    """Say what sharing has to do.
+    """Plan what sharing does.
 
     Parameters
     ----------
@@ -45,20 +45,20 @@ def plan(
     selection : Selection
     tuned : TuneReport
     database : Database
-        What tuning measured.
+        The tuning log.
     options : ShareOptions
     rules : SharingRules
     is_checked : bool
         Whether the candidates of the log were checked.
     bank : Bank, optional
-        Needed where the selection takes schedules from it.
+        Needed if the selection takes schedules from it.
     bank_directory, model_directory : Path, optional
         As of `fewtune.sharing.share.share_schedules`.
 
     Returns
     -------
     job : ShareJob
-        Without takers where there is nothing to do.
+        Without takers if there is nothing to do.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def plan(
     takers = _takers(selection, tuned)
     if not takers:
         return ShareJob({}, {}, {}, {}, options, rules=rules)
-    records = {name: _parted(database, by_name[name]) for name in selection.representatives}
+    records = {name: _records(database, by_name[name]) for name in selection.representatives}
     searched = {name: _donations(each.searched, options) for name, each in records.items()}
     return ShareJob(
         takers=takers,
@@ -86,8 +86,8 @@ def plan(
 def _takers(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
     """Every task that takes schedules, with its donors.
 
-    A representative that its session found nothing for, having had no time for it or no luck, is
-    served like a task that stands alone. In full tuning nothing is shared.
+    A representative without a schedule is treated like a task without a donor. In full tuning
+    nothing is shared.
     """
     without = [line.task for line in tuned.tasks if line.status in _WITHOUT_SCHEDULE]
     first = {
@@ -100,14 +100,14 @@ def _takers(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
 
 
 class _Records(NamedTuple):
-    """A task's records, fastest first: those that a search found, and its default schedule's."""
+    """A task's records, fastest first: of its search, and of its default schedule."""
 
     searched: list[ms.database.TuningRecord]
     default: list[ms.database.TuningRecord]
 
 
-def _parted(database: ms.database.Database, task: Task) -> _Records:
-    """A task's records in the log; a default schedule makes no choices."""
+def _records(database: ms.database.Database, task: Task) -> _Records:
+    """A task's records in the log; that of a default schedule has no sampling decisions."""
     parted = _Records([], [])
     for record in best_trials(database, task.mod, 1_000_000):
         (parted.searched if sampling(record.trace) else parted.default).append(record)
@@ -117,9 +117,9 @@ def _parted(database: ms.database.Database, task: Task) -> _Records:
 def _earlier(
     tuned: TuneReport, records: dict[str, _Records], is_checked: bool | None
 ) -> dict[str, PriorResult]:
-    """What is known of each representative that a schedule was found for, by its name.
+    """The result of each representative that has a schedule, by its name.
 
-    Where no candidate was checked (None), as in logs of earlier versions, the session does so.
+    ``is_checked`` is None for logs of earlier versions: the session then checks them.
     """
     found = {}
     for line in tuned.tasks:
@@ -137,7 +137,7 @@ def _earlier(
 def _banked(
     selection: Selection, bank: Bank | None, options: ShareOptions
 ) -> dict[str, list[Donation]]:
-    """What the donors in the bank have to give, by their names."""
+    """The schedules of the bank's donors, by their names."""
     donors = {d.name: d for donors in selection.banked.values() for d in donors}
     if not donors:
         return {}
@@ -153,18 +153,18 @@ def _banked(
 def _known(
     selection: Selection, by_name: dict[str, Task], bank: Bank | None, options: ShareOptions
 ) -> dict[str, BankedSchedule]:
-    """Tasks that the bank holds themselves: the donor's name, and the latency it had, in ms."""
+    """Tasks that the bank itself holds: the donor's name, and its latency there in ms."""
     if bank is None or options.measure_known:
         return {}
     found = {}
     for name, (first, *_) in sorted(selection.banked.items()):
         entry = bank.entries[first.workload]
-        # Where the default schedule was the faster one, there is nothing to take.
+        # If the default schedule was faster, there is nothing to take.
         if first.workload == by_name[name].info.workload and entry.best_ms <= entry.fastest_ms:
             found[name] = BankedSchedule(first.name, entry.best_ms)
     return found
 
 
 def _donations(records: list[ms.database.TuningRecord], options: ShareOptions) -> list[Donation]:
-    """The best of what a search found, as it is given."""
+    """The best schedules that a search found, as donations."""
     return [Donation.of(record.trace) for record in records[: options.count(len(records))]]

@@ -29,19 +29,15 @@ from fewtune.tuning.task_state import TaskState
 _DUELS: Literal["duels"] = "duels"
 _FINALS: Literal["finals in the model"] = "finals in the model"
 _RULES: dict[RoundName, str] = {
-    KNOWN: "the bank holds this very task: its best schedule is taken with the time that "
-    "it had when the bank's log was made, and not measured again",
-    FIRST: "of the most similar donors' schedules, and some drawn by rule, the donor's "
-    "best is measured and those that are rated best; tasks below "
-    "{doubtful:.0%} of the throughput of the best similar task have their default "
-    "schedule measured too",
-    _DUELS: "the fastest few of each task that takes enough of the model's time are measured "
-    "again, in turns: in its race one may have been lucky. What is gained is what the winner of "
-    "the race is slower here than the winner of the duel",
-    _FINALS: "of each task that takes much of the model's time, the fastest alone (up to "
-    "share_schedules.finals), which part the axis that other kernels part, or one of which does, "
-    "take turns in the model; the fastest there is taken, with what the next kernels on its memory "
-    "take for its sake",
+    KNOWN: "the bank holds this very task: its best schedule is taken, with the time of the "
+    "bank's log, and not measured again",
+    FIRST: "each task measures its donor's best schedule and the candidates that are rated best; "
+    "tasks below {doubtful:.0%} of the throughput of the best similar one measure their default "
+    "schedule too",
+    _DUELS: "the fastest few of each heavy task are measured again, in turns; gained is what the "
+    "winner of the race takes longer here than the winner of the duel",
+    _FINALS: "the fastest few of each heavy task (up to share_schedules.finals) take turns in the "
+    "model; the fastest there is taken, counting what the kernels after it lose",
 }
 
 
@@ -86,7 +82,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
 
 
 def _time_s(known: TaskState, trials: list[Trial]) -> float:
-    """Seconds of the fastest of some of a task's trials, by its duel where they were in it."""
+    """Seconds of the fastest of some trials of a task, by its duel if there was one."""
     keys = {trial.key for trial in trials}
     return next((t.outcome.median_s for t in known.ranked() if t.key in keys), math.inf)
 
@@ -98,7 +94,7 @@ def _ms(time_s: float) -> float | None:
 def share_rounds(
     state: RunState, events: list[dict[str, Any]], rules: SharingRules = RULES
 ) -> list[ShareRound]:
-    """What each round cost and gained, in their order."""
+    """What each round cost and gained, in order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
     held = _held(events)
     duels = [event for event in events if event["kind"] == "finals"]
@@ -124,13 +120,13 @@ def share_rounds(
         medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
         spent[_DUELS].add(Phases(**event["phases"]))
         touched[_DUELS].add(event["task"])
-        # Where it failed it had no time to be slower by; journals of before do not name it.
+        # It has no time if it failed; older journals do not name it.
         first_s = medians_s.get(event.get("first"))
         if first_s is not None:
             gained_s[_DUELS] += calls * (first_s - min(medians_s.values()))
     for event in events:
         if event["kind"] == "phases":
-            # Default schedules belong to what they were measured for.
+            # Default schedules belong to the round that measured them.
             spent[event.get("round", FIRST)].add(Phases(**event["phases"]))
     if taken:
         touched[KNOWN] = taken
@@ -153,7 +149,7 @@ def share_rounds(
 
 
 def finals_of(state: RunState, events: list[dict[str, Any]]) -> tuple[list[ModelFinal], str]:
-    """How each task's contenders fared in the model, by its name; and why there are none."""
+    """The result of each task's finals, by name; and why there were none."""
     held = _held(events)
     if held is None:
         return [], ""
@@ -174,14 +170,14 @@ def finals_of(state: RunState, events: list[dict[str, Any]]) -> tuple[list[Model
 
 
 def _held(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What the journal says of finals in the model, if there were to be any."""
+    """The journal's event of finals in the model, if there is one."""
     return next((event for event in events if event["kind"] == "in_model"), None)
 
 
 def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
-    """Every measured batch, and the seconds that it took off the model's estimated latency.
+    """Every batch and every duel, with the seconds that it saved of the estimated latency.
 
-    So every final, after which a task counts with what its winner took there.
+    After a duel a task counts with its winner's time there.
     """
     best_s = _starts(state, events)
     steps = []
@@ -200,10 +196,9 @@ def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str
 
 
 def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
-    """What each task is counted with before sharing: its default schedule, where that was measured.
+    """Seconds that each task counts with before sharing: its default schedule's, if measured.
 
-    Of a task without it, the first schedule that worked, or that a bank had: nothing is said to be
-    saved by that one.
+    Otherwise those of the first schedule that worked, or of the bank's: these count as no saving.
     """
     starts_s = {}
     for name, known in state.tasks.items():
@@ -216,7 +211,7 @@ def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _fastest_s(event: dict[str, Any]) -> float:
-    """The best of a batch; infinite where nothing worked."""
+    """Seconds of the fastest of a batch; infinite if nothing worked."""
     found = [Outcome(entry.get("run_s")).median_s for entry in event["trials"]]
     return min(found, default=math.inf)
 
@@ -226,13 +221,13 @@ def share_curve(
 ) -> Curve:
     """The tune stage's curve, carried on through the shared tasks.
 
-    Before sharing, these count with what `_starts` says.
+    Before sharing, these count with the times of `_starts`.
     """
     starts_s = {n: s for n, s in _starts(state, events).items() if s != math.inf}
     rest_ms = sum(
         state.tasks[name].task.info.weight * start_s * 1e3
         for name, start_s in starts_s.items()
-        # What was tuned is in the curve, if there is one.
+        # Tuned tasks are in the curve, if there is one.
         if not (before.points and state.tasks[name].earlier)
     )
     points = [
@@ -240,7 +235,7 @@ def share_curve(
         for point in before.points
     ]
     if not points:
-        # Nothing was tuned before: where sharing begins is what there is to begin with.
+        # Nothing was tuned: the curve begins where sharing begins.
         points = [CurvePoint(elapsed_s=0.0, trials=0, estimated_latency_ms=rest_ms)]
     trials = points[-1].trials
     estimate_ms = points[-1].estimated_latency_ms

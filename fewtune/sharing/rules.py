@@ -1,4 +1,4 @@
-"""Rules of sharing that are no options: users need not know them, tests and studies vary them."""
+"""Rules of sharing that are no options: only tests and studies vary them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fewtune.finals.finalists import FinalistRules
 
 @dataclass(frozen=True)
 class SharingRules:
-    """By which rules a task's default schedule is measured, and finalists are chosen.
+    """When a task's default schedule is measured, and how finalists are chosen.
 
     Attributes
     ----------
     doubtful : float
-        Below this part of the throughput of the best similar task, the default schedule may be
-        the better one, and is measured.
+        A task below this part of the throughput of the best similar one measures its default
+        schedule too.
     finalists : FinalistRules
     """
 

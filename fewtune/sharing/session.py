@@ -1,13 +1,13 @@
-"""Sharing: a session whose tasks take what other tasks, or a bank, have to give.
+"""Sharing: a session whose tasks take schedules of other tasks, or of a bank.
 
-A task that a bank holds already takes its schedule from there, and nothing of it is measured. Every
-other task that is not tuned itself measures a few candidates: the best schedules of its donor,
-moved into its own design space, and some that are drawn by rule. The predictor, or a cost model
-that was taught by the donors' trials, chooses which. A task that comes near to the throughput of
-the best similar one needs no further proof. Of all others the default schedule is measured too,
-and kept where nothing beats it. Last, the fastest few of each task meet in the model itself
-(`fewtune.finals.finals`); where that cannot be, they are measured again, in turns
-(`fewtune.tuning.remeasure`).
+1. A task that a bank holds takes its schedule from there. Only its outputs are checked.
+2. Every other task that is not tuned itself measures a few candidates: the best schedules of its
+   donor, moved into its own design space, and some drawn by rule. The predictor chooses which, or a
+   cost model that learnt from the donors' trials.
+3. A task that does not come near the throughput of the best similar one also measures its default
+   schedule, and keeps it if nothing beats it.
+4. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
+   possible, they take turns alone (`fewtune.tuning.remeasure`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class Sharing(Session):
     job : ShareJob
         Which task takes schedules of which donors, and by which rules.
     teach : callable
-        Lets what rates candidates learn from what was measured before, if anything is to be
-        measured now; given the search space of a task by its name, or None where it is to learn
-        nothing of it.
+        Teaches the cost models the earlier trials, once something is to be measured. Its second
+        argument gives the search space of a task by name, or None if its trials are to be left out.
     finals : Finals, optional
-        What chooses among the best schedules of each task in the end.
+        Chooses among the best schedules of each task in the end.
     settings
         As of `Session`.
     """
@@ -96,16 +95,16 @@ class Sharing(Session):
 
     @property
     def total_trials(self) -> int:
-        """Trials that are to be measured, as far as that is known."""
+        """Trials to be measured, as far as known."""
         searched = sum(state.taken is None for state in self._takers())
         return max(self._round.trials, self.sharing.trials_per_task * searched)
 
     def is_done(self) -> bool:
-        """Whether the journal is of a session that came to its end."""
+        """Whether the journal is of a session that ended."""
         return self.state.stopped_by is not None
 
     def search(self) -> str:
-        """Measure what donors give, and defaults where that serves badly."""
+        """Measure the donors' schedules, and the defaults of tasks that these leave slow."""
         self._take_known()
         rest = [state.task.info.name for state in self._takers() if state.taken is None]
         if not rest:
@@ -117,12 +116,12 @@ class Sharing(Session):
         return "trials"
 
     def conclude(self) -> None:
-        """Finals in the model, or, where none are held, duels of each task's fastest."""
+        """Hold finals in the model or, if there are none, duels of each task's fastest."""
         if not self._in_model.decides():
             self.hold_duels(self._takers())
 
     def finalists(self, state: TaskState) -> list[Trial]:
-        """Who is measured again, of a task that takes enough of the model's time to matter."""
+        """The trials of a task that are measured again, if it takes enough of the model's time."""
         if state.taken is not None or not state.ranked():
             return []
         part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
@@ -139,7 +138,7 @@ class Sharing(Session):
         )
 
     def _space_to_learn_of(self, name: str) -> SearchSpace | None:
-        """A donor's search space; None of one that TVM crashed over."""
+        """A donor's search space; None if TVM crashed over it."""
         state = self.state.tasks[name]
         if state.crashed or state.progress.finished:
             return None
@@ -150,9 +149,9 @@ class Sharing(Session):
         return [self.state.tasks[name] for name in self.takers]
 
     def _take_known(self) -> None:
-        """Take the schedules that donors have of the tasks themselves, with their times there.
+        """Take the bank's schedules of these very tasks, with their times there.
 
-        Each is run once and its outputs are compared: a bank may be of an earlier version, or of
+        Each is run once and its outputs are compared: the bank may be of an earlier version, or of
         somebody else. A task whose schedule is wrong is searched like any other.
         """
         found = []

@@ -1,4 +1,4 @@
-"""Share schedules: what representatives, or a bank, have to give, moved and measured."""
+"""Share schedules: those of representatives, or of a bank, are moved and measured."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def share_schedules(
     tasks : list of Task
     selection : Selection
     tune_directory : Path
-        What the tune stage wrote.
+        Output of the tune stage.
     fingerprint : Fingerprint
     options : ShareOptions
     journal_directory : Path
@@ -59,11 +59,11 @@ def share_schedules(
         Gets ``share.json``, ``curve.json`` and TVM's two database files.
     progress_path : Path, optional
     bank_directory : Path, optional
-        What `fewtune.bank` wrote: needed where the selection takes schedules from it.
+        Folder of a bank; needed if the selection takes schedules from it.
     model_directory : Path, optional
-        The tasks' own, with the model's skeleton: what the finals in the model need.
+        The tasks' folder, with the model's skeleton, for finals in the model.
     run : callable, optional
-        What carries the work out; `fewtune.tuning.child_process.supervise` unless given.
+        Runs the work; `fewtune.tuning.child_process.supervise` unless given.
     rules : SharingRules
 
     Raises
@@ -123,7 +123,7 @@ def _header(
     log: str,
     bank: Bank | None,
 ) -> dict[str, Any]:
-    """What the trials of a journal depend on."""
+    """Everything that the trials of a journal depend on."""
     header = {
         "machine": fingerprint.identity(),
         "target": fingerprint.target,
@@ -136,17 +136,17 @@ def _header(
         "measuring": MEASURING,
         "options": job.options.model_dump(mode="json"),
     }
-    # Journals of earlier versions name no rules: they had these.
+    # Journals of earlier versions name no rules: theirs were these.
     return header if job.rules == RULES else {**header, "rules": job.rules.as_json()}
 
 
 def _decided(job: ShareJob, state: RunState) -> list[str]:
-    """The tuned tasks of which finals, or duels, chose the schedule, in order."""
+    """The tuned tasks whose schedule finals chose, in order."""
     return [name for name in sorted(job.tuned) if state.tasks[name].chosen]
 
 
 def _trials(job: ShareJob, state: RunState) -> dict[str, list[Trial]]:
-    """What the log gets of each task that sharing decided on."""
+    """The log's trials of each task that sharing decided on."""
     names = [*job.takers, *_decided(job, state)]
     return {name: state.tasks[name].published() for name in names}
 
@@ -185,7 +185,7 @@ def _write_log(
     trials: dict[str, list[Trial]],
     fingerprint: Fingerprint,
 ) -> None:
-    """Write the log of all tasks: the tune stage's records, and what sharing measured."""
+    """Write the log of all tasks: the tune stage's records, and the trials of sharing."""
     known = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, known)}
     log_info(fingerprint).write(directory)

@@ -1,4 +1,4 @@
-"""Default schedules, measured: what a search has to beat."""
+"""Measure default schedules: a searched schedule has to beat its task's default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def measured_defaults(
     states: Sequence[TaskState],
     announce: Callable[[TaskState], None],
 ) -> Iterator[tuple[TaskState, Trial | None]]:
-    """Measure the default schedules of tasks, some at a time.
+    """Measure the default schedules of tasks, a few at a time.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def measured_defaults(
     ------
     state : TaskState
     trial : Trial or None
-        None where no default schedule can be made.
+        None if no default schedule can be made.
     """
     for start in range(0, len(states), _A_BATCH):
         batch: list[tuple[TaskState, tvm.s_tir.Schedule]] = []
@@ -49,7 +49,6 @@ def measured_defaults(
             [module_specs(state.task.mod) for state, _ in batch],
             [None] * len(batch),
             races=[state.task.info.name for state, _ in batch],
-            # What others are held to where the cores come into another state.
             keys=[(state.task.info.workload, trace_key(sch.trace)) for state, sch in batch],
             checks=[state.check for state, _ in batch],
         )

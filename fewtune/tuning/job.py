@@ -23,7 +23,7 @@ class Work:
         ``module:function``, called as
         ``function(job, tasks, target_json, journal, progress, pool, device)``.
     job : dict
-        JSON values for it.
+        Its arguments, as JSON values.
     tasks : list of Task
     fingerprint : Fingerprint
     header : dict
@@ -43,7 +43,7 @@ class Work:
     progress_path: Path | None = None
 
 
-# Carries work out, and gives the events of its journal.
+# Runs work and returns the events of its journal.
 Runner = Callable[[Work], list[dict[str, Any]]]
 
 
@@ -54,14 +54,14 @@ class TuneJob:
     Attributes
     ----------
     tuned : list of str
-        Names of the tasks that are searched.
+        Names of the tasks to search.
     options : TuneOptions
     seeds : dict of list of Trial
-        What older logs hold, by task: measured again before anything else.
+        Trials of older logs, by task: measured again before anything else.
     cold_weights : bool
         Whether measured calls find their weights in memory (`fewtune.timing.cold_weights`).
     stands_for : dict of float, optional
-        How many times its own share of the model's time a task stands for.
+        Share of the model's time that a task's schedules serve, over its own share.
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
     """

@@ -1,10 +1,9 @@
 """Closing duels: the fastest few of a task are measured again, in turns.
 
-In its race every candidate is measured once, for some milliseconds, and on a shared host the
-machine is not the same a second later: the fastest of many is the one that was lucky. Of the four
-best of every task, as races of some seven candidates had them, the first were 5.9 % slower in the
-model than those that were the best there (ResNet 50, all tasks together), 3.4 % (VGG 19) and 3.8 %
-(MobileNet V2); what duels chose, 1.4, 0.7 and 2.1 % (a Xeon with two cores).
+In its race every candidate is measured once, for some milliseconds, and a shared host changes from
+second to second. So the fastest of many may have been lucky. The races' winners took 5.9 % longer
+in the model than the best of the four fastest schedules of each task (ResNet 50), 3.4 % (VGG 19)
+and 3.8 % (MobileNet V2); the duels' winners 1.4, 0.7 and 2.1 % (a Xeon with two cores).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def measure_duels(
     duels: Sequence[Duel],
     announce: Callable[[TaskState], None],
 ) -> list[dict[str, float]]:
-    """Measure a batch of duels, one after the other; what was not kept is compiled together.
+    """Measure some duels, one after the other; builds that were not kept are compiled together.
 
     Parameters
     ----------
@@ -57,8 +56,7 @@ def measure_duels(
     Returns
     -------
     medians_s : list of dict of float
-        Of each duel, seconds of one call by trace, the race's fastest first; empty where it could
-        not be held.
+        Of each duel, seconds of one call by trace, the race's fastest first; empty if it failed.
     """
     wanted = []
     with measurer.phases.timed("build_s"):

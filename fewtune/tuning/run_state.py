@@ -23,7 +23,7 @@ class RunState:
     tasks : list of Task
         Every task whose default schedule is to be known.
     tuned : list of str
-        Names of those that are searched.
+        Names of the tasks to search.
     earlier : dict of PriorResult, optional
         What earlier sessions found out, by task.
     """
@@ -44,12 +44,12 @@ class RunState:
         self.patience: list[float | None] | None = None
 
     def resume(self, journal: Journal) -> None:
-        """Take in what a journal holds.
+        """Take in the events of a journal.
 
         Raises
         ------
         JournalError
-            If it holds an event that this version does not know.
+            If this version does not know one of them.
         """
         try:
             self.replay(journal.events)
@@ -66,7 +66,7 @@ class RunState:
         self.resumed_trials = self.trials
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take in one event, just as it stands in the journal."""
+        """Take in one event of the journal."""
         kind = event["kind"]
         self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
         self.stolen_s = event.get("stolen_s", self.stolen_s)
@@ -95,7 +95,7 @@ class RunState:
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
                 state.times_s.append(self.elapsed_s)
-            # A final before a resumption with a larger budget knows nothing of these.
+            # A duel held before a resumption with a larger budget lacks these trials.
             state.finals_s, state.chosen = {}, None
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def known_latency_s(self) -> float:
-        """The sum over those tasks that have one by now."""
+        """The sum over the tasks that have a latency by now."""
         known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
@@ -150,7 +150,7 @@ class RunState:
         state : TaskState
         phase : str
         trials_total : int
-            That the budget allows.
+            Trials that the budget allows.
         elapsed_s : float
         budget_s : float or None
             Seconds that the whole run may take.
@@ -178,10 +178,9 @@ class RunState:
         )
 
     def closed_curve(self) -> list[CurvePoint]:
-        """The curve; where duels were held, its last point has what they say, as the log has.
+        """The curve; after duels its last point holds their times, as the log does.
 
-        A duel may say more than the race did, if the machine was slower by then: who goes on from
-        the log begins there.
+        These may be longer than those of the race, if the machine was slower during the duels.
         """
         if not self.curve or not any(state.finals_s for state in self.tasks.values()):
             return self.curve
@@ -198,7 +197,7 @@ class RunState:
             self.curve.append(self._point(estimate_s))
 
     def _point(self, estimate_s: float) -> CurvePoint:
-        """What the model is estimated to take, at this moment of the run."""
+        """A point of the curve, now."""
         return CurvePoint(
             elapsed_s=round(self.elapsed_s, 3),
             trials=self.trials,

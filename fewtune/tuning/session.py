@@ -1,9 +1,8 @@
-"""The tuning loop: owns search, workers, journal and what rates candidates; survives being killed.
+"""The tuning loop: owns search, workers, journal and cost models; survives being killed.
 
 Everything that was measured is in the journal before the next batch begins. A session that is
-opened on a journal takes its trials over: known candidates are answered from it, never built
-again, what rates candidates learns from those of each task that is searched on, and that search
-starts from the best of them.
+opened on a journal takes its trials over. Candidates that it holds are not built again, the cost
+models learn from its trials, and each search starts from the best of them.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ class Session(JournaledRun):
     progress : Progress
     pool : WorkerPool
     seeds : dict of list of Trial, optional
-        What an older log holds for a task: measured again before anything else, as trials.
+        Trials of an older log, by task: measured again before anything else.
     cold_weights : bool
         Whether measured calls find their weights in memory.
     stands_for : dict of float, optional
-        How many times its own share of the model's time a task stands for (`TaskProgress`).
+        Share of the model's time that a task's schedules serve, over its own (`TaskProgress`).
     covered : float
         Part of the model's estimated time that the tasks, and those they stand for, make up.
     earlier : dict of PriorResult, optional
-        What earlier sessions found out, by task: those tasks go on from there, and what rates
-        candidates is taught of it by the caller.
+        Results of earlier sessions, by task: those tasks continue from there. The caller teaches
+        them to the cost models.
     clock : callable
         Monotonic seconds; tests give a fake one.
     device : Device, optional
-        That the pool is of; this machine's unless given.
+        The device of the pool; this machine unless given.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Session(JournaledRun):
         return stopped_by
 
     def check_earlier(self) -> None:
-        """Check what earlier versions measured, before anything is made of it."""
+        """Check what earlier versions measured, before it is used."""
 
         def note(state: TaskState, faults: dict[str, str]) -> None:
             task = state.task.info.name
@@ -145,11 +144,11 @@ class Session(JournaledRun):
         return self.patience.is_done(self.total_trials)
 
     def conclude(self) -> None:
-        """What comes after it."""
+        """What comes after the search."""
         self.hold_duels([self.state.tasks[name] for name in self.state.tuned])
 
     def without_default(self) -> list[TaskState]:
-        """Tasks whose default schedule was not measured, and is to be."""
+        """Tasks whose default schedule is still to be measured."""
         return [
             state
             for state in self.state.tasks.values()
@@ -196,15 +195,15 @@ class Session(JournaledRun):
             self._longest_batch_s = max(self._longest_batch_s, self._clock() - began_s)
 
     def rates(self) -> dict[str, float]:
-        """Highest throughput by operator family, of what was measured."""
+        """Highest measured throughput by operator family."""
         states = (self.state.tasks[name] for name in self.state.tuned)
         measured = [state.progress for state in states if state.taken is None]
         return best_rates(measured, self.measurer.most_flops_s)
 
     def batch(self, states: list[TaskState], room: int) -> None:
-        """Measure up to ``room`` candidates, of each task no more than the options say.
+        """Measure up to ``room`` candidates, of each task as many as the options allow.
 
-        Several tasks where there are several boards to measure them on.
+        There are several tasks where several boards measure.
         """
         turns: list[TaskBatch] = []
         proposed: list[list[Proposal]] = []
@@ -223,7 +222,7 @@ class Session(JournaledRun):
         for turn, proposals in zip(turns, proposed, strict=True):
             state = turn.state
             if len(turns) > 1:
-                # A crash while features are extracted is to be laid to the right task.
+                # Extracting features may crash: that is then the fault of this task.
                 self.announce(state)
             with self.measurer.phases.timed("model_update_s"):
                 known = [state.known[p.key] for p in proposals]
@@ -241,15 +240,15 @@ class Session(JournaledRun):
         modules: Building[Built | Failure],
         told: list[dict[str, Any]],
     ) -> list[list[Outcome]]:
-        """Measure what several tasks propose, and note it, each task for itself.
+        """Measure the candidates of several tasks, and note them, each task for itself.
 
         Parameters
         ----------
         turns : list of TaskBatch
         modules : Building
-            Theirs, which the workers are at.
+            Theirs, which the workers are building.
         told : list of dict
-            What the event of each holds besides.
+            Further entries of each task's event.
         """
         measured = measure_together(self.measurer, turns, modules)
         parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
@@ -260,7 +259,7 @@ class Session(JournaledRun):
         return measured
 
     def _most_of(self, state: TaskState) -> int:
-        """Candidates of a task's next batch: a first one leaves others theirs."""
+        """Candidates of a task's next batch; the first batch leaves room for the other tasks."""
         options = self.options
         if state.trials:
             return options.batch_size
@@ -271,7 +270,7 @@ class Session(JournaledRun):
         return near_fastest(state.ranked())
 
     def hold_duels(self, states: list[TaskState]) -> None:
-        """Measure the fastest few of tasks again, in turns: a race's winner may have been lucky."""
+        """Measure each task's fastest few again, in turns: a race's winner may have been lucky."""
         waiting = [s for s in states if not s.finals_s and not s.crashed]
         duels = [Duel(state, self.finalists(state)) for state in waiting]
         duels = [duel for duel in duels if len(duel.trials) > 1]

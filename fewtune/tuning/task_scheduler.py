@@ -17,8 +17,8 @@ from fewtune.artifacts import TaskInfo
 _RECENT_BATCHES = 3
 _TRUST_IN_PAST = 0.2
 _LEAST_REACHABLE = 0.02
-# A task bound by memory has no known limit, and fewer trials to come near it. ResNet 50's dense layer
-# had reached two thirds of what further trials brought (an EPYC).
+# A task bound by memory has no known limit, and fewer trials to come near it: ResNet 50's dense
+# layer had reached two thirds of what further trials brought (an EPYC).
 _LONE_HEADROOM, _LONE_STREAMED_HEADROOM = 1.25, 1.5
 # A time below this part of an earlier one is a gain, not noise.
 _VISIBLE = 0.995
