@@ -1,9 +1,9 @@
 """Measured points of a task, kept in a file: strategies are judged by them again and again.
 
-A point is measured once. Whoever proposes it later takes the seconds that it had, and is charged
-what building and measuring it took, so that seeds and strategies that agree cost little machine
-time. The first line of the file says where its figures hold; a pool of other conditions is not
-read but begun anew.
+A point is measured once. A strategy that proposes it later gets the seconds that it had, and is
+charged what building and measuring it took. So seeds and strategies that agree cost little machine
+time. The first line of the file holds the conditions of its figures; a pool of other conditions is
+not read but begun anew.
 """
 
 from __future__ import annotations

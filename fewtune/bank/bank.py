@@ -1,4 +1,4 @@
-"""A bank that was built: which of its workloads is nearest to a task, and what that has to give."""
+"""A bank that was built: the workload nearest to a task, and its schedules."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Bank:
         return sorted(near, key=order)[:most]
 
     def donations(self, workload: str) -> list[Donation]:
-        """What a workload has to give, its fastest schedule first.
+        """The schedules of a workload, fastest first.
 
         Raises
         ------

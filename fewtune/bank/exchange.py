@@ -43,7 +43,7 @@ class BankFile(Artifact):
     schema_version: int
     workloads: int
     schedules: int
-    licence: str = Field(description="what the schedules may be used for, as whoever made it says")
+    licence: str = Field(description="what the schedules may be used for, in their maker's words")
     holds_for: LogInfo = Field(description="machine, target, threads and TVM that it holds for")
 
 
@@ -61,7 +61,7 @@ def export_bank(
     fingerprint : Fingerprint
         Of this machine: its logs alone are exported.
     licence : str
-        A note for whoever takes it.
+        A note for those who import it.
     best : int
         Schedules a workload.
 

@@ -36,7 +36,7 @@ def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skelet
         Every kernel that is no plain reshape, and was not scheduled before, has become a call of a
         packed function, without those arguments that are constant floating-point numbers.
     """
-    # Before the calls are replaced: a reshape is told by its kernel, and is no call at all.
+    # Before the calls are replaced: a reshape is known by its kernel, and is not a call.
     prepared = tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),

@@ -1,4 +1,4 @@
-"""Chameleon: an agent steps through the decisions, then adaptive sampling picks whom to measure.
+"""Chameleon: an agent steps through the decisions, then adaptive sampling picks candidates.
 
 Method: Ahn et al. 2020, "Chameleon: Adaptive Code Optimization for Expedited Deep Neural Network
 Compilation", sections 3 and 4. The agent (`fewtune.search.agent`) is rewarded by what rates

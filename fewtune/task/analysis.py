@@ -90,7 +90,7 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
     ----------
     name : str or None
         The kernel's name, which tells its operators (``fused_conv2d3_add2_relu2``). A tuning log
-        keeps the module alone: with None the family is told by the names of its blocks, and is
+        keeps the module alone: with None the family follows from the names of its blocks, and is
         the same for every family whose schedules are searched.
     module : IRModule
         One PrimFunc ``main``.

@@ -20,7 +20,7 @@ _STEP = 16
 
 
 def rewrite_kernel(threads: int) -> tvm.IRModule:
-    """Replaces each value of a buffer by what is left of it to one.
+    """A kernel that replaces each value of a buffer by one minus it.
 
     Random numbers between nought and one stay such, call after call, and no other operation would
     do: a compiler leaves out a store that changes nothing. The last few elements of each slice are

@@ -29,8 +29,8 @@ def own_temporary_folder() -> Iterator[None]:
     """Have this process, and those that it starts, make temporary files in a folder of their own.
 
     What a killed process left there, TVM's and a linker's files among it, is removed with the
-    folder: at the end of the block, or by whoever comes next if this process is killed itself.
-    Inside the block of another process it is the other's folder that is used.
+    folder: at the end of the block, or by the next process if this one is killed itself. Inside
+    the block of another process, that process's folder is used.
     """
     shared = Path(tempfile.gettempdir())
     if shared.name.startswith(_PREFIX):

@@ -132,7 +132,7 @@ def _server(root: Path, url: str, port: int) -> Iterator[None]:
 
 
 def _hand_over_secret(root: Path) -> None:
-    """Leave what the page and workers have to give where this user alone can read it."""
+    """Write the secret of page and workers where this user alone can read it."""
     file = Places(root).scratch / "prefect-auth"
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -53,7 +53,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[BankReport, Path]:
 
 
 def ranked() -> list[tuple[Donation, float]]:
-    """What the log of the one tuned task has to give, fastest first."""
+    """The donations of the one tuned task's log, fastest first."""
     module = tuned_tiny.convolutions()["b"].mod
     records = best_trials(read_database(tuned_tiny.tuned()), module, 1000)
     return [

@@ -40,7 +40,7 @@ def test_libraries_take_turns_and_copies_of_each() -> None:
     assert set(samples["a"]["conv"]) == {7.0}
     rounds = {name: len(samples[name]["pool"]) for name in models}
     assert rounds["a"] == rounds["b"] >= 4
-    # A first run each; then four runs in a row of whoever's turn it is.
+    # A first run each; then four runs in a row, each model in its turn.
     turns = order[4::4]
     assert turns[:8] == ["a0", "b0", "b0", "a0", "a1", "b1", "b1", "a1"]
 

@@ -227,7 +227,7 @@ def test_a_task_alone_has_more_of_what_is_drawn_measured(tmp_path: Path) -> None
     lines = {line.task: line for line in report.tasks}
     assert (lines[found["a"]].donors, lines[found["a"]].offered) == ([], 0)
     assert lines[found["c"]].offered == 2
-    # A task that nobody gives anything has more of the schedules measured that are drawn by rule.
+    # A task without a donor measures more of the schedules drawn by rule.
     assert OPTIONS.trials_per_task < lines[found["a"]].trials <= 3 * OPTIONS.trials_per_task
     assert lines[found["a"]].status in ("drawn", "default")
 

@@ -1,4 +1,4 @@
-"""A stage ends with whoever started it, however that ended."""
+"""A stage ends with the process that started it, however that ended."""
 
 from __future__ import annotations
 

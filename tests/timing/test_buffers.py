@@ -62,7 +62,7 @@ def test_only_what_may_have_been_written_or_is_larger_is_filled_again() -> None:
     buffers.forget()
     buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
     assert fill.elements == [6]
-    # Here the second is written, not the first: whoever has it next finds it filled anew.
+    # Here the second is written, not the first: its next user finds it filled anew.
     fill.elements.clear()
     buffers.arguments([([6], "float32"), ([12], "float32")], [(6,), (12,)], [0])
     buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])

@@ -66,7 +66,7 @@ def test_chance_is_not_charged() -> None:
 
 
 def test_what_a_reader_usually_takes_is_that_of_its_own_contender() -> None:
-    # The reader's second contender takes ten times the first one's time, whoever wrote.
+    # The reader's second contender takes ten times the first one's time, after either writer.
     picked = [{"writer": run % 2, "reader": run // 2 % 2} for run in range(16)]
     times_s = np.array([[1.0, 1.0 + 9.0 * run["reader"]] for run in picked])
     samples = interference.charged(times_s, ["writer", "reader"], picked, [{1}, set()])

@@ -164,7 +164,7 @@ def test_the_curve_ends_with_what_duels_say() -> None:
     )
     *before, last = run.closed_curve()
     assert before == run.curve
-    # 3 * 1 s + 4 s in the race; the log has 2 s of a, and so has whoever goes on from it.
+    # 3 * 1 s + 4 s in the race; the log has 2 s of a, where the next run continues.
     assert (before[-1].estimated_latency_ms, last.estimated_latency_ms) == (7_000.0, 10_000.0)
     assert (last.elapsed_s, last.trials) == (4, 2)
 

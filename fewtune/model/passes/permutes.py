@@ -1,7 +1,7 @@
-"""Permutations of axes that change nothing, which the layout conversion leaves behind.
+"""Remove permutations of axes that change nothing, which the layout conversion leaves behind.
 
-It wraps what it converts in permutations, and converts the model's own: what is left of these may
-undo the one before it, or nothing at all, and is a copy of the whole tensor.
+The conversion wraps operators in permutations, and converts the model's own. Some of them undo the
+one before, or permute nothing. Each would copy a whole tensor.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def even_cuts(extent: int) -> Chances[tuple[int, ...]]:
 
 @lru_cache(maxsize=8192)
 def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
-    """The same of what is left of the contiguous axis."""
+    """The ways to cut the rest of the contiguous axis, beside its inner tile."""
     pairs = _pairs(extent)
     paces = [_THREADS_DOUBLED ** log2(t) * _CACHE_DOUBLED ** log2(c) for t, c in pairs]
     return Chances.of(pairs, paces)

@@ -2,7 +2,7 @@
 
 Of random points of a 3x3 convolution, TVM's check of GPU code refuses nine in ten, after each was
 applied. Most have too many threads in a block, too few to fill a warp, or too many virtual ones.
-Those are told by three products: drawn within them, four in ten pass.
+Three products decide this: of points drawn within their limits, four in ten pass.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Donation:
 
     @staticmethod
     def of(trace: Trace) -> Donation:
-        """What a measured trace has to give."""
+        """The donation of a measured trace."""
         given = []
         for inst in sampling(trace):
             kind = str(inst.kind.name)

@@ -48,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
         stdout=(root / "serve.log").open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        # Whoever runs the tests in the background may have interrupts ignored from the start.
+        # Tests that run in the background may have interrupts ignored from the start.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     yield f"http://127.0.0.1:{port}/api", root / ".fewtune" / "prefect-auth"

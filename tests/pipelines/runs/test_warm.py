@@ -60,7 +60,9 @@ def test_it_ends_as_python_would(warm: Path, what: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_forked_ends_with_whoever_asked(warm: Path, number: signal.Signals) -> None:
+def test_what_was_forked_ends_with_the_process_that_asked(
+    warm: Path, number: signal.Signals
+) -> None:
     asked, pid = start(warm)
     asked.send_signal(number)
     asked.wait(10)
