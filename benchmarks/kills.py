@@ -77,7 +77,7 @@ def adopt_orphans() -> None:
 
 
 def descendants() -> list[psutil.Process]:
-    """Every live process that descends from this one, from any of its processes; the ended are reaped."""
+    """Every live process that descends from this one, orphans too; the ended are reaped."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
