@@ -21,6 +21,7 @@ from fewtune.artifacts import (
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.settle import Settling
+from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
@@ -92,8 +93,8 @@ def compile_model(
     say : callable, optional
         Takes a line where something has to be left out.
     left_out : mapping, optional
-        Of `REWRITES`, `TUNED` and `DEFAULTS`, what is known to fail, with the reason. Default
-        schedules that the import had to leave out are left out here, too.
+        Of `REWRITES`, `TUNED`, `DEFAULTS` and `SCHEDULE_CHECK`, what is known to fail, with the
+        reason. Default schedules that the import had to leave out are left out here, too.
 
     Raises
     ------
@@ -108,6 +109,10 @@ def compile_model(
     schedules = KernelSchedules(lowered, tasks, read_database(share_directory), target)
     difference = _difference_of(import_directory, options.allowance)
     known = _left_out_by_import(import_directory) | dict(left_out or {})
+    wrong: dict[str, str] = {}
+    if not known.keys() & {SCHEDULE_CHECK, TUNED} and needs_check(share_directory, target):
+        at("predicted schedules were being checked", optional=[SCHEDULE_CHECK])
+        wrong = leave_out_wrong(schedules, tasks, target)
     plan = _first_plan(schedules.levels, _rewrites(options, target), known)
     settled = Settling(
         build=lambda plan: build(lowered, schedules, plan, target),
@@ -151,6 +156,12 @@ def compile_model(
                     reason=f"its record does not apply: {reason}",
                 )
                 for name, reason in sorted(schedules.failed.items())
+            ),
+            *(
+                ReplacedSchedule(
+                    kernel=name, schedule=settled.plan.levels[name].text, reason=reason
+                )
+                for name, reason in sorted(wrong.items())
             ),
             *settled.replaced,
         ],

@@ -57,13 +57,23 @@ class KernelSchedules:
     ) -> None:
         self._lowered = lowered
         self._target = target
-        self._served, self.failed = _from_log(lowered, tasks, database)
-        names = sorted(kernels(lowered))
+        self._workloads = kernels(lowered)
+        self._served, self.failed = _from_log(self._workloads, tasks, database)
+        names = sorted(self._workloads)
         self.levels = {name: Level.LOG if name in self._served else Level.DEFAULT for name in names}
         self._at = cache(self._made_at)
         for name in names:
             if self._at(name, self.levels[name]) is None:
                 self.levels[name] = Level.UNSCHEDULED
+
+    def from_log(self) -> dict[str, tuple[str, tvm.tirx.PrimFunc]]:
+        """Workload and scheduled kernel, by name, of those that the log serves."""
+        return {name: (self._workloads[name], made) for name, made in self._served.items()}
+
+    def leave_out(self, name: str) -> None:
+        """Schedule a kernel by default, whatever the log has for it."""
+        is_known = self._at(name, Level.DEFAULT) is not None
+        self.levels[name] = Level.DEFAULT if is_known else Level.UNSCHEDULED
 
     def module(self, levels: Mapping[str, Level]) -> tvm.IRModule:
         """The model with every kernel scheduled as ``levels`` says, as far as it can be."""
@@ -98,14 +108,14 @@ class KernelSchedules:
 
 
 def _from_log(
-    lowered: tvm.IRModule, tasks: list[Task], database: ms.database.Database
+    workloads: Mapping[str, str], tasks: list[Task], database: ms.database.Database
 ) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
     """The best schedule that the log has for each kernel, and why others cannot be applied."""
     by_workload = {task.info.workload: task for task in tasks}
     best: dict[str, tvm.tirx.PrimFunc | None] = {}
     reasons: dict[str, str] = {}
     served, failed = {}, {}
-    for name, workload in sorted(kernels(lowered).items()):
+    for name, workload in sorted(workloads.items()):
         task = by_workload.get(workload)
         if task is not None and workload not in best:
             try:

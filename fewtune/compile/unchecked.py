@@ -1,0 +1,74 @@
+"""Schedules that nobody ran before they are compiled: each is checked against its task.
+
+A measured schedule was compared with what its task computes before it could win. A predicted one
+was not even run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fewtune.artifacts import LogInfo
+from fewtune.compile.schedules import KernelSchedules, first_line
+from fewtune.runtime.target import has_own_device, is_foreign
+from fewtune.runtime.tvm import build, tvm
+from fewtune.schedule_check.check import Checker, ScheduleCheck
+from fewtune.task.extract import Task
+from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
+
+# What a compilation can do without.
+SCHEDULE_CHECK = "schedule_check"
+
+
+def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
+    """Whether a log holds schedules that were never run, which can be run here."""
+    is_here = not has_own_device(target) and not is_foreign(target)
+    return is_here and LogInfo.read(share_directory).predicted
+
+
+def leave_out_wrong(
+    schedules: KernelSchedules, tasks: list[Task], target: tvm.target.Target
+) -> dict[str, str]:
+    """Schedule kernels by default whose schedules in the log compute something else.
+
+    Parameters
+    ----------
+    schedules : KernelSchedules
+        Its levels are changed.
+    tasks : list of Task
+    target : Target
+        Of this machine.
+
+    Returns
+    -------
+    reasons : dict of str
+        By kernel, what is wrong with the schedule that it does not keep.
+    """
+    checker = Checker(target)
+    by_workload = {task.info.workload: task for task in tasks}
+    faults: dict[str, str] = {}
+    found = {}
+    for name, (workload, function) in sorted(schedules.from_log().items()):
+        if workload not in faults:
+            faults[workload] = _fault(checker, by_workload[workload], function, target)
+        if faults[workload]:
+            schedules.leave_out(name)
+            found[name] = faults[workload]
+    return found
+
+
+def _fault(
+    checker: Checker, task: Task, function: tvm.tirx.PrimFunc, target: tvm.target.Target
+) -> str:
+    """What is wrong with a scheduled kernel; empty where nothing is."""
+    scheduled = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    try:
+        module = as_in_model(scheduled, target)
+        with without_checks():
+            built = build(module, target)
+        wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
+        text = tvm.ir.save_json(scheduled)
+        fault = checker.check(built, argument_shapes(module["main"]), text, wanted).fault
+    except Exception as error:  # noqa: BLE001 (what cannot be checked is not known to be right)
+        return f"it could not be checked: {first_line(error)}"
+    return f"wrong output: {fault}" if fault else ""
