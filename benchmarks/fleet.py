@@ -38,7 +38,8 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks

@@ -31,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.helpers.common import alone
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
@@ -41,7 +43,8 @@ from fewtune.options import PREDICT, ShareOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number

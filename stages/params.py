@@ -25,14 +25,14 @@ from stages.paths import Places
 SECTIONS = {
     "fingerprint": "fewtune.machine.fingerprint:FingerprintOptions",
     "import_model": "fewtune.model.import_options:ImportOptions",
-    "extract_tasks": "fewtune.task.extract:ExtractOptions",
-    "build_bank": "fewtune.bank.report:BankOptions",
-    "select_tasks": "fewtune.selection.select:SelectOptions",
+    "extract_tasks": "fewtune.task.options:ExtractOptions",
+    "build_bank": "fewtune.bank.options:BankOptions",
+    "select_tasks": "fewtune.selection.options:SelectOptions",
     "tune": "fewtune.options:TuneOptions",
     "share_schedules": "fewtune.options:ShareOptions",
-    "compile": "fewtune.compile.compile:CompileOptions",
-    "benchmark": "fewtune.benchmark.variants:BenchmarkOptions",
-    "compare": "fewtune.benchmark.compare:CompareOptions",
+    "compile": "fewtune.compile.options:CompileOptions",
+    "benchmark": "fewtune.benchmark.options:BenchmarkOptions",
+    "compare": "fewtune.benchmark.options:CompareOptions",
 }
 # Sections that hold a mapping for each strategy.
 PER_STRATEGY = {"build_bank", "select_tasks"}

@@ -14,7 +14,8 @@ from typing import Any
 from unittest import mock
 
 from fewtune.artifacts import Cluster, CompileReport, Fingerprint, Selection, ShareReport
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions

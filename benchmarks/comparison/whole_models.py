@@ -25,7 +25,8 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor import AUTO, NEVER, PREDEFINED
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import best_trials, read_database, replay, write_database
 from fewtune.task.extract import Task, read_tasks

@@ -34,11 +34,13 @@ from benchmarks.parts.ablation_table import write_results
 from benchmarks.parts.ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
 from fewtune.artifacts import CompileReport, Fingerprint, Metrics, TuneReport
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.task.extract import read_tasks
 from stages.commit import commit
 from stages.params import load_section

@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks.parts import selections
 from benchmarks.parts.ablation_table import row_of
 from fewtune.artifacts import Curve, Fingerprint, Metrics, Selection, TuneReport
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.model.import_model import read_lowered
 from fewtune.options import ShareOptions

@@ -29,10 +29,12 @@ from benchmarks.helpers.common import told
 from fewtune.artifacts import BenchmarkReport, CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
-from fewtune.bank.report import BankOptions
+from fewtune.bank.options import BankOptions
 from fewtune.benchmark.benchmark import conditions_of
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure import interleave

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.helpers.common import told
 from benchmarks.stock.stock_process import StockProcess, job_tasks
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
-from fewtune.benchmark.benchmark import BenchmarkOptions, Variants, conditions_of
+from fewtune.benchmark.benchmark import Variants, conditions_of
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.compile.compile import LIBRARY, verify
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import InputError, MachineError, VerificationError

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fewtune.artifacts import Fingerprint
+from fewtune.bank.options import BankOptions
 from fewtune.bank.report import (
     BankDonation,
     BankEntry,
-    BankOptions,
     BankReport,
     BankSampling,
     BankSource,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fewtune.artifacts import Artifact, Part
 from fewtune.similarity.space_signature import (
@@ -16,25 +16,6 @@ from fewtune.similarity.space_signature import (
     Sampling,
     TileSampling,
 )
-
-
-class BankOptions(BaseModel):
-    """What the bank is built of, and how much of it is kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    logs: str | None = Field(
-        default=None,
-        description="folder of tuning logs, one a subfolder at any depth; null: no bank",
-    )
-    best: int = Field(default=8, ge=1, le=1000, description="donor schedules kept a workload")
-    samples: int = Field(
-        default=24,
-        ge=0,
-        le=10_000,
-        description="trials kept a workload for the cost model: the best, and an even spread over "
-        "the rest of the ranking",
-    )
 
 
 class BankSource(Part):

@@ -20,7 +20,8 @@ from fewtune.artifacts import (
 from fewtune.benchmark.board import BoardVariants
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.machine.peak import Peak, PeakMeter, peak_meter
 from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave

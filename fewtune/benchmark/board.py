@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fewtune.artifacts import Fingerprint, ImportReport
-from fewtune.benchmark.variants import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.measure.board import Board
 from fewtune.measure.interleave import turned
 from fewtune.model.import_model import read_lowered

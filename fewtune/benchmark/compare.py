@@ -10,13 +10,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field
-
 from fewtune.artifacts import BenchmarkReport, Comparison, CompileReport, Fingerprint, Metrics
 from fewtune.benchmark.benchmark import conditions_of
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs
 from fewtune.benchmark.openvino_peer import OPENVINO
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.benchmark.options import CompareOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.errors import MachineError
 from fewtune.machine.steal_time import Stolen
 from fewtune.measure import interleave
@@ -24,25 +23,6 @@ from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
 from fewtune.util.files import file_sha256, write_text
 from fewtune.verify.comparison import Difference
-
-_LEAST_ROUNDS = 3
-
-
-class CompareOptions(BenchmarkOptions):
-    """How long two libraries of a model are measured, and how often anew."""
-
-    processes: int = Field(
-        default=4,
-        ge=1,
-        le=32,
-        description="processes, one after the other, that share the rounds; an even number of "
-        "them, for what is loaded first is slower, and they take turns in it",
-    )
-
-    @property
-    def rounds_each(self) -> int:
-        """Rounds of one process."""
-        return max(_LEAST_ROUNDS, -(-self.rounds // self.processes))
 
 
 class Measured(NamedTuple):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
 from fewtune.machine.core_to_core import hand_over
@@ -28,28 +28,6 @@ from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession
 
 _HAND_OVER = "hand over"
-
-
-class BenchmarkOptions(BaseModel):
-    """How long a model is measured."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    rounds: int = Field(
-        default=30,
-        ge=3,
-        le=10_000,
-        description="most rounds of all variants in turn; fewer where every median is known to "
-        "one per cent before",
-    )
-    copies: int = Field(
-        default=3,
-        ge=1,
-        le=16,
-        description="copies of every library, and of onnxruntime's session, that take turns: how "
-        "fast weights are read depends on the memory that they happen to get",
-    )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="seed of the random inputs")
 
 
 class Variants:

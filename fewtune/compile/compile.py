@@ -7,9 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from fewtune.artifacts import (
     CompileReport,
@@ -19,6 +16,7 @@ from fewtune.artifacts import (
     ReplacedSchedule,
 )
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
+from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.settle import Settling
 from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
@@ -40,21 +38,6 @@ LIBRARY = "model.so"
 # What a compilation can do without beside `REWRITES`.
 TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
 _LOG = logging.getLogger(__name__)
-
-
-class CompileOptions(BaseModel):
-    """How a model is compiled, and verified."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    in_place: Literal["auto", "never"] = Field(
-        default="auto",
-        description="auto: parts of a concatenation are computed in its buffer, on CPUs; never: "
-        "every concatenation copies them",
-    )
-    allowance: float = Field(
-        default=1.0, gt=0, description="multiplies what rounding may move each output element"
-    )
 
 
 def compile_model(

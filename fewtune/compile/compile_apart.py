@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import CompileReport, Fingerprint
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
 from fewtune.task.extract import read_tasks
 from fewtune.util.apart import LEFT_OUT, run_apart

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from fewtune.errors import InputError
-from fewtune.zoo.seeded import SeededOrigin
+from fewtune.zoo.seeded import SeededOrigin, seeded_origin
 
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
@@ -136,3 +136,17 @@ def name_from_path(path: Path) -> str:
     if not plain:
         raise InputError(f"no model name can be made of {path.name!r}: give one with --name")
     return plain
+
+
+def name_of(source: str, name: str | None = None) -> str:
+    """The name that a source is registered as: the one given, or its own.
+
+    Raises
+    ------
+    InputError
+        If it is no plain name.
+    """
+    origin = seeded_origin(source)
+    if name is None:
+        name = origin.name if origin else name_from_path(Path(source).expanduser())
+    return check_name(name)

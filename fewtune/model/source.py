@@ -22,8 +22,7 @@ from fewtune.model.registration import (
     SAMPLES_FILE,
     TAKEN_NAMES,
     ModelSource,
-    check_name,
-    name_from_path,
+    name_of,
 )
 from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import opset_of
@@ -155,20 +154,6 @@ def read_model(
     input_shapes(model, sizes, dimensions, constants)
     registration = ModelSource(**taken, shapes=sizes, dimensions=dimensions, constants=constants)
     return GivenModel(model, registration, path, locations, inputs)
-
-
-def name_of(source: str, name: str | None = None) -> str:
-    """The name that a source is registered as: the one given, or its own.
-
-    Raises
-    ------
-    InputError
-        If it is no plain name.
-    """
-    origin = seeded_origin(source)
-    if name is None:
-        name = origin.name if origin else name_from_path(Path(source).expanduser())
-    return check_name(name)
 
 
 def add_model(

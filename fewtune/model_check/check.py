@@ -12,14 +12,14 @@ from fewtune.artifacts import ImportReport, TaskInfo
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.machine.fingerprint import detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
-from fewtune.model.registration import ModelSource
-from fewtune.model.source import add_model, name_of
+from fewtune.model.registration import ModelSource, name_of
+from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.estimate import TuningPace, estimate
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.runtime.target import target_from_json
-from fewtune.selection.select import SelectOptions
+from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
 from fewtune.util.apart import at, run_apart

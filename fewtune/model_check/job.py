@@ -16,7 +16,7 @@ from fewtune.util.apart import LEFT_OUT
 if TYPE_CHECKING:
     from fewtune.machine.fingerprint import FingerprintOptions
     from fewtune.model.import_options import ImportOptions
-    from fewtune.selection.select import SelectOptions
+    from fewtune.selection.options import SelectOptions
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CheckJob:
         """The job that `as_json` wrote, with every option set."""
         from fewtune.machine.fingerprint import FingerprintOptions
         from fewtune.model.import_options import ImportOptions
-        from fewtune.selection.select import SelectOptions
+        from fewtune.selection.options import SelectOptions
 
         models, pace = given["models_directory"], given["pace"]
         return replace(

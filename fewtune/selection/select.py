@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fewtune.artifacts import BankDonor, Selection
 from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
+from fewtune.selection.options import SelectOptions
 from fewtune.selection.similarity_matrix import SimilarityMatrix
 from fewtune.selection.worth_tuning import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
 from fewtune.similarity.similarity import similarity_matrix
@@ -23,54 +23,6 @@ if TYPE_CHECKING:
 
 # Donors named for a task that the bank serves: should one's schedules not fit, another's may.
 _MOST_DONORS = 3
-
-
-class SelectOptions(BaseModel):
-    """How the tasks to tune are chosen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    method: Literal["cliques", "agglomerative", "all", "predict"] = Field(
-        default="cliques",
-        description="maximal cliques of similar tasks (RFC #4188), average-linkage clusters, or "
-        "all: every task represents itself; predict: none is tuned, each takes the schedule that "
-        "the predictor rates best",
-    )
-    min_similarity: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="similarity rate from which two tasks (cliques) or, on average, two clusters "
-        "(agglomerative) are joined; 0.5 gave 3 to 6 clusters for networks of 18 to 32 tasks",
-    )
-    clusters: int | None = Field(
-        default=None,
-        ge=1,
-        description="number of clusters, instead of min_similarity; for agglomerative only",
-    )
-    min_share: float = Field(
-        default=0.005,
-        ge=0,
-        lt=1,
-        description="tasks below this share of the model's estimated time are set aside",
-    )
-    min_cluster_share: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="a cluster below this share is not worth a search of its own: its tasks take "
-        "schedules drawn by rule; one of a single task needs "
-        "four times as much",
-    )
-
-    @model_validator(mode="after")
-    def _clusters_fit_the_method(self) -> Self:
-        if self.clusters is not None and self.method != "agglomerative":
-            raise ValueError(
-                f"clusters is for method agglomerative, not {self.method}: take it out, or change "
-                "the method"
-            )
-        return self
 
 
 def select_tasks(

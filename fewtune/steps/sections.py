@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fewtune.bank.report import BankOptions
-from fewtune.benchmark.variants import BenchmarkOptions
-from fewtune.compile.compile import CompileOptions
+from fewtune.bank.options import BankOptions
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.model.import_options import ImportOptions
 from fewtune.options import PREDICT, ShareOptions, TuneOptions
-from fewtune.selection.select import SelectOptions
+from fewtune.selection.options import SelectOptions
 
 ONESHOT = "oneshot"
 STRATEGIES: dict[str, dict[str, Any]] = {

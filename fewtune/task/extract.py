@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tvm_ffi
-from pydantic import BaseModel, ConfigDict
 
 from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
@@ -19,12 +18,6 @@ from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table
 
 MODULES = "modules.json"
-
-
-class ExtractOptions(BaseModel):
-    """Nothing to set yet: tasks are told apart by structural equality."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)

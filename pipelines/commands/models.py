@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fewtune.errors import InputError
-from fewtune.model.registration import check_name
+from fewtune.model.registration import name_of
 from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
 from pipelines.checkout.project import find_root
 from pipelines.checkout.run_lock import turn
@@ -21,24 +24,33 @@ from stages.paths import Places
 
 def add(options: argparse.Namespace) -> int:
     """Register a model."""
-    if options.name is not None:
-        # Before anything is loaded that takes a while.
-        check_name(options.name)
     shapes, dimensions = parse_shapes(options.shape), parse_dimensions(options.dimension)
     constants = parse_constants(options.constant)
     inputs = None if options.inputs is None else Path(options.inputs)
-    with Tracker(find_root()) as tracker:
+    name_of(options.source, options.name)
+    # DVC, and what registering needs, load while a process of its own checks the model.
+    with Tracker(find_root()) as tracker, loading("fewtune.model.source"):
         if not options.no_check:
-            from fewtune.model.source import name_of
             from fewtune.model_check.job import CheckJob
             from pipelines.commands.check import refuse_unless_ok
 
-            name_of(options.source, options.name)
             job = CheckJob(options.source, shapes, dimensions, constants, inputs, options.seed)
             refuse_unless_ok(job, find_root())
         sources, tracked = {options.source: options.name}, tracker.track
         given = (dimensions, options.replace, constants, inputs)
         return _register(sources, shapes, options.seed, *given, tracked=tracked)
+
+
+@contextlib.contextmanager
+def loading(module: str) -> Iterator[None]:
+    """Import a module beside what the block does."""
+    thread = threading.Thread(target=importlib.import_module, args=[module])
+    thread.start()
+    try:
+        yield
+    finally:
+        # A process that ends in the middle of an import may crash.
+        thread.join()
 
 
 def check(options: argparse.Namespace) -> int:

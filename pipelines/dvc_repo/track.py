@@ -128,8 +128,8 @@ def _main() -> None:
 
     root = Path.cwd()
     with contextlib.suppress(Exception), _quiet(), Repo() as repo:
-        # Loads what the graph needs to be read; it is read again once the files are there.
-        _ = repo.index.stages
+        # Loads what adding needs; the graph is read again once the files are there.
+        _ = repo.index.outs_graph
     print(track(root, sys.stdin.read().splitlines()))
 
 

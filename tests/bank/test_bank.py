@@ -12,14 +12,16 @@ import pytest
 from fewtune.artifacts import LogInfo, TaskInfo
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
-from fewtune.bank.report import BankOptions, BankReport
+from fewtune.bank.options import BankOptions
+from fewtune.bank.report import BankReport
 from fewtune.bank.samples import FEATURES, read_samples, spread
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import Donation, move
 from fewtune.search.cost_model import BoostedTrees, CostModelOptions, TreeScores
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.similarity.similarity import similarity_rate
 from fewtune.similarity.space_signature import design_space
 from fewtune.storage.database import best_trials, read_database

@@ -10,7 +10,7 @@ import pytest
 
 from fewtune.bank.build import build_bank
 from fewtune.bank.exchange import export_bank, import_bank
-from fewtune.bank.report import BankOptions
+from fewtune.bank.options import BankOptions
 from fewtune.errors import InputError
 from fewtune.storage.log_archive import read_workloads
 from tests import tuned_tiny

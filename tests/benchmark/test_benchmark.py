@@ -23,8 +23,9 @@ from fewtune.artifacts import (
 )
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.compare import CompareOptions, compare_strategies
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.benchmark.compare import compare_strategies
+from fewtune.benchmark.options import BenchmarkOptions, CompareOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.machine.affinity import cores_off_the_pool
 from tests import tuned_tiny
 

@@ -15,7 +15,8 @@ from fewtune.artifacts import CompileReport, Metrics
 from fewtune.benchmark import openvino_peer
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
-from fewtune.benchmark.variants import BenchmarkOptions, Variants
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
 from fewtune.errors import InputError
 from fewtune.measure.interleave import ratio_if_measured
 from fewtune.report.conditions import conditions_text

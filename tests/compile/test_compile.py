@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport
-from fewtune.compile.compile import LIBRARY, CompileOptions
+from fewtune.compile.compile import LIBRARY
+from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import VerificationError
 from fewtune.model import reference

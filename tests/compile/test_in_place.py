@@ -12,9 +12,10 @@ from onnx import ModelProto, NodeProto, helper
 from fewtune.artifacts import CompileReport, ShareReport, TuneReport
 from fewtune.benchmark.kernels import kernel_rows
 from fewtune.binding.bind import bind_shapes
-from fewtune.compile.compile import LIBRARY, CompileOptions, compile_model, verify
+from fewtune.compile.compile import LIBRARY, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
+from fewtune.compile.options import CompileOptions
 from fewtune.model import reference
 from fewtune.model.import_model import read_lowered
 from fewtune.model.lower import lower

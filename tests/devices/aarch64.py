@@ -14,8 +14,9 @@ from pathlib import Path
 from benchmarks.fleet import note
 from fewtune.artifacts import ShareReport, TuneReport
 from fewtune.benchmark.benchmark import benchmark_model
-from fewtune.benchmark.variants import BenchmarkOptions
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions

@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.artifacts import Fingerprint, ShareReport, TuneReport
 from fewtune.benchmark.board import BoardVariants
-from fewtune.benchmark.variants import BenchmarkOptions
+from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.errors import MachineError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.machine.rpc_board import ANSWER_S, BoardAddress, ask_tracker, reserve

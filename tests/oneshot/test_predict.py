@@ -8,12 +8,14 @@ import psutil
 import pytest
 
 from fewtune.artifacts import LogInfo, ShareReport, TuneReport
-from fewtune.compile.compile import CompileOptions, compile_model
+from fewtune.compile.compile import compile_model
+from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
 from fewtune.oneshot.predict import empty_report, predict_schedules
 from fewtune.options import ShareOptions, TuneOptions
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from tests import tuned_tiny

@@ -18,7 +18,8 @@ from fewtune.selection.cluster import (
     split_unrelated,
 )
 from fewtune.selection.heat_map import read_similarity, write_similarity
-from fewtune.selection.select import SelectOptions, select_from_spaces
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_from_spaces
 from tests.made.banks import entry, made_bank, task_info
 from tests.made.banks import tiles as space
 

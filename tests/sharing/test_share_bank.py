@@ -11,7 +11,8 @@ import tvm_ffi
 from fewtune.artifacts import BankDonor, Curve, Selection, ShareReport
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
-from fewtune.bank.report import BankEntry, BankOptions, BankReport
+from fewtune.bank.options import BankOptions
+from fewtune.bank.report import BankEntry, BankReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.runtime.tvm import ms, tvm

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "binary.yaml") == "byte 8 is no UTF-8 text"
     (tmp_path / "folder.yaml").mkdir()
     assert refusal(tmp_path / "folder.yaml") == "cannot be read: Is a directory"
+
+
+def test_checking_the_file_loads_no_compiler(params: Path) -> None:
+    # Every command checks it first: TVM and onnxruntime take a second and a half to load.
+    heavy = (
+        "import sys, pathlib, stages.params; stages.params.load_all(pathlib.Path(sys.argv[1]));"
+        "print([m for m in ('tvm', 'onnx', 'onnxruntime', 'sklearn', 'sympy') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", heavy, str(params)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

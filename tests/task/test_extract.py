@@ -21,7 +21,8 @@ from fewtune.errors import InputError
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.selection.select import SelectOptions, select_tasks
+from fewtune.selection.options import SelectOptions
+from fewtune.selection.select import select_tasks
 from fewtune.selection.worth_tuning import SEARCHED_OPERATORS
 from fewtune.task.analysis import analyse
 from fewtune.task.extract import (
