@@ -96,8 +96,10 @@ sys.meta_path.insert(0, Refused())
 """
 
 
-def test_the_deploying_snippet_runs_with_the_runtime_alone(tmp_path: Path) -> None:
-    """In an interpreter that sees no package but TVM's wheel and what that needs."""
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a ``model.so`` that adds two to an image."""
+    folder = tmp_path_factory.mktemp("library")
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 224, 224])
     result = helper.make_tensor_value_info("result", TensorProto.FLOAT, [1, 3, 224, 224])
     two = numpy_helper.from_array(np.float32(2.0), "two")
@@ -106,21 +108,30 @@ def test_the_deploying_snippet_runs_with_the_runtime_alone(tmp_path: Path) -> No
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     target = tuned_tiny.target()
     lowered = lower(model, target, "NHWC")
-    build_executable(lowered, target).export_library(str(tmp_path / "model.so"))
+    build_executable(lowered, target).export_library(str(folder / "model.so"))
+    return folder
+
+
+def deploying(language: str) -> str:
+    """The first snippet of a language in docs/deploying.md."""
+    page = (PROJECT / "docs" / "deploying.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)[0]
+
+
+def test_the_deploying_snippet_runs_with_the_runtime_alone(library: Path, tmp_path: Path) -> None:
+    """In an interpreter that sees no package but TVM's wheel and what that needs."""
     packages = tmp_path / "packages"
     packages.mkdir()
     for name in RUNTIME:
         installed = Path(np.__file__).parent.parent / name
         if installed.exists():
             (packages / name).symlink_to(installed)
-    page = (PROJECT / "docs" / "deploying.md").read_text()
-    snippet = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
-    code = DEPLOYED.format(packages=str(packages)) + snippet
+    code = DEPLOYED.format(packages=str(packages)) + deploying("python")
     code += "\nimport json\nprint(json.dumps([result.shape, float(result.max())]))\n"
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-S", "-E", "-c", code],
-        cwd=tmp_path,
+        cwd=library,
         env=clean,
         capture_output=True,
         text=True,
@@ -129,3 +140,20 @@ def test_the_deploying_snippet_runs_with_the_runtime_alone(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[1, 3, 224, 224], 2.0]
+
+
+def test_the_snippet_in_c_plus_plus_compiles_and_runs(library: Path) -> None:
+    (library / "deploy.cc").write_text(deploying("cpp"))
+    commands = re.findall(
+        r"```sh\n(wheel=.*?)```", (PROJECT / "docs/deploying.md").read_text(), re.DOTALL
+    )
+    done = subprocess.run(
+        ["sh", "-e", "-c", commands[0].replace("python -c", f"{sys.executable} -c")],
+        cwd=library,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2\n"
