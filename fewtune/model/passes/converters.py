@@ -20,8 +20,8 @@ from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
-# ONNX's element types of bytes, with their least and largest.
-_BYTES = {2: (0, 255), 3: (-128, 127)}
+# ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
+_BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
 _MENDING = frozenset({"Resize", "Upsample"})
 
 
@@ -80,7 +80,7 @@ def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: 
 def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     """Round bounded floats to bytes; TVM's own asks of each number whether it is one and fits."""
     (data,) = inputs
-    limits = _BYTES.get(int(attr["to"]))
+    limits = _BYTES.get(attr["to"])
     if limits is None or not isinstance(data, relax.Expr) or not _is_float(data):
         return None
     for operator, limit, fits in (

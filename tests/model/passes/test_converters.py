@@ -78,6 +78,16 @@ def test_of_two_activations_the_greater_or_lesser_is_taken_in_place(operator: st
     assert counts[fused] == 1
 
 
+def test_a_cast_to_the_type_of_another_value_is_converted() -> None:
+    nodes = [
+        helper.make_node("CastLike", ["input", "like"], ["a"], name="cast"),
+        helper.make_node("Relu", ["a"], ["output"], name="relu"),
+    ]
+    like = {"like": np.zeros(1, np.float32)}
+    model = make_model(nodes, {"input": [1, 4]}, {"output": [1, 4]}, like)
+    assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
+
+
 def test_the_importer_is_as_it_was_afterwards() -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
