@@ -54,7 +54,8 @@ from fewtune.verify.comparison import compare, compare_outputs
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.inside import Inside
 from fewtune.verify.locate import with_outputs
-from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from fewtune.verify.taps import ROOM
 from fewtune.verify.values import known_values

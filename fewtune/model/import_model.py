@@ -31,7 +31,7 @@ from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
 from fewtune.verify.locate import locate
-from fewtune.verify.reference import make_reference
+from fewtune.verify.make_reference import make_reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
 

@@ -15,7 +15,8 @@ from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, openable
 from fewtune.verify.session import OnnxruntimeSession
-from fewtune.verify.taps import ROOM, Observable, Site, Tap, Written, find_sites, written_by
+from fewtune.verify.sites import Site, Written, find_sites
+from fewtune.verify.taps import ROOM, Observable, Tap, written_by
 from fewtune.verify.values import Value, known_values
 
 # Elements of all values that are looked at, and of those that are kept: 512 and 64 MiB of float32.
@@ -124,6 +125,8 @@ class Inside:
                 off, whole = off + off_by_one(value, tap.expected), whole + value.size
         count = sum(tap.stepped for tap in found)
         others = sum(tap.restored for tap in found) - count
+        if not count + others:
+            return found
         self.note = (
             f"of equal inputs, {count} kernels give onnxruntime's bytes, "
             f"{off} of {whole} elements off by one, none by more"

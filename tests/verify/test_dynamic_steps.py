@@ -15,7 +15,8 @@ from fewtune.verify.comparison import is_graded
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.inside import Inside
 from fewtune.verify.jitter import jittered
-from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from tests.quantised_models import model_of
 from tests.tuned_tiny import target

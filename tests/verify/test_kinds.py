@@ -17,7 +17,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.inside import Inside
-from fewtune.verify.reference import make_reference
+from fewtune.verify.make_reference import make_reference
 from fewtune.verify.session import tensor_specs
 from tests.tiny_models import random_weight
 from tests.verify.small_models import conv

@@ -16,10 +16,11 @@ from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.comparison import Expected, compare_steps
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.inside import Inside
+from fewtune.verify.make_reference import make_reference
 from fewtune.verify.quantised import is_quantised, openable
-from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
-from fewtune.verify.taps import Site
+from fewtune.verify.sites import Site
 from tests.quantised_models import quantised_network
 from tests.tuned_tiny import target
 

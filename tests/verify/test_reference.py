@@ -11,7 +11,8 @@ from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.verify.draws import Draw, drawn_inputs
-from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
 from tests.verify import small_models
 

@@ -17,9 +17,11 @@ from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Expected
 from fewtune.verify.draws import drawn_inputs
 from fewtune.verify.inside import Inside
-from fewtune.verify.reference import Reference, make_reference
+from fewtune.verify.make_reference import make_reference
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
-from fewtune.verify.taps import Site, Tap, Written, check_taps, find_sites
+from fewtune.verify.sites import Site, Written, find_sites
+from fewtune.verify.taps import Tap, check_taps
 from tests.verify import small_models
 
 
