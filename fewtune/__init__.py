@@ -6,14 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fewtune.api import CheckReport, TunedModel, check, load, tune
+    from fewtune.api import TunedModel, load, tune
+    from fewtune.model_check.check import check
+    from fewtune.model_check.report import CheckReport
 
 __version__ = "0.1.0"
+_HOMES = {
+    "CheckReport": "fewtune.model_check.report",
+    "TunedModel": "fewtune.api",
+    "check": "fewtune.model_check.check",
+    "load": "fewtune.api",
+    "tune": "fewtune.api",
+}
 __all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:
     """Load the API when it is first asked for: TVM takes seconds, `import fewtune` none."""
-    if name in __all__:
-        return getattr(importlib.import_module("fewtune.api"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fewtune import artifacts
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.model.source import add_model
-from fewtune.model_check.check import check
-from fewtune.model_check.report import CheckReport
 from fewtune.options import PREDICT
-from fewtune.runtime.executable import CompiledModel
-from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import set_threads
-from fewtune.steps.kept_steps import KeptSteps, digests
-from fewtune.steps.model_steps import NAME, ModelSteps
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
+from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.util.warm import warm_process
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# What runs in processes of their own, in the order in which it is wanted.
+_APART = (TVM, "fewtune.model.import_apart", *CHILD_MODULES, "fewtune.compile.compile_apart")
 
 
 @dataclass(frozen=True)
@@ -137,25 +135,50 @@ def tune(
     if mode == PREDICT:
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
-    folder = Path(out)
-    steps = KeptSteps(folder)
+    # It loads TVM beside this process.
+    with warm_process(_APART):
+        return _tuned(
+            model,
+            Path(out),
+            {"shapes": shapes, "dimensions": dimensions, "constants": constants, "inputs": inputs},
+            FingerprintOptions(
+                target=target, threads="auto" if threads is None else threads, device=device
+            ),
+            given,
+            strategy,
+            seed,
+        )
+
+
+def _tuned(
+    model: str | Path,
+    folder: Path,
+    binding: Mapping[str, Any],
+    machine: FingerprintOptions,
+    options: dict[str, Any],
+    strategy: str,
+    seed: int,
+) -> TunedModel:
+    """Do what `tune` does, with its arguments checked."""
+    from fewtune.model.source import add_model
+    from fewtune.steps.kept_steps import KeptSteps, digests
+    from fewtune.steps.model_steps import NAME, ModelSteps
+
+    steps, inputs = KeptSteps(folder), binding["inputs"]
     add_model(
         str(model),
         folder / "models",
         NAME,
-        shapes,
+        binding["shapes"],
         seed,
-        dimensions,
+        binding["dimensions"],
         replace=True,
-        constants=constants,
+        constants=binding["constants"],
         inputs=None if inputs is None else Path(inputs),
-    )
-    machine = FingerprintOptions(
-        target=target, threads="auto" if threads is None else threads, device=device
     )
     fingerprint = detect_fingerprint(machine)
     steps.depend(fingerprint.identity(), *digests(folder / "models" / NAME))
-    library = ModelSteps(folder, fingerprint, given, strategy).run(steps)
+    library = ModelSteps(folder, fingerprint, options, strategy).run(steps)
     metrics = artifacts.Metrics.read(folder / "benchmark")
     return TunedModel(
         library=library,
@@ -187,6 +210,12 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     InputError
         If the library or the report beside it is missing, or inputs do not fit.
     """
+    import numpy as np
+
+    from fewtune.runtime.executable import CompiledModel
+    from fewtune.runtime.target import target_from_json
+    from fewtune.runtime.tvm import set_threads
+
     path = Path(library)
     if not path.is_file():
         raise InputError(f"{path} is missing: give the library that fewtune.tune returned")
@@ -217,4 +246,4 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     return run
 
 
-__all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]
+__all__ = ["TunedModel", "load", "tune"]

@@ -1,6 +1,6 @@
 """The warm process itself: it imports, forks what it is asked for, and passes signals on.
 
-`pipelines.runs.warm` starts it. It runs nothing but imports: a fork of a process that has run a
+`fewtune.util.warm` starts it. It runs nothing but imports: a fork of a process that has run a
 kernel, or started a thread, hangs.
 """
 
@@ -10,9 +10,9 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import io
 import json
 import os
-import re
 import runpy
 import selectors
 import shutil
@@ -25,12 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fewtune.util.child_python import CHILD_MODULES, TVM, load
-from stages.paths import Places
+from fewtune.util.child_python import TVM, load
 
-# What DVC loads only when a stage is run.
-_DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
-_MODULE = re.compile(r"python -m ([\w.]+)")
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 3.0
 
@@ -53,8 +49,10 @@ class _Child:
 class _Server:
     """Forks what is asked for, until the run closes its end."""
 
-    def __init__(self, listener: socket.socket, control: socket.socket) -> None:
-        self._listener, self._control = listener, control
+    def __init__(
+        self, listener: socket.socket, control: socket.socket, needs: dict[str, list[str]]
+    ) -> None:
+        self._listener, self._control, self._needs = listener, control, needs
         self._children: dict[int, _Child] = {}
         self._ready = selectors.DefaultSelector()
         self._ready.register(listener, selectors.EVENT_READ)
@@ -74,7 +72,7 @@ class _Server:
                 else:
                     self._asked(key.data)
             if modules and not events:
-                _load(modules.pop(0))
+                self._load(modules.pop(0))
             for child in list(self._children.values()):
                 if child.kill_at is not None and time.monotonic() > child.kill_at:
                     child.send(signal.SIGKILL)
@@ -102,7 +100,7 @@ class _Server:
         except (OSError, ValueError):
             connection.close()
             return
-        _load(request["arguments"][0])
+        self._load(request["arguments"][0])
         group = request["group"]
         try:
             # Into the caller's process group, where that is of this session.
@@ -125,6 +123,12 @@ class _Server:
         self._ready.register(child.watched, selectors.EVENT_READ, child)
         self._ready.register(connection, selectors.EVENT_READ, child)
         connection.sendall(b"g" if leads else b"c")
+
+    def _load(self, module: str) -> None:
+        """Import what a module needs; what is wrong with it, the child that runs it will say."""
+        for name in self._needs.get(module, [module]):
+            with contextlib.suppress(Exception):
+                load(name)
 
     def _asked(self, child: _Child) -> None:
         """A signal to be passed on, or the end of the process that asked for the child."""
@@ -165,14 +169,6 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(content), descriptors
 
 
-def _load(module: str) -> None:
-    """Import a module; what is wrong with it, the child that runs it will say."""
-    names = _DVC if module == "dvc" else (module,)
-    for name in names:
-        with contextlib.suppress(Exception):
-            load(name)
-
-
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Be the process that was asked for; never returns."""
     # It never outlives the warm process, which never outlives the run.
@@ -191,7 +187,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
             sys.modules[TVM].set_default_threads()
         os.chdir(request["folder"])
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True)
         _limit_blas()
         code = _run(request["arguments"])
     finally:
@@ -228,7 +225,7 @@ def _limit_blas() -> None:
     """NumPy's library read its number of threads when the warm process loaded it."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
     if threads.isdecimal():
-        import threadpoolctl
+        import threadpoolctl  # type: ignore[import-untyped]
 
         threadpoolctl.threadpool_limits(int(threads), user_api="blas")
 
@@ -244,12 +241,11 @@ def _session() -> list[int]:
     return found
 
 
-def _main(listening: int, control: int, folder: Path) -> None:
+def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    server = _Server(socket.socket(fileno=listening), socket.socket(fileno=control))
-    text = Places().pipeline.read_text()
-    modules = list(dict.fromkeys(["dvc", TVM, *CHILD_MODULES, *_MODULE.findall(text)]))
+    listener, ours = socket.socket(fileno=listening), socket.socket(fileno=control)
+    server, modules = _Server(listener, ours, wanted["needs"]), list(wanted["modules"])
     gc.disable()
     try:
         server.serve(modules)
@@ -261,4 +257,4 @@ def _main(listening: int, control: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    _main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))

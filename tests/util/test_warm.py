@@ -1,4 +1,4 @@
-"""A warm process forks what a stage would start, and nothing outlives the run."""
+"""A warm process forks what would start Python, and nothing outlives whoever keeps it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fewtune.util.child_python import child_python
-from pipelines.runs.warm import warm_process
+from fewtune.util.warm import warm_process
 
 PROBE = """
 import os, sys, time
@@ -33,7 +33,6 @@ if what == "sleep":
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     (tmp_path / "probe.py").write_text(PROBE)
     return tmp_path
 
@@ -42,9 +41,9 @@ def root(tmp_path: Path) -> Path:
 def warm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PROBE", "a value")
     before = os.environ.get("PYTHONPATH", "")
-    project = str(Path(__file__).parents[3])
+    project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, before, str(root)]))
-    with warm_process(root):
+    with warm_process([], folder=root):
         yield root
 
 
@@ -71,11 +70,37 @@ def test_what_was_forked_ends_with_the_process_that_asked(
 
 def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE", "a value")
-    project = str(Path(__file__).parents[3])
+    project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
-    with warm_process(root):
+    with warm_process([], folder=root):
         _, pid = start(root)
     gone(pid)
+
+
+def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm: Path) -> None:
+    program = child_python()
+    first, second = (warm_process([]) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    assert child_python() == program
+    first.__exit__(None, None, None)
+    done = subprocess.run([program, "-m", "probe", "well"], cwd=warm, capture_output=True)
+    assert done.returncode == 0
+    second.__exit__(None, None, None)
+    assert child_python() == program
+
+
+def test_what_it_has_loaded_is_there_in_what_it_forks(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "loaded.py").write_text("import os\nwhere = os.getpid()\n")
+    (root / "asking.py").write_text("import os, loaded\nprint(loaded.where == os.getppid())\n")
+    project = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
+    with warm_process([], {"asking": ["loaded"]}, root):
+        command = [child_python(), "-m", "asking"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:

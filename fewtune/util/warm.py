@@ -1,0 +1,130 @@
+"""One process that has TVM and more loaded, and forks what would start Python with a module.
+
+An interpreter that loads TVM anew takes a second or two of a core, and a model is imported, tuned,
+shared and compiled in processes of their own. The warm process only imports: a fork of one that
+has run a kernel, or started a thread, hangs. It loads what is needed while the first of them run,
+listens on a socket in a private folder, and ends with whoever started it, as do all that it has
+forked.
+
+Whoever starts a process asks `fewtune.util.child_python` for the program: while a warm process is
+kept, `fewtune.util.warm_python`. Without it the same modules are run by Python, and give the same
+files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fewtune.util import warm_python
+from fewtune.util.child_python import CHILD_PYTHON
+
+_PATIENCE_S = 3.0
+# A socket's path has at most 107 bytes; its own folder's name and its own take 21.
+_LONGEST_FOLDER = 85
+
+
+# How many blocks of this process use its warm process.
+_users = 0
+_lock = threading.Lock()
+_kept: contextlib.ExitStack[bool | None] = contextlib.ExitStack()
+
+
+@contextmanager
+def warm_process(
+    modules: Sequence[str],
+    needs: Mapping[str, Sequence[str]] | None = None,
+    folder: Path | None = None,
+) -> Iterator[None]:
+    """Keep a warm process while the block runs; one is enough, an ancestor's too.
+
+    Parameters
+    ----------
+    modules : sequence of str
+        What it loads, in this order; ``MODULE:FUNCTION`` calls the function, too.
+    needs : mapping, optional
+        By module, what is loaded in its place.
+    folder : Path, optional
+        Where it starts, the current one unless given.
+    """
+    global _users  # noqa: PLW0603 (the environment that it is found by is one a process, too)
+    with _lock:
+        if _users == 0 and warm_python.SOCKET not in os.environ:
+            wanted = {
+                "modules": list(modules),
+                "needs": {k: [*v] for k, v in (needs or {}).items()},
+            }
+            _kept.enter_context(_started(wanted, folder or Path.cwd()))
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _kept.close()
+
+
+@contextmanager
+def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
+    folder = Path(tempfile.mkdtemp(prefix="warm.", dir=_short_folder()))
+    before = dict(os.environ)
+    try:
+        script = folder / "python"
+        client = Path(warm_python.__file__)
+        words = [sys.executable, "-I", "-S", str(client)]
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        script.chmod(0o700)
+        address = folder / "socket"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(address))
+            listener.listen(64)
+            ours, theirs = socket.socketpair()
+            with theirs:
+                command = [sys.executable, "-m", "fewtune.util.warm_server"]
+                descriptors = [str(listener.fileno()), str(theirs.fileno())]
+                process = subprocess.Popen(
+                    [*command, *descriptors, str(folder), json.dumps(wanted)],
+                    cwd=where,
+                    pass_fds=[listener.fileno(), theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        os.environ[warm_python.SOCKET] = str(address)
+        os.environ[warm_python.PYTHON] = sys.executable
+        os.environ[CHILD_PYTHON] = str(script)
+        try:
+            yield
+        finally:
+            # It ends, with all it forked, when this end is closed: also if we are killed.
+            ours.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    finally:
+        for name in (warm_python.SOCKET, warm_python.PYTHON, CHILD_PYTHON):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str | None:
+    """Where a socket's path is no longer than the system takes; None for the usual place."""
+    return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
