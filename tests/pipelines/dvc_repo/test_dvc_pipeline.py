@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +23,10 @@ from fewtune.util.child_python import CHILD_PYTHON
 from pipelines.runs.warm import warm_process
 from stages.paths import Places
 from tests import tiny_models
+from tests.made.repository import PROJECT, WARM, Repository, hashes, ran
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).parents[3]
 MODEL = "tiny"
 STRATEGIES = ("selective", "full")
 BUDGETS = {
@@ -61,76 +59,7 @@ ALL = {
     ),
 }
 
-# What has `python` fork the warm process.
-WARM = (warm_python.SOCKET, warm_python.PYTHON, CHILD_PYTHON)
 SHOWN = {name for name in ALL if name.startswith("show_")}
-
-
-class Repository:
-    """A git and DVC repository with the project's pipeline and the tiny model."""
-
-    def __init__(self, root: Path, scratch: Path) -> None:
-        self.root = root
-        self.places = Places(root)
-        scripts = Path(sys.executable).parent
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if name not in WARM},
-            "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(PROJECT),
-            "TMPDIR": str(scratch),  # a device lock of its own
-            "MLFLOW_TRACKING_URI": f"sqlite:///{root / 'mlflow.db'}",
-            "DVC_NO_ANALYTICS": "1",
-            "DVC_GLOBAL_CONFIG_DIR": str(scratch / "dvc-global"),
-            "DVC_SYSTEM_CONFIG_DIR": str(scratch / "dvc-system"),
-            "DVC_SITE_CACHE_DIR": str(scratch / "dvc-site"),
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            **{f"GIT_{who}_NAME": "test" for who in ("AUTHOR", "COMMITTER")},
-            **{f"GIT_{who}_EMAIL": "test@example.org" for who in ("AUTHOR", "COMMITTER")},
-        }
-
-    def run(self, *command: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-        )
-        if code is not None:
-            assert done.returncode == code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def repro(self, *arguments: str, code: int = 0) -> str:
-        done = self.run("dvc", "repro", *arguments, code=code)
-        return done.stdout + done.stderr
-
-    def fewtune(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "pipelines.cli", *arguments, code=code)
-
-    def set(self, key_path: str, value: object) -> None:
-        yaml = YAML()
-        content = yaml.load(self.places.params)
-        *parents, key = key_path.split(".")
-        place = content
-        for parent in parents:
-            place = place[parent]
-        place[key] = value
-        yaml.dump(content, self.places.params)
-
-    def changed(self) -> dict[str, object]:
-        status = json.loads(self.run("dvc", "status", "--json").stdout)
-        assert status.pop("fingerprint") == ["always changed"]
-        return status
-
-    def commit(self) -> None:
-        self.run("git", "add", "--all")
-        self.run("git", "commit", "--quiet", "--message", "state")
-
-
-def ran(output: str) -> set[str]:
-    """Stages whose command was run."""
-    return set(re.findall(r"Running stage '([^']+)'", output))
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +95,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
             assert own_processes | ran(repository.repro()) == ALL
             repository.commit()
             yield repository
-
-
-def hashes(repository: Repository) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(repository.root)): path.read_bytes()
-        for path in repository.places.out.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_results_are_whole_and_readable(repository: Repository) -> None:
