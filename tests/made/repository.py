@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from fewtune.util import warm_python
 from fewtune.util.child_python import CHILD_PYTHON
-from pipelines.runs import warm_python
 from stages.paths import Places
 
 PROJECT = Path(__file__).parents[2]

@@ -18,7 +18,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
-from fewtune.util import warm_python
 from fewtune.util.child_python import CHILD_PYTHON
 from pipelines.runs.warm import warm_process
 from stages.paths import Places
