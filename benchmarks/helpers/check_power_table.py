@@ -78,9 +78,10 @@ def table(results: dict[str, Any]) -> str:
     if missed:
         lines += [
             "",
-            "What passes lies at the end of a quantised model. Its last kernels write floats, which "
-            "are judged by the bytes after them; behind a softmax of 1,000 classes nearly all of these "
-            "are zero. Of equal inputs two bytes of a kernel, or 0.5 %, may be off by one.",
+            "What passes lies at the end of a quantised model. Its last kernels write floats, "
+            "which are judged by the bytes after them; behind a softmax of 1,000 classes nearly "
+            "all of these are zero. Of equal inputs two bytes of a kernel, or 0.5 %, may be off "
+            "by one.",
         ]
     return "\n".join(lines) + "\n"
 
