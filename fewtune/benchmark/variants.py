@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 
 from fewtune.artifacts import Fingerprint, ImportReport
+from fewtune.benchmark import onnxruntime_cuda
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.options import BenchmarkOptions
@@ -20,8 +21,8 @@ from fewtune.machine.core_to_core import hand_over
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE, read_lowered
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import set_threads
+from fewtune.runtime.target import has_own_device, target_from_json
+from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
@@ -75,7 +76,8 @@ class Variants:
         target = target_from_json(fingerprint.target)
         imported = ImportReport.read(import_directory)
         inputs = imported.inputs
-        installed = openvino_version()
+        # OpenVINO's runs on a GPU are on those of another maker.
+        installed = None if has_own_device(target) else openvino_version()
         peers = 1 if installed is None else 2
         self.options = _with_room(options, imported.parameters, len(libraries) + peers)
         self._reference = Reference.read(import_directory)
@@ -88,8 +90,9 @@ class Variants:
             untuned = build_executable(read_lowered(import_directory), target)
             self._compiled["untuned"] = [CompiledModel(untuned, target)]
             self._compiled["untuned"][0].set_inputs(ordered)
-        sessions: list[OnnxruntimeSession] = []
         self.remarks: list[str] = []
+        peer_run = self._onnxruntime(model, fingerprint.threads, feeds, target)
+        runs: list[interleave.Run] = []
         peer = None if installed is None else self._openvino(model, fingerprint.threads, feeds)
         peer_copies: list[OpenvinoSession] = [] if peer is None else [peer]
         self._compiled.update((name, []) for name in libraries)
@@ -101,19 +104,35 @@ class Variants:
                     loaded.set_inputs(ordered)
                     self._compiled[name].append(loaded)
                 else:
-                    sessions.append(OnnxruntimeSession(model, fingerprint.threads))
+                    runs.append(peer_run())
             if peer is not None and copy > 0:
                 peer_copies.append(OpenvinoSession(model, fingerprint.threads, feeds))
         self.runs: dict[str, list[interleave.Run]] = {
             name: [copy.run for copy in compiled] for name, compiled in self._compiled.items()
         }
-        self.runs["onnxruntime"] = [partial(session.run, feeds) for session in sessions]
+        self.runs["onnxruntime"] = runs
         self.peers: dict[str, str] = {}
         if installed is not None and peer_copies:
             self.peers[OPENVINO] = installed
             self.runs[OPENVINO] = [copy.run for copy in peer_copies]
         self._hand_over = hand_over(target, fingerprint.threads)
         self.hand_over_s: list[float] = []
+
+    def _onnxruntime(
+        self, model: Path, threads: int, feeds: dict[str, np.ndarray], target: tvm.target.Target
+    ) -> Callable[[], interleave.Run]:
+        """What makes a session of onnxruntime: on the GPU that libraries run on, if it can."""
+        if has_own_device(target):
+            try:
+                first = onnxruntime_cuda.CudaSession(model, feeds)
+            except InputError as error:
+                known = onnxruntime_cuda.has_provider()
+                self.remarks.append(str(error) if known else onnxruntime_cuda.NOT_THERE)
+            else:
+                self.remarks.append(onnxruntime_cuda.THERE)
+                # One session: another would hold its weights on the GPU once more.
+                return lambda: first.run
+        return lambda: partial(OnnxruntimeSession(model, threads).run, feeds)
 
     def _openvino(
         self, model: Path, threads: int, feeds: dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.runtime.executable import build_executable
+from fewtune.runtime.executable import build_executable, runnable
 from fewtune.runtime.tvm import compiled, relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task import weight_layout
@@ -86,7 +86,7 @@ def kernel_fault(
     """What compiling a kernel by itself raises."""
     try:
         function = schedules.module({name: level})[name]
-        compiled(tvm.IRModule({name: function}), target)
+        compiled(runnable(tvm.IRModule({name: function}), target), target)
     except Exception as fault:  # noqa: BLE001 (whatever it raises is the answer)
         return fault
     return None

@@ -19,16 +19,11 @@ from typing import Any, NamedTuple
 from fewtune import errors
 from fewtune.errors import FewtuneError, InputError, MachineError
 from fewtune.runtime.linking import export_library
+from fewtune.runtime.target import GPU_LIMITS
 
 _ELF, _OF_CUDA = b"\x7fELF", 190
 _MACHINE_AT, _FLAGS_AT = 18, 48
 LIBRARY = "model.so"
-# What TVM's schedule rules have to know of a GPU: of every architecture from sm_70 on, at least.
-_LIMITS = {
-    "max_shared_memory_per_block": 49152,
-    "max_threads_per_block": 1024,
-    "thread_warp_size": 32,
-}
 
 
 class DeviceLibrary(NamedTuple):
@@ -63,7 +58,7 @@ def gpu_target(arch: str) -> str:
     digits = arch.removeprefix("sm_").rstrip("af")
     if not (arch.startswith("sm_") and digits.isdecimal() and int(digits) >= 70):
         raise InputError(f"architecture {arch!r} is none: give sm_70 or newer, such as sm_90")
-    return json.dumps({"kind": "cuda", "arch": arch, **_LIMITS})
+    return json.dumps({"kind": "cuda", "arch": arch, **GPU_LIMITS})
 
 
 def device_architectures(library: Path) -> list[int]:

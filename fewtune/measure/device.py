@@ -19,6 +19,7 @@ from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.workers.fork_server import ForkServer
+from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
 # By how an address begins, what is there.
@@ -118,6 +119,13 @@ class OwnDevice(Here):
     """A GPU of this machine: candidates are built while others are measured."""
 
     can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
+
+    def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
+        # CUDA reserves addresses for all of the GPU's memory: a limit would refuse them.
+        # NVIDIA's compiler takes a second for what LLVM does in a tenth.
+        options = WorkerOptions(build_timeout_s=20.0, memory_limit_bytes=0, recycle_bytes=4 * 2**30)
+        threads = self.fingerprint.threads
+        return WorkerPool(self.fingerprint.target, threads, threads, options, fork_server)
 
 
 def measurer_on(

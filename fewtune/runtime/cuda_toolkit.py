@@ -10,12 +10,15 @@ Imports nothing that loads TVM.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from fewtune.errors import MachineError
@@ -60,13 +63,8 @@ def make_ready(folder: Path) -> bool:
         raise MachineError(f"the package cuda-bindings is missing: {_INSTALL}")
     if "tvm" in sys.modules:
         raise MachineError("TVM is loaded already: compile for CUDA in a process of its own")
-    root = folder / "cuda"
-    include = root / "targets" / f"{platform.machine()}-linux" / "include"
-    include.parent.mkdir(parents=True)
-    include.symlink_to(toolkit / "include")
-    for each in toolkit.iterdir():
-        (root / each.name).symlink_to(each)
-    os.environ["CUDA_PATH"] = str(root)
+    _link(toolkit, folder / "cuda")
+    os.environ["CUDA_PATH"] = str(folder / "cuda")
     can_run = True
     try:
         ctypes.CDLL(_DRIVER, ctypes.RTLD_GLOBAL)
@@ -75,6 +73,78 @@ def make_ready(folder: Path) -> bool:
         ctypes.CDLL(str(_stand_in(folder)), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(toolkit / "lib" / _RUNTIME), ctypes.RTLD_GLOBAL)
     return can_run
+
+
+def use_own_gpu() -> None:
+    """Let TVM, when it is loaded later in this process, use this machine's GPU, if it has one.
+
+    The toolkit is an installed one, or NVIDIA's wheels. Where its headers lie otherwise than TVM
+    expects, links in the user's cache lay them out.
+    """
+    try:
+        ctypes.CDLL(_DRIVER, ctypes.RTLD_GLOBAL)
+    except OSError:
+        return
+    toolkits = [*map(Path, filter(None, [os.environ.get("CUDA_PATH"), *_installed()]))]
+    with suppress(MachineError):
+        toolkits.append(_wheels())
+    found = next((each for each in toolkits if _library(each) and _headers(each)), None)
+    if found is not None:
+        is_laid_out = (_include(found) / "cccl").is_dir()
+        with suppress(OSError):
+            os.environ["CUDA_PATH"] = str(found if is_laid_out else _cached(found))
+    for library in [_RUNTIME, *([] if found is None else [_library(found)])]:
+        with suppress(OSError):
+            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            return
+
+
+def _installed() -> list[str]:
+    """Where a toolkit may be installed."""
+    compiler = shutil.which("nvcc")
+    beside = [] if compiler is None else [str(Path(compiler).resolve().parents[1])]
+    return [*beside, "/usr/local/cuda"]
+
+
+def _library(toolkit: Path) -> Path | None:
+    places = (toolkit / part / _RUNTIME for part in ("lib64", "lib"))
+    return next((each for each in places if each.is_file()), None)
+
+
+def _include(toolkit: Path) -> Path:
+    """Where TVM looks for headers."""
+    return toolkit / "targets" / f"{platform.machine()}-linux" / "include"
+
+
+def _headers(toolkit: Path) -> bool:
+    return any(
+        (each / "cuda_runtime.h").is_file() for each in (_include(toolkit), toolkit / "include")
+    )
+
+
+def _cached(toolkit: Path) -> Path:
+    """Links to a toolkit in the user's cache, made whole or not at all."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtune"
+    cache.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(str(toolkit.resolve()).encode()).hexdigest()[:12]
+    root = cache / f"cuda-{digest}"
+    if not root.is_dir():
+        made = Path(tempfile.mkdtemp(prefix=".cuda-", dir=cache))
+        _link(toolkit, made)
+        # Where another process was faster, its links are as good.
+        with suppress(OSError):
+            made.rename(root)
+        shutil.rmtree(made, ignore_errors=True)
+    return root
+
+
+def _link(toolkit: Path, root: Path) -> None:
+    """Lay a toolkit out as TVM expects it, in links."""
+    include = _include(root)
+    include.parent.mkdir(parents=True)
+    include.symlink_to(toolkit.absolute() / "include")
+    for each in toolkit.absolute().iterdir():
+        (root / each.name).symlink_to(each)
 
 
 def _wheels() -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fewtune.runtime import vector_math
 from fewtune.runtime.linking import load_library
-from fewtune.runtime.target import device_of
+from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import relax, tvm
 
 # What follows the name of a kernel that the import made: its weights are laid out at compile time;
@@ -64,8 +64,27 @@ def build_executable(
             *pipeline.finalize_passes(target),
         ]
     )
+    lowered = runnable(lowered, target)
     with target, tvm.transform.PassContext(opt_level=3), vector_math.as_marked(lowered):
         return relax.build(lowered, target=target, relax_pipeline=passes)
+
+
+def runnable(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """A module whose kernels can be compiled: on a GPU, each needs a schedule, if only by rule."""
+    if not has_own_device(target):
+        return module
+    from tvm.s_tir import dlight
+
+    rules = dlight.gpu
+    by_rule = dlight.ApplyDefaultSchedule(
+        rules.Matmul(),
+        rules.GEMV(),
+        rules.Reduction(),
+        rules.GeneralReduction(),
+        rules.Fallback(),
+    )
+    with target:
+        return by_rule(module)
 
 
 def module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:

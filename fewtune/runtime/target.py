@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
 
 
+# What TVM's schedule rules have to know of a GPU: of every architecture from sm_70 on, at least.
+GPU_LIMITS = {
+    "max_shared_memory_per_block": 49152,
+    "max_threads_per_block": 1024,
+    "thread_warp_size": 32,
+}
+
+
 def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.target.Target:
     """Turn the user's words into a complete TVM target.
 
@@ -55,9 +63,8 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         config = {"kind": text}
     try:
         if config == {"kind": "cuda"} and tvm.cuda(0).exist:
-            target = tvm.target.Target.from_device(tvm.cuda(0))
-        else:
-            target = tvm.target.Target(config)
+            config = {**GPU_LIMITS, **json.loads(str(tvm.target.Target.from_device(tvm.cuda(0))))}
+        target = tvm.target.Target(config)
     except Exception as error:  # noqa: BLE001 (TVM raises several kinds for a bad target)
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else "unknown"
         raise InputError(

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.runtime.cuda_toolkit import use_own_gpu
+
 THREADS = "TVM_NUM_THREADS"
 # Tells a default from what the user says, in processes that inherit it, too.
 OWN_THREADS = "FEWTUNE_DEFAULT_THREADS"
@@ -47,6 +49,7 @@ def given_threads() -> str | None:
 
 # TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
 set_default_threads()
+use_own_gpu()
 
 import tvm  # noqa: E402
 import tvm.s_tir  # noqa: E402
@@ -134,7 +137,8 @@ def read_module(text: str) -> tvm.IRModule:
 
 def compiled(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Compile kernels, each with the functions that they are marked for (`vector_math`)."""
-    with vector_math.as_marked(module):
+    # For CUDA, TVM asks the target at hand which architecture to compile for.
+    with target, vector_math.as_marked(module):
         return tvm.driver.build(module, target=target)
 
 

@@ -16,14 +16,17 @@ import contextlib
 import os
 import resource
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fewtune.errors import DISKS_FAULT, disk_line
-from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import build, module_of
+from fewtune.runtime.target import device_of, has_own_device, target_from_json
+from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
@@ -72,14 +75,30 @@ class Worker:
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
-        return self._timer.race(self._built[number], specs, race)
+        with self._alive():
+            return self._timer.race(self._built[number], specs, race)
 
     def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
         """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
         if self._checker is None:
             self._checker = Checker(self._target)
         built = self._built[number]
-        return self._checker.check(built.code, built.shapes, self._scheduled[number], wanted)
+        with self._alive():
+            return self._checker.check(built.code, built.shapes, self._scheduled[number], wanted)
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """End this process where a candidate has broken its access to the GPU.
+
+        After a fault such as an illegal address, every later call in the process fails, too: other
+        candidates would be blamed for it.
+        """
+        try:
+            yield
+        except Exception:
+            if has_own_device(self._target) and not is_usable(device_of(self._target)):
+                os._exit(1)
+            raise
 
     def duel(
         self,
@@ -132,6 +151,16 @@ class Worker:
         if self._checker is not None:
             held_bytes += self._checker.held_bytes
         return resident_bytes() - held_bytes
+
+
+def is_usable(device: Any) -> bool:
+    """Whether a device still answers in this process."""
+    try:
+        tvm.runtime.tensor(np.zeros(1, "float32"), device).numpy()
+        device.sync()
+    except Exception:  # noqa: BLE001 (whatever it raises, it does not answer)
+        return False
+    return True
 
 
 def resident_bytes() -> int:
