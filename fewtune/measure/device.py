@@ -121,11 +121,13 @@ class OwnDevice(Here):
     can = Capabilities(cold_caches=False, finals_in_model=False, shared_cores=False)
 
     def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
-        # CUDA reserves addresses for all of the GPU's memory: a limit would refuse them.
-        # NVIDIA's compiler takes a second for what LLVM does in a tenth.
+        # TVM starts CUDA when it is loaded, and a fork of such a process cannot use the GPU: each
+        # worker is a process of its own. CUDA reserves addresses for all of the GPU's memory, which
+        # a limit would refuse. NVIDIA's compiler takes a second for what LLVM does in a tenth.
         options = WorkerOptions(build_timeout_s=20.0, memory_limit_bytes=0, recycle_bytes=4 * 2**30)
-        threads = self.fingerprint.threads
-        return WorkerPool(self.fingerprint.target, threads, threads, options, fork_server)
+        # No kernel runs on the host: with a thread a core each, sixteen workers took 57 % of the
+        # time of an H200's host with waiting for each other.
+        return WorkerPool(self.fingerprint.target, 1, self.fingerprint.threads, options)
 
 
 def measurer_on(

@@ -22,8 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fewtune.errors import MachineError
+from fewtune.util.nvidia_driver import DRIVER, has_nvidia_driver
 
-_DRIVER, _RUNTIME = "libcuda.so.1", "libcudart.so.13"
+_RUNTIME = "libcudart.so.13"
 # What libtvm_runtime_cuda.so of apache-tvm 0.27 asks of the driver.
 _SYMBOLS = (
     "cuDeviceGetName",
@@ -65,11 +66,8 @@ def make_ready(folder: Path) -> bool:
         raise MachineError("TVM is loaded already: compile for CUDA in a process of its own")
     _link(toolkit, folder / "cuda")
     os.environ["CUDA_PATH"] = str(folder / "cuda")
-    can_run = True
-    try:
-        ctypes.CDLL(_DRIVER, ctypes.RTLD_GLOBAL)
-    except OSError:
-        can_run = False
+    can_run = has_nvidia_driver()
+    if not can_run:
         ctypes.CDLL(str(_stand_in(folder)), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(toolkit / "lib" / _RUNTIME), ctypes.RTLD_GLOBAL)
     return can_run
@@ -81,9 +79,7 @@ def use_own_gpu() -> None:
     The toolkit is an installed one, or NVIDIA's wheels. Where its headers lie otherwise than TVM
     expects, links in the user's cache lay them out.
     """
-    try:
-        ctypes.CDLL(_DRIVER, ctypes.RTLD_GLOBAL)
-    except OSError:
+    if not has_nvidia_driver():
         return
     toolkits = [*map(Path, filter(None, [os.environ.get("CUDA_PATH"), *_installed()]))]
     with suppress(MachineError):
@@ -163,10 +159,10 @@ def _stand_in(folder: Path) -> Path:
     compiler = next((p for name in ("cc", "gcc", "clang") if (p := shutil.which(name))), None)
     if compiler is None:
         raise MachineError("no C compiler (cc, gcc or clang) is on the PATH: install gcc")
-    source, library = folder / "driver.c", folder / _DRIVER
+    source, library = folder / "driver.c", folder / DRIVER
     source.write_text(
         "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in _SYMBOLS)
     )
-    command = [compiler, "-shared", "-fPIC", f"-Wl,-soname,{_DRIVER}", "-o", str(library)]
+    command = [compiler, "-shared", "-fPIC", f"-Wl,-soname,{DRIVER}", "-o", str(library)]
     subprocess.run([*command, str(source)], check=True, capture_output=True)
     return library

@@ -31,6 +31,7 @@ from typing import Any
 
 from fewtune.util import warm_python
 from fewtune.util.child_python import CHILD_PYTHON
+from fewtune.util.nvidia_driver import has_nvidia_driver
 
 _PATIENCE_S = 3.0
 # A socket's path has at most 107 bytes; its own folder's name and its own take 21.
@@ -62,7 +63,9 @@ def warm_process(
     """
     global _users  # noqa: PLW0603 (the environment that it is found by is one a process, too)
     with _lock:
-        if _users == 0 and warm_python.SOCKET not in os.environ:
+        # With an NVIDIA GPU there is none: what it forked could not use the GPU.
+        is_wanted = warm_python.SOCKET not in os.environ and not has_nvidia_driver()
+        if _users == 0 and is_wanted:
             wanted = {
                 "modules": list(modules),
                 "needs": {k: [*v] for k, v in (needs or {}).items()},
