@@ -1,19 +1,26 @@
 """Convolutions and products of bytes: unsigned activations, signed constant weights, int32 sums.
 
-Four channels are one word of 32 bits. Weights are packed into words here, once; an activation's
-word is four neighbouring bytes as they lie. In words a convolution is one like any other, with the
-operator of `fewtune.runtime.dot_products` for its multiplication: the same loops and rules tile it.
+Four channels are one word of 32 bits (`fewtune.model.passes.word_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fewtune.model.passes.pad_filters import without_padding
-from fewtune.model.passes.winograd import filled
+from fewtune.model.passes.word_products import (
+    Window,
+    Words,
+    convolved,
+    merged,
+    multiplied,
+    packed,
+    padded,
+)
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm
@@ -22,7 +29,6 @@ CONVOLUTION, PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _DATA, _WEIGHTS, _SUMS = "uint8", "int8", "int32"
 # Bytes less their zero point.
 _CENTRED = "int16"
-_BYTES = 4
 # TVM's kind of operator (OpPatternKind) that is fused with the elementwise operators behind it.
 _OUT_ELEMENTWISE_FUSABLE = 4
 
@@ -58,7 +64,8 @@ def integer_kernels(
 class _Kernels(relax.PyExprMutator):
     def __init__(self, module: tvm.IRModule, form: str, lanes: int) -> None:
         super().__init__(module)
-        self._form, self._lanes = form, lanes
+        self._words = Words(_DATA, partial(dot_products.dot4, form), "integer")
+        self._lanes = lanes
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -77,21 +84,21 @@ class _Kernels(relax.PyExprMutator):
         if weights is None or data is None or layouts != ("NHWC", "HWIO"):
             return None
         groups, channels = int(attributes.groups), int(data.ty.shape[-1])
-        window = _Window(attributes, zero)
-        compute: Callable[..., te.Tensor]
-        if groups == 1:
-            packed, compute, name = _packed(weights, self._lanes), _convolved, "integer_conv2d"
-        elif groups == channels == weights.shape[-1]:
-            packed, compute = weights[:, :, 0].astype(_SUMS), _depthwise
-            name = "integer_depthwise_conv2d"
+        window = Window(attributes, zero)
+        compute: Any
+        if groups == channels == weights.shape[-1]:
+            given, name = weights[:, :, 0].astype(_SUMS), "integer_depthwise_conv2d"
+            compute = partial(_depthwise, window=window)
         else:
-            return None
+            joined, groups = merged(weights, groups, self._lanes)
+            given, name = packed(joined, self._lanes), "integer_conv2d"
+            compute = partial(convolved, self._words, window=window, groups=groups)
 
-        def computed(given: te.Tensor, words: te.Tensor, *around: te.Tensor) -> te.Tensor:
-            return compute(self._form, given, words, window, *around)
+        def computed(data: te.Tensor, weights: te.Tensor, *around: te.Tensor) -> te.Tensor:
+            return compute(data, weights, around=around[0] if around else None)
 
-        result = self._emit(call, data, packed, computed, name, window.around)
-        sums = weights.astype(np.int32).sum((0, 1, 2)) if groups == 1 else packed.sum((0, 1))
+        result = self._emit(call, data, given, computed, name, window.around(_DATA))
+        sums = weights.astype(np.int32).sum((0, 1, 2))
         return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
     def _product(self, call: relax.Call) -> relax.Expr | None:
@@ -99,14 +106,9 @@ class _Kernels(relax.PyExprMutator):
         data, zero = self._bytes_of(call.args[0])
         if weights is None or data is None or weights.ndim != 2 or len(data.ty.shape) < 2:  # noqa: PLR2004
             return None
-        packed = _packed(weights, self._lanes)
-        result = self._emit(
-            call,
-            data,
-            packed,
-            lambda given, words: _multiplied(self._form, given, words),
-            "integer_matmul",
-        )
+        compute = partial(multiplied, self._words)
+        given = packed(weights, self._lanes)
+        result = self._emit(call, data, given, compute, "integer_matmul")
         return self._without_zero(result, weights.astype(np.int32).sum(0) * zero)
 
     def _bytes_of(self, data: relax.Expr) -> tuple[relax.Expr | None, int]:
@@ -159,30 +161,6 @@ class _Kernels(relax.PyExprMutator):
         return relax.op.subtract(self.builder_.emit(sums), constant)
 
 
-class _Window:
-    """Strides, dilations and padding of a convolution, and what it is padded with."""
-
-    def __init__(self, attributes: Any, zero: int) -> None:
-        self.zero = zero
-        self.strides = [int(each) for each in attributes.strides]
-        self.dilation = [int(each) for each in attributes.dilation]
-        self.padding = [int(each) for each in attributes.padding]
-
-    @property
-    def around(self) -> list[np.ndarray]:
-        """What is around the data, as an argument: layers of one shape are then one kernel."""
-        return [np.full(1, self.zero, _DATA)] if self.zero and any(self.padding) else []
-
-    def size(self, axis: int, extent: int, taps: int) -> int:
-        """Places of the output along an axis."""
-        padded = extent + self.padding[axis] + self.padding[axis + 2]
-        return (padded - (taps - 1) * self.dilation[axis] - 1) // self.strides[axis] + 1
-
-    def place(self, axis: int, output: Any, tap: Any) -> Any:
-        """Where an output's tap reads the padded input."""
-        return output * self.strides[axis] + tap * self.dilation[axis]
-
-
 def _weights_of(call: relax.Call) -> np.ndarray | None:
     """The constant weights of a product of bytes; None of any other product."""
     data, weights = call.args
@@ -193,117 +171,19 @@ def _weights_of(call: relax.Call) -> np.ndarray | None:
     return weights.value.numpy()
 
 
-def _packed(weights: np.ndarray, lanes: int) -> np.ndarray:
-    """Four channels a word, and as many filters as fill vectors.
-
-    Parameters
-    ----------
-    weights : numpy.ndarray
-        int8, shape (..., channels, filters).
-    lanes : int
-
-    Returns
-    -------
-    words : numpy.ndarray
-        int32, shape (..., words, filters); what is added is zero.
-    """
-    *others, channels, filters = weights.shape
-    more = [(0, 0)] * len(others) + [(0, -channels % _BYTES), (0, -filters % lanes)]
-    wide = np.pad(weights, more)
-    grouped = wide.reshape(*others, -1, _BYTES, filled(filters, lanes))
-    return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
-
-
-def _padded(
-    data: te.Tensor, before: list[int], after: list[int], around: te.Tensor | None = None
-) -> te.Tensor:
-    """The data with zero points around, or with zeros."""
-    if not any(before) and not any(after):
-        return data
-    shape = [int(extent) for extent in data.shape]
-    wide = [first + extent + last for first, extent, last in zip(before, shape, after, strict=True)]
-
-    def at(*place: Any) -> Any:
-        inside = []
-        for where, first, extent, whole in zip(place, before, shape, wide, strict=True):
-            if first:
-                inside.append(where >= first)
-            if first + extent < whole:
-                inside.append(where < first + extent)
-        moved = [where - first for where, first in zip(place, before, strict=True)]
-        zero = tvm.tirx.const(0, _DATA) if around is None else around[0]
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), zero)
-
-    return te.compute(wide, at, name="padded_bytes")
-
-
-def _word(data: te.Tensor, place: list[Any], word: Any) -> Any:
-    """Four neighbouring bytes of the last axis as an int32: LLVM makes one load of them."""
-    found = None
-    for number in range(_BYTES):
-        byte = data(*place, word * _BYTES + number).astype("uint32")
-        shifted = byte if number == 0 else byte << tvm.tirx.const(8 * number, "uint32")
-        found = shifted if found is None else found | shifted
-    return tvm.tirx.reinterpret(_SUMS, found)
-
-
-def _convolved(
-    form: str,
-    data: te.Tensor,
-    weights: te.Tensor,
-    window: _Window,
-    around: te.Tensor | None = None,
-) -> te.Tensor:
-    batch, height, width, channels = (int(extent) for extent in data.shape)
-    rows, columns, words, filters = (int(extent) for extent in weights.shape)
-    top, left, bottom, right = window.padding
-    more = words * _BYTES - channels
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, more], around)
-    r = te.reduce_axis((0, rows), name="r")
-    s = te.reduce_axis((0, columns), name="s")
-    k = te.reduce_axis((0, words), name="k")
-
-    def summed(n: Any, y: Any, x: Any, f: Any) -> Any:
-        place = [n, window.place(0, y, r), window.place(1, x, s)]
-        return te.sum(
-            dot_products.dot4(form, _word(padded, place, k), weights[r, s, k, f]), axis=[r, s, k]
-        )
-
-    shape = (batch, window.size(0, height, rows), window.size(1, width, columns), filters)
-    return te.compute(shape, summed, name="integer_conv2d")
-
-
 def _depthwise(
-    _form: str,
-    data: te.Tensor,
-    weights: te.Tensor,
-    window: _Window,
-    around: te.Tensor | None = None,
+    data: te.Tensor, weights: te.Tensor, window: Window, around: te.Tensor | None = None
 ) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, _ = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
-    padded = _padded(data, [0, top, left, 0], [0, bottom, right, 0], around)
+    wide = padded(data, [0, top, left, 0], [0, bottom, right, 0], around)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
 
     def summed(n: Any, y: Any, x: Any, c: Any) -> Any:
-        byte = padded[n, window.place(0, y, r), window.place(1, x, s), c]
+        byte = wide[n, window.place(0, y, r), window.place(1, x, s), c]
         return te.sum(byte.astype(_SUMS) * weights[r, s, c], axis=[r, s])
 
     shape = (batch, window.size(0, height, rows), window.size(1, width, columns), channels)
     return te.compute(shape, summed, name="integer_depthwise_conv2d")
-
-
-def _multiplied(form: str, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    *others, depth = (int(extent) for extent in data.shape)
-    words, filters = (int(extent) for extent in weights.shape)
-    none = [0] * len(others)
-    padded = _padded(data, [*none, 0], [*none, words * _BYTES - depth])
-    k = te.reduce_axis((0, words), name="k")
-
-    def summed(*place: Any) -> Any:
-        *row, column = place
-        return te.sum(dot_products.dot4(form, _word(padded, row, k), weights[k, column]), axis=[k])
-
-    return te.compute((*others, filters), summed, name="integer_matmul")

@@ -11,6 +11,8 @@ from fewtune.onnx_graph.integers.weights import Window, as_signed, sums_fit
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 _PLANE = 4
+# Filters of the widest vector, and the most groups that are joined to fill one.
+_LANES, _MOST_JOINED = 16, 16
 
 
 def convolution(walk: Walk, node: NodeProto) -> bool:
@@ -203,6 +205,13 @@ def _with_zero(
 
 
 def _has_kernel(window: Window, weights: np.ndarray, shape: list[int]) -> bool:
-    """Whether a convolution has a kernel of bytes: of all channels together, or of each alone."""
-    depthwise = window.groups == shape[1] == weights.shape[0] and weights.shape[1] == 1
-    return window.groups == 1 or depthwise
+    """Whether a convolution has a kernel of bytes that is no slower than one of floats.
+
+    Groups whose filters fill no vector are joined, with zeros between them: of too many, zeros
+    would be most of the work.
+    """
+    groups, filters = window.groups, weights.shape[0]
+    depthwise = groups == shape[1] == filters and weights.shape[1] == 1
+    joined = range(1, _MOST_JOINED + 1)
+    fills = any(groups % n == 0 and n * filters // groups % _LANES == 0 for n in joined)
+    return depthwise or fills or groups <= _MOST_JOINED

@@ -95,8 +95,20 @@ def test_saturating_sums_stay_whole():
     assert_within_a_step(model, feeds)
 
 
-def test_groups_that_have_no_kernel_stay_in_floats():
-    model, feeds = convolution(6, 8, 3, group=2)
+@pytest.mark.parametrize(
+    ("channels", "filters", "group"),
+    [(6, 8, 2), (32, 32, 8), (32, 48, 16), (20, 40, 2), (96, 96, 3), (17, 34, 17), (15, 60, 3)],
+)
+@pytest.mark.parametrize("given", [{"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}])
+def test_groups(channels, filters, group, given):
+    model, feeds = convolution(channels, filters, 3, group=group, **given)
+    _, kernels = compiled(model)
+    assert any("integer_conv2d" in name for name in kernels)
+    assert_within_a_step(model, feeds)
+
+
+def test_groups_that_would_be_mostly_zeros_stay_in_floats():
+    model, feeds = convolution(74, 37, 1, group=37)
     _, kernels = compiled(model)
     assert not any("integer" in name for name in kernels)
     assert_within_a_step(model, feeds)
