@@ -14,7 +14,13 @@ from fewtune.artifacts import ImportReport
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
-from fewtune.model.lower_checked import STEPS, checking_target, lower_checked
+from fewtune.model.lower_checked import (
+    STEPS,
+    checking_target,
+    has_brain_floats,
+    lower_checked,
+)
+from fewtune.model.passes.brain_products import is_product
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
@@ -30,6 +36,7 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
+from fewtune.verify.jitter import BRAIN_AMPLITUDE
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.session import tensor_specs
@@ -103,10 +110,14 @@ def import_model(
         draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
     at("onnxruntime was loading or running the model")
     shared, shared_simplified = light(bound), light(simplified)
-    reference = make_reference(shared, shared_simplified, outputs, draws, threads, options.seed)
+    is_brain = options.precision == "bf16" and has_brain_floats(target)
+    amplitude = BRAIN_AMPLITUDE if is_brain else None
+    reference = make_reference(
+        shared, shared_simplified, outputs, draws, threads, options.seed, amplitude
+    )
     notes += reference.notes
     order = [spec.name for spec in inputs]
-    inside = Inside(shared, shared_simplified, reference.feeds, threads, options.seed)
+    inside = Inside(shared, shared_simplified, reference.feeds, threads, options.seed, amplitude)
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -161,6 +172,13 @@ def import_model(
         say(f"{name}: {step} is left out: {reason}")
     lowered, found = made.module, made.found
     notes += [inside.note] if inside.note else []
+    count = sum(n for kernel, n in call_counts(lowered).items() if is_product(kernel))
+    if count:
+        notes.append(
+            f"{count} convolutions and products multiply brain floats (bf16): outputs are "
+            f"{found.max_relative_error:.1e} of their largest off onnxruntime's in fp32, "
+            f"{found.allowances:.2f} of what rounding to bf16 may move them"
+        )
     reference.write(directory)
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
     report = ImportReport(

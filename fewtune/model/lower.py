@@ -11,7 +11,8 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError
-from fewtune.model.passes import pad_matmul, resize
+from fewtune.model.import_options import Precision
+from fewtune.model.passes import brain_products, pad_matmul, resize
 from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
@@ -35,6 +36,7 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
 _VECTOR_FUNCTIONS = "vector_functions"
+BF16_PRODUCTS = "bf16_products"
 # Optional steps, those that others build upon first.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
@@ -43,6 +45,7 @@ LOWERINGS = (
     _PAD_SOFTMAX,
     PAD_MATMUL,
     PAD_FILTERS,
+    BF16_PRODUCTS,
     WINOGRAD,
     _FREE_LAYOUT,
     _VECTOR_FUNCTIONS,
@@ -62,6 +65,7 @@ def lower(
     tile_of: Callable[[Convolution], int] | None = None,
     padding: Padding | None = None,
     steps: OptionalSteps | None = None,
+    precision: Precision = "fp32",
 ) -> tvm.IRModule:
     """Import an ONNX graph into Relax and lower it to fused kernels.
 
@@ -79,6 +83,8 @@ def lower(
         Pads the filters of convolutions in NHWC and the extents of products, and notes which.
     steps : OptionalSteps, optional
         Which of `LOWERINGS` to use; all by default.
+    precision : {"fp32", "bf16"}
+        Of what convolutions and products with constant weights multiply, on CPUs.
 
     Returns
     -------
@@ -114,7 +120,9 @@ def lower(
         relax.transform.FoldConstant(),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
-        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits)),
+        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits, precision)),
+        # Activations that several kernels read are rounded once.
+        *([relax.transform.EliminateCommonSubexpr()] if precision == "bf16" else []),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -165,6 +173,7 @@ def _legalizers(
     tile_of: Callable[[Convolution], int] | None,
     padding: Padding | None,
     traits: CpuTraits | None,
+    precision: Precision,
 ) -> dict[str, Any]:
     """Our own legalisers by operator, each an optional step."""
     convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
@@ -181,6 +190,14 @@ def _legalizers(
         add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(convolution)})
         if traits is not None:
             add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
+    if precision == "bf16" and traits is not None:
+        ours = {
+            _CONVOLUTION: brain_products.convolutions,
+            brain_products.PRODUCT: brain_products.products,
+        }
+        for operator, legalizer in ours.items():
+            theirs = tvm.ir.Op.get(operator).get_attr("FLegalize")
+            add(BF16_PRODUCTS, {operator: legalizer(traits, found.get(operator, theirs))})
     if tile_of is not None:
         otherwise = found.get(_CONVOLUTION, convolution)
         add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})

@@ -11,16 +11,25 @@ import onnx
 
 from fewtune.errors import FewtuneError, InputError
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import LOWERINGS, NHWC, PAD_FILTERS, PAD_MATMUL, WINOGRAD, lower
+from fewtune.model.lower import (
+    BF16_PRODUCTS,
+    LOWERINGS,
+    NHWC,
+    PAD_FILTERS,
+    PAD_MATMUL,
+    WINOGRAD,
+    lower,
+)
 from fewtune.model.passes.choose_winograd import Chooser
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.halves import has_halves
+from fewtune.runtime import brain_dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, host_target, is_foreign
-from fewtune.runtime.tvm import relax, tvm, usable_cores
+from fewtune.runtime.tvm import has_feature, relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
@@ -117,7 +126,8 @@ def lower_checked(
         chooser = Chooser() if may_change and steps.uses(WINOGRAD) else None
         pads = steps.uses(PAD_FILTERS) or steps.uses(PAD_MATMUL)
         padding = Padding(lanes) if may_change and pads else None
-        lowered = lower(simplified, target, layout, chooser, padding, steps)
+        precision = options.precision if BF16_PRODUCTS not in known else "fp32"
+        lowered = lower(simplified, target, layout, chooser, padding, steps, precision)
         scheduled = lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):
@@ -137,10 +147,12 @@ def lower_checked(
             lowered, executable, found, simplified, layout, len(chosen), len(padded), saved, {}
         )
 
+    known = dict(left_out or {})
     try:
-        known = dict(left_out or {})
         if not is_cpu and has_halves(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
+        if options.precision == "bf16" and not has_brain_floats(target):
+            known[BF16_PRODUCTS] = "this processor has no bf16 products (AVX-512 BF16): fp32 it is"
         made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)
     except FewtuneError:
         raise
@@ -158,6 +170,12 @@ def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     """What a model is compiled for to be checked here: its target, where that can run here."""
     runs_here = not is_foreign(target) and device_of(target).exist
     return target if runs_here else host_target(usable_cores())
+
+
+def has_brain_floats(target: tvm.target.Target) -> bool:
+    """Whether a target multiplies brain floats in one instruction."""
+    is_cpu = str(target.kind.name) == "llvm"
+    return is_cpu and all(has_feature(target, each) for each in brain_dot_products.FEATURES)
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:

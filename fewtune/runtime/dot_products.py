@@ -20,6 +20,8 @@ import tvm  # tvm_runtime registers what is here: it cannot be imported from her
 import tvm_ffi
 from tvm import tirx
 
+from fewtune.runtime import brain_dot_products as brain
+
 VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
     "vnni",
     "avx_vnni",
@@ -92,6 +94,7 @@ def register() -> None:
             return _dot(form, start, unsigned, signed, lanes)
 
         tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
+    brain.register()
     _sum_in_place()
 
 
@@ -119,26 +122,39 @@ def _sum_in_place() -> None:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
-    if not any_dot(function.body):
+    of_pairs = any_pair(function.body)
+    if not any_dot(function.body) and not of_pairs:
         return function
 
     def joined(node: Any) -> Any:
         for total, product in ((node.a, node.b), (node.b, node.a)):
-            if _is_dot(product) and len(product.args) == 2:  # noqa: PLR2004
-                return tirx.call_intrin(_type(_lanes_of(total)), product.op, *product.args, total)
+            is_product = _is_dot(product) or _is_pair(product)
+            if is_product and len(product.args) == 2:  # noqa: PLR2004
+                kind = str(total.ty.dtype)
+                return tirx.call_intrin(kind, product.op, *product.args, total)
         return node
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, joined), order="post")
-    return function.with_body(body)
+    made = function.with_body(body)
+    return brain.with_functions(made) if of_pairs else made
 
 
 def any_dot(statement: Any) -> bool:
     """Whether a statement has one of these operators in it."""
+    return _any(statement, _is_dot)
+
+
+def any_pair(statement: Any) -> bool:
+    """Whether a statement has a dot product of brain floats in it."""
+    return _any(statement, _is_pair)
+
+
+def _any(statement: Any, wanted: Callable[[Any], bool]) -> bool:
     found = False
 
     def visit(node: Any) -> None:
         nonlocal found
-        found = found or _is_dot(node)
+        found = found or wanted(node)
 
     tvm_ffi.structural_walk(statement, [(tvm.ir.Call, visit)], order="post")
     return found
@@ -147,6 +163,10 @@ def any_dot(statement: Any) -> bool:
 def _is_dot(node: Any) -> bool:
     name = getattr(getattr(node, "op", None), "name", "")
     return name.startswith(_NAME.format(""))
+
+
+def _is_pair(node: Any) -> bool:
+    return bool(getattr(getattr(node, "op", None), "name", "") == brain.NAME)
 
 
 def _lanes_of(vector: Any) -> int:

@@ -25,8 +25,8 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 # Long axes repeat themselves: what holds for this many elements holds for the tile sizes in use.
 _MOST_POINTS = 1 << 15
-# Neighbours that a product of bytes reads at once.
-_WORD = 4
+# Neighbours that a product of brain floats, or of bytes, reads at once.
+_WORDS = ([2], [4])
 
 
 class NotAffineError(Exception):
@@ -100,12 +100,12 @@ def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] |
     -------
     walks : list[Walk] or None
         One an axis; None where the region is neither a single element of plain arithmetic nor a
-        word of four bytes (`fewtune.runtime.dot_products`), which counts by its first.
+        word (`fewtune.runtime.dot_products`), which counts by its first.
     """
     try:
         shape = shape_of(region.source)
         sizes = [int(evaluate(axis.extent, {})) for axis in region.region]
-        if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], [_WORD]):
+        if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], *_WORDS):
             return None
         found = []
         for position, extent in enumerate(extents):

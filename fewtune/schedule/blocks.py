@@ -17,7 +17,10 @@ ScheduleError = tvm.s_tir.ScheduleError
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 _CHOICE = "if_then_else"
 # Calls that are an instruction or two: of words, of products of bytes, and rounding half to even.
-_INSTRUCTIONS = ("tirx.bitwise_", "tirx.shift_", "tirx.reinterpret", "tirx.dot4_", "tirx.nearbyint")
+_INSTRUCTIONS = (
+    *("tirx.bitwise_", "tirx.shift_", "tirx.reinterpret", "tirx.nearbyint"),
+    *("tirx.dot4_", "tirx.dot2_"),
+)
 _KINDS = {tvm.tirx.IterVar.DataPar: "S", tvm.tirx.IterVar.CommReduce: "R"}
 
 

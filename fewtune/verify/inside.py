@@ -42,6 +42,8 @@ class Inside:
         Of onnxruntime.
     seed : int
         Of the noise.
+    amplitude : float, optional
+        How far values may move; as float32 is rounded unless given.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Inside:
         feeds: dict[str, np.ndarray],
         threads: int,
         seed: int,
+        amplitude: float | None = None,
     ) -> None:
         # Simplified into integers, no operator is left that says where a value may take the other
         # step.
@@ -58,6 +61,7 @@ class Inside:
         self._is_quantised = is_quantised(self._bound.model)
         self._simplified = self._bound if self._is_quantised else light(simplified)
         self._feeds, self._threads, self._seed = feeds, threads, seed
+        self._amplitude = amplitude
         self._known = known_values(self._simplified.model)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
@@ -171,7 +175,7 @@ class Inside:
         names = list(dict.fromkeys(name for _, name in sites if name not in self._measured))
         if names:
             opened = with_outputs(self._simplified, names, self._known)
-            meter = NoiseMeter(opened, self._threads, {})
+            meter = NoiseMeter(opened, self._threads, {}, self._amplitude)
             values = [
                 as_signed(self._values[n]) if n in self._signed else self._values[n] for n in names
             ]

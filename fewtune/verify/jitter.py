@@ -42,6 +42,8 @@ AMPLITUDE: dict[int, float] = {
     TensorProto.DOUBLE: 2.0**-47,
     TensorProto.FLOAT16: 3 * 2.0**-9,
 }
+# Of float32 whose products are of brain floats: each factor is rounded by up to 2^-9 of itself.
+BRAIN_AMPLITUDE = 2.0**-8
 # These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
 # of that, not of the result. In units of the amplitude.
 _ABSOLUTE = 1 / 16
@@ -121,7 +123,7 @@ class Jittered(NamedTuple):
                 }
 
 
-def jittered(model: ModelProto) -> Jittered:
+def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
     """Let every value that depends on the inputs and was rounded move a little.
 
     Parameters
@@ -129,9 +131,12 @@ def jittered(model: ModelProto) -> Jittered:
     model : ModelProto
         With static shapes, and the shapes and types of values declared where known; values that
         have none are left alone. It is left as it is.
+    amplitude : float, optional
+        Half the width of float32's factors; that of `AMPLITUDE` unless given.
     """
     light_model, weights = detach_weights(model)
-    maker = _Maker(known_values(model), _whole_constants(model))
+    amplitudes = AMPLITUDE | ({TensorProto.FLOAT: amplitude} if amplitude else {})
+    maker = _Maker(known_values(model), _whole_constants(model), amplitudes)
     nodes = maker.nodes(light_model, {value.name for value in graph_inputs(model.graph)})
     set_nodes(light_model, nodes)
     for feed in maker.feeds:
@@ -161,7 +166,10 @@ def _whole_constants(model: ModelProto) -> set[str]:
 class _Maker:
     """Writes the nodes anew, with factors between them."""
 
-    def __init__(self, values: Mapping[str, Value], whole: set[str]) -> None:
+    def __init__(
+        self, values: Mapping[str, Value], whole: set[str], amplitudes: Mapping[int, float]
+    ) -> None:
+        self._amplitudes = amplitudes
         self.feeds: list[_Feed] = []
         self.takes_steps = False
         self._shapes = {name: value.shape for name, value in values.items()}
@@ -239,7 +247,9 @@ class _Maker:
         return node.op_type in ("Cast", "CastLike") and 0 < before < after
 
     def _amplitude(self, name: str) -> float:
-        return AMPLITUDE.get(self._types.get(name, 0), 0.0) if name in self._shapes else 0.0
+        if name not in self._shapes:
+            return 0.0
+        return self._amplitudes.get(self._types.get(name, 0), 0.0)
 
     def _feed(
         self, name: str, low: float, high: float, dtype: np.dtype, of: str, grows: bool = True

@@ -33,6 +33,7 @@ def make_reference(
     draws: Sequence[Draw],
     threads: int,
     seed: int,
+    amplitude: float | None = None,
 ) -> Reference:
     """Run onnxruntime on every draw, and measure how far rounding moves its outputs.
 
@@ -46,6 +47,8 @@ def make_reference(
     draws : sequence of Draw
     threads : int
     seed : int
+    amplitude : float, optional
+        How far values may move; as float32 is rounded unless given.
 
     Raises
     ------
@@ -59,7 +62,7 @@ def make_reference(
 
     def add(number: int, draw: Draw, values: Sequence[np.ndarray]) -> None:
         nonlocal meter
-        meter = meter or _meter(model, simplified, threads)
+        meter = meter or _meter(model, simplified, threads, amplitude)
         others = [unoptimised.run(draw.feeds)]
         checked.append(Checked(draw, meter.expected(draw.feeds, values, others, seed + number)))
 
@@ -98,7 +101,9 @@ def make_reference(
     return Reference(checked, [*notes, *unusable])
 
 
-def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
+def _meter(
+    model: LightModel, simplified: LightModel, threads: int, amplitude: float | None
+) -> NoiseMeter:
     """A meter on the simplified model, on the model itself where onnxruntime refuses that.
 
     Also where it is quantised, or in half precision: simplified, nothing is left that says where a
@@ -111,9 +116,9 @@ def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMete
         shaped = attach_weights(with_shapes(light_model), weights)
         models = [LightModel(shaped, model.arrays), simplified]
     try:
-        return NoiseMeter(models[0], threads, steps)
+        return NoiseMeter(models[0], threads, steps, amplitude)
     except InputError:
-        return NoiseMeter(models[1], threads, steps)
+        return NoiseMeter(models[1], threads, steps, amplitude)
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:
