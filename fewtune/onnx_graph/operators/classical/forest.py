@@ -75,7 +75,7 @@ def forest_of(node: NodeProto, most: int) -> Forest:
     node : NodeProto
         TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor.
     most : int
-        Conditions on the ways to all leaves, at most.
+        Conditions on the ways to all leaves, at most, each way as long as the longest.
 
     Raises
     ------
@@ -181,16 +181,16 @@ def _laid_out(
     ways: list[list[tuple[int, bool]]] = []
     entries: list[list[tuple[int, float]]] = []
     trees: list[int] = []
-    length = 0
+    depth = 0
     for tree, root in enumerate(nodes.roots):
         open_nodes: list[tuple[int, list[tuple[int, bool]]]] = [(root, [])]
         while open_nodes:
             place, way = open_nodes.pop()
-            length += len(way)
-            if length > most:
+            depth = max(depth, len(way))
+            if depth * len(ways) > most:
                 raise UnknownFormError(
-                    f"has more than {most} conditions on the ways to its leaves: "
-                    "train it with fewer or shallower trees"
+                    f"has {len(ways)} leaves or more, up to {depth} conditions deep; at most "
+                    f"{most} conditions are looked at: train it with fewer or shallower trees"
                 )
             pair = nodes.children[place]
             if pair is None:
@@ -200,7 +200,6 @@ def _laid_out(
                 continue
             for child, fulfilled in zip(pair, (True, False), strict=True):
                 open_nodes.append((child, [*way, (place, fulfilled)]))
-    depth = max(map(len, ways))
     inner = sorted({place for way in ways for place, _ in way})
     numbers = {place: number for number, place in enumerate(inner)}
     paths, taken = np.zeros((2, len(ways), depth), np.int64)

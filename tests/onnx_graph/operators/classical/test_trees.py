@@ -7,6 +7,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.operators.classical.forest import UnknownFormError, forest_of
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
 
@@ -142,3 +143,10 @@ def test_what_is_not_known_is_refused_by_node():
     trees = grown("target", 2, [0, 1], MODES[:1], 0) | {"post_transform": "PROBIT"}
     with pytest.raises(InputError, match="PROBIT"):
         expand(modelled("TreeEnsembleRegressor", trees, 1), EARLY)
+
+
+def test_an_ensemble_with_too_many_ways_is_refused():
+    trees = grown("target", 1, [0], MODES[:1], 0)
+    node = modelled("TreeEnsembleRegressor", trees, 1).graph.node[0]
+    with pytest.raises(UnknownFormError, match="leaves or more"):
+        forest_of(node, 10)
