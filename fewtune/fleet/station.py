@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.job import TuneJob
 from fewtune.tuning.session import Session
+from fewtune.util.child_python import load
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
@@ -42,6 +44,14 @@ _BEGUN = "start"
 _MOST_SESSIONS = 64
 # By its own clock a machine knows nothing of a client's.
 _CLOCKS = {"elapsed_s", "stolen_s"}
+
+# What orders will need, loaded while there is none.
+_WANTED = (
+    "fewtune.runtime.intrinsics:register_own",
+    "fewtune.util.xgboost_alone:xgboost_alone",
+    "fewtune.sharing.session",
+    "fewtune.sharing.child",
+)
 
 
 class EventLog(Journal):
@@ -272,9 +282,13 @@ def _plain(events: Events) -> Events:
 
 
 def _serve(connection: Connection, fork_server: ForkServer) -> None:
-    station = Station(fork_server)
+    station, wanted = Station(fork_server), list(_WANTED)
     try:
         while True:
+            while wanted and not connection.poll():
+                # What fails here fails again, and is told, where it is needed.
+                with suppress(Exception):
+                    load(wanted.pop(0))
             order = connection.recv()
             try:
                 begin = partial(connection.send, BEGUN)

@@ -63,6 +63,14 @@ class _StationProcess:
         self._process.wait()
 
 
+def dask_setup(_worker: Any = None) -> None:
+    """Start the station with the Dask worker: TVM takes seconds to load. Dask calls this."""
+    global _station  # noqa: PLW0603 (as in `carry_out`)
+    with _lock:
+        if _station is None:
+            _station = _StationProcess()
+
+
 def carry_out(order: dict[str, Any], limit_s: float = STEP_S) -> tuple[Any, ...]:
     """Have the station carry an order out; start one, where there is none."""
     global _station  # noqa: PLW0603 (one a process, which outlives what calls it)
@@ -84,6 +92,6 @@ def command(address: str, extra: list[str]) -> list[str]:
         address,
         *("--nthreads", "1", "--nworkers", "1", "--resources", f"{RESOURCE}=1"),
         # Tuning keeps to limits of its own, and none of its data lies with Dask.
-        *("--memory-limit", "0", "--no-dashboard"),
+        *("--memory-limit", "0", "--no-dashboard", "--preload", __name__),
         *extra,
     ]

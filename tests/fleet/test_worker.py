@@ -76,6 +76,17 @@ def test_a_station_that_hangs_is_killed() -> None:
     assert worker._station is None
 
 
+def test_the_station_starts_with_the_dask_worker() -> None:
+    started = command("tcp://host:8786", [])
+    assert started[started.index("--preload") + 1] == worker.__name__
+    worker.dask_setup()
+    assert worker._station is not None
+    pid = worker._station.pid
+    worker.dask_setup()
+    assert carry_out({"describe": {}})[0] == "ok"
+    assert worker._station.pid == pid
+
+
 def test_two_workers_of_a_host_take_turns() -> None:
     answers: list[tuple] = []
     asking = threading.Thread(target=lambda: answers.append(carry_out(order("turns"))))
