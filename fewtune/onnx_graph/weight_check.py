@@ -12,12 +12,13 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import element_count, is_float
+from fewtune.onnx_graph.graph import all_nodes, element_count, is_float
 
 # Smaller tensors are biases, scales and scalars, which may well be all zero or all one.
 LARGE_ELEMENTS = 64
 # A constant that only these read is what they fill or join, such as a first state of zeros.
 _FILLING = frozenset({"Concat", "Expand", "Scatter", "ScatterElements", "ScatterND", "Where"})
+_COMPARING = frozenset({"Equal", "IsNaN"})
 
 
 def constant_weights(model: ModelProto) -> list[str]:
@@ -53,13 +54,21 @@ def explain_blindness(model: ModelProto) -> str:
 def check_finite(model: ModelProto) -> None:
     """Refuse a model whose weights are not numbers: its outputs could not be compared.
 
+    NaN that is filled in where nothing is known, or looked for, is meant.
+
     Raises
     ------
     InputError
         Naming the first initializer that holds NaN.
     """
+    computing = {
+        name
+        for node in all_nodes(model.graph)
+        if node.op_type not in _FILLING | _COMPARING
+        for name in node.input
+    }
     for tensor in model.graph.initializer:
-        if not is_float(tensor.data_type):
+        if not is_float(tensor.data_type) or tensor.name not in computing:
             continue
         count = int(np.isnan(numpy_helper.to_array(tensor).astype(np.float32)).sum())
         if count:

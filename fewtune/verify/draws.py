@@ -21,11 +21,14 @@ _FLOATS = {
     "inputs uniform in 0 to 1": lambda generator, shape: generator.random(shape),
     "positive inputs": lambda generator, shape: np.exp(generator.standard_normal(shape)),
 }
-# What hands its first input on with the values it has.
+# What hands its inputs on with the values they have.
 _HANDS_ON = frozenset(
     {"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice"}
-    | {"Concat", "Expand", "Tile", "Split"}
+    | {"Concat", "Expand", "Tile", "Split", "Clip", "Max", "Min"}
 )
+# Their second input holds places along one axis of the first, or tuples of places.
+_ALONG_AXIS = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements"})
+_BY_TUPLES = frozenset({"GatherND", "ScatterND"})
 _MOST_STEPS = 64
 
 
@@ -59,7 +62,7 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
     -------
     draws : list of Draw
         Floats normal, uniform in 0 to 1, and positive (the exponential of normal ones). Integers
-        lie within the rows of the table that a Gather reads with them, or are 0 and 1 where
+        lie within the rows that a Gather reads or a Scatter writes by them, or are 0 and 1 where
         nothing is known; in the second draw these are all 1, as a mask of full length is. A model
         without floats has no third draw.
     """
@@ -93,7 +96,7 @@ def _integers(
 
 
 def integer_limits(model: ModelProto) -> dict[str, int]:
-    """Rows of the smallest table that is read with each input: its values must stay below.
+    """Rows of the smallest table that each input is a place in: its values must stay below.
 
     Looks through casts, reshapes and the like. Inputs that index nothing are not in it.
     """
@@ -119,15 +122,31 @@ def _rows_read(
     while pending and len(seen) < _MOST_STEPS:
         for node, position in readers.get(pending.pop(), []):
             shape = values[node.input[0]].shape if node.input[0] in values else []
-            if node.op_type in ("Gather", "GatherElements") and position == 1 and shape:
-                axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-                rows.append(shape[axis])
+            if node.op_type in _ALONG_AXIS and position == 1 and shape:
+                rows.append(shape[_number(node, "axis")])
+            elif node.op_type in _BY_TUPLES and position == 1 and shape:
+                first, indices = _number(node, "batch_dims"), values.get(node.input[1])
+                if indices is not None:
+                    rows.append(min(shape[first : first + indices.shape[-1]]))
             elif node.op_type == "OneHot" and position == 0:
                 continue
             elif node.op_type in ("LSTM", "GRU", "RNN") and position == 4:
                 rows += [shape[0] + 1] if shape else []
-            elif node.op_type in _HANDS_ON:
+            elif _hands_on(node, position):
                 fresh = [output for output in node.output if output not in seen]
                 seen.update(fresh)
                 pending += fresh
     return rows
+
+
+def _hands_on(node: NodeProto, position: int) -> bool:
+    """Whether a node's outputs hold values of the input at this position."""
+    if node.op_type in _ALONG_AXIS | _BY_TUPLES:
+        return position == 0
+    if node.op_type == "Where":
+        return position > 0
+    return node.op_type in _HANDS_ON
+
+
+def _number(node: NodeProto, name: str) -> int:
+    return next((each.i for each in node.attribute if each.name == name), 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
+from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.draws import drawn_inputs, integer_limits
 from fewtune.verify.session import tensor_specs
 from tests import tiny_models
@@ -18,6 +20,44 @@ def test_integers_lie_within_the_table_that_they_read() -> None:
         assert 1 < draw.feeds["ids"].max() < 50
     assert set(np.unique(first.feeds["mask"])) == {0, 1}
     assert (second.feeds["mask"] == 1).all()
+
+
+def test_places_of_a_graph_lie_within_what_they_read_and_write() -> None:
+    # As a graph network has them: edges from row to row, rows summed by graph.
+    nodes = [
+        helper.make_node("Gather", ["edges", "first"], ["sources"], axis=0),
+        helper.make_node("Gather", ["x", "sources"], ["messages"]),
+        helper.make_node("Unsqueeze", ["graphs", "last"], ["column"]),
+        helper.make_node("Expand", ["column", "shape"], ["places"]),
+        helper.make_node("ScatterElements", ["sums", "places", "x"], ["pooled"], reduction="add"),
+        helper.make_node("Unsqueeze", ["tuples", "last"], ["one_each"]),
+        helper.make_node("Where", ["is_low", "one_each", "one_each"], ["chosen"]),
+        helper.make_node("GatherND", ["pooled", "chosen"], ["read"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [9, 4]),
+            helper.make_tensor_value_info("edges", TensorProto.INT64, [2, 20]),
+            helper.make_tensor_value_info("graphs", TensorProto.INT64, [9]),
+            helper.make_tensor_value_info("tuples", TensorProto.INT64, [5]),
+        ],
+        [
+            helper.make_tensor_value_info("messages", TensorProto.FLOAT, [20, 4]),
+            helper.make_tensor_value_info("read", TensorProto.FLOAT, [5, 4]),
+        ],
+        [
+            numpy_helper.from_array(np.array(0), "first"),
+            numpy_helper.from_array(np.array([-1]), "last"),
+            numpy_helper.from_array(np.array([9, 4]), "shape"),
+            numpy_helper.from_array(np.zeros((3, 4), np.float32), "sums"),
+            numpy_helper.from_array(np.array([[True]]), "is_low"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 18)]
+    model = with_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    assert integer_limits(model) == {"edges": 9, "graphs": 3, "tuples": 3}
 
 
 def test_floats_are_drawn_in_three_ways_and_again_the_same() -> None:
