@@ -48,3 +48,5 @@ def own_temporary_folder() -> Iterator[None]:
                 os.environ.pop(_VARIABLE, None)
             else:
                 os.environ[_VARIABLE] = before
+            # Processes of a killed command may have held its folder a moment longer than it lived.
+            remove_left(shared.glob(f"{_PREFIX}*"))

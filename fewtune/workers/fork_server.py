@@ -8,6 +8,7 @@ has any thread or device, and forks workers from then on. It is for a process th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -55,8 +56,12 @@ class ForkServer:
 
     def wait(self, pid: int) -> int:
         """Wait for a worker's end; return its exit code, negative for a signal."""
-        self._socket.send(json.dumps({"wait": pid}).encode())
-        return int(self._socket.recv(_MOST_BYTES))
+        try:
+            self._socket.send(json.dumps({"wait": pid}).encode())
+            return int(self._socket.recv(_MOST_BYTES))
+        except (OSError, ValueError):
+            # The fork server is gone, and nobody else can wait for what it forked.
+            return -signal.SIGKILL
 
 
 class ForkedWorker:
@@ -70,7 +75,9 @@ class ForkedWorker:
     def kill(self) -> None:
         """Kill it, unless it was waited for: its number may be another process's by then."""
         if self._code is None:
-            os.kill(self.pid, signal.SIGKILL)
+            # Without its fork server it may have ended already.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """Wait for its end."""

@@ -18,8 +18,10 @@ from mlflow.entities import Experiment, LoggedModelOutput, Run
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_USER
+from sqlalchemy.exc import SQLAlchemyError
 
 from fewtune.errors import MachineError
+from pipelines.records.local_store import local_file, make_whole
 from pipelines.records.mlflow_view import experiment_tags
 
 EXPERIMENT = "fewtune"
@@ -38,7 +40,7 @@ def _reported() -> Iterator[None]:
     """Turn what MLflow raises into one line."""
     try:
         yield
-    except MlflowException as error:
+    except (MlflowException, SQLAlchemyError) as error:
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         line = " ".join(str(error).split())
         raise MachineError(
@@ -68,6 +70,9 @@ class Store:
             {**environment.settings(root), **os.environ}["MLFLOW_LOGGING_LEVEL"]
         )
         with _reported():
+            file = local_file(self.uri)
+            if file is not None:
+                make_whole(file)
             self.client = MlflowClient(tracking_uri=self.uri)
             experiment = self._experiment(root)
             if experiment.lifecycle_stage == "deleted":

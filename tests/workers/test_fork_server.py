@@ -39,7 +39,10 @@ with WorkerPool(given["target"], 2, 2, fork_server=fork_server) as pool:
     told["again"] = again.number > second.number and handle.pid != before
     told["stopped"] = handle.pid
 told["alive"] = os.path.exists(f"/proc/{told['stopped']}")
+pool = WorkerPool(given["target"], 2, 1, fork_server=fork_server)
 os.kill(fork_server._pid, signal.SIGKILL)
+# What it forked can be ended all the same, though nobody can wait for it.
+pool.close()
 try:
     WorkerPool(given["target"], 2, 1, fork_server=fork_server)
 except MachineError as error:

@@ -1,0 +1,57 @@
+"""MLflow's SQLite file: whole, or made anew where a killed process left half of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipelines.checkout.environment import default_tracking_uri
+from pipelines.records.local_store import local_file, make_whole
+from pipelines.records.tracking import Store
+
+
+def tables(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+
+
+@pytest.fixture(autouse=True)
+def _uri(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_a_store_that_is_a_file_is_known_by_its_uri(tmp_path: Path) -> None:
+    assert local_file(default_tracking_uri(tmp_path)) == tmp_path / "mlflow.db"
+    assert local_file("sqlite://") is None
+    assert local_file("http://127.0.0.1:5000") is None
+
+
+@pytest.mark.slow
+def test_half_a_file_is_made_anew_and_a_whole_one_kept(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    make_whole(path)
+    whole = tables(path)
+    assert {"runs", "experiments", "alembic_version"} <= whole
+    assert list(tmp_path.iterdir()) == [path]
+    # As a process leaves it that is killed between two tables.
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DELETE FROM alembic_version")
+        database.execute("DROP TABLE registered_models")
+        database.commit()
+    store = Store(tmp_path)
+    assert tables(path) == whole
+    with store.recording("key", "name"):
+        pass
+    inode = path.stat().st_ino
+    assert Store(tmp_path).recorded("key") is not None
+    assert path.stat().st_ino == inode
+
+
+def test_what_is_no_database_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    path.write_text("notes of somebody's\n" * 100)
+    make_whole(path)
+    assert path.read_text().startswith("notes")
