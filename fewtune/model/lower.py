@@ -11,6 +11,7 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError
+from fewtune.model import half_weights
 from fewtune.model.import_options import Precision
 from fewtune.model.passes import brain_products, pad_matmul, resize
 from fewtune.model.passes.added_converters import added_converters
@@ -28,7 +29,7 @@ from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import has_feature, relax, tvm
 from fewtune.task import weight_layout
 from fewtune.util.apart import at
 from fewtune.util.optional_steps import OptionalSteps, first_line
@@ -36,7 +37,7 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
 _VECTOR_FUNCTIONS = "vector_functions"
-BF16_PRODUCTS = "bf16_products"
+BF16_PRODUCTS, _HALF_WEIGHTS = "bf16_products", "half_weights"
 # Optional steps, those that others build upon first.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
@@ -45,6 +46,7 @@ LOWERINGS = (
     _PAD_SOFTMAX,
     PAD_MATMUL,
     PAD_FILTERS,
+    _HALF_WEIGHTS,
     BF16_PRODUCTS,
     WINOGRAD,
     _FREE_LAYOUT,
@@ -120,7 +122,7 @@ def lower(
         relax.transform.FoldConstant(),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
-        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, traits, precision)),
+        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, target, precision)),
         # Activations that several kernels read are rounded once.
         *([relax.transform.EliminateCommonSubexpr()] if precision == "bf16" else []),
         relax.transform.AnnotateTIROpPattern(),
@@ -172,11 +174,13 @@ def _legalizers(
     steps: OptionalSteps,
     tile_of: Callable[[Convolution], int] | None,
     padding: Padding | None,
-    traits: CpuTraits | None,
+    target: tvm.target.Target,
     precision: Precision,
 ) -> dict[str, Any]:
     """Our own legalisers by operator, each an optional step."""
+    traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
     convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
+    product = tvm.ir.Op.get(half_weights.PRODUCT).get_attr("FLegalize")
     found: dict[str, Any] = {}
 
     def add(step: str, ours: dict[str, Any]) -> None:
@@ -190,14 +194,14 @@ def _legalizers(
         add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(convolution)})
         if traits is not None:
             add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
+    if all(has_feature(target, feature) for feature in half_weights.FEATURES):
+        theirs = found.get(half_weights.PRODUCT, product)
+        add(_HALF_WEIGHTS, {half_weights.PRODUCT: half_weights.legalizer(theirs)})
     if precision == "bf16" and traits is not None:
-        ours = {
-            _CONVOLUTION: brain_products.convolutions,
-            brain_products.PRODUCT: brain_products.products,
-        }
-        for operator, legalizer in ours.items():
-            theirs = tvm.ir.Op.get(operator).get_attr("FLegalize")
-            add(BF16_PRODUCTS, {operator: legalizer(traits, found.get(operator, theirs))})
+        theirs = found.get(_CONVOLUTION, convolution)
+        add(BF16_PRODUCTS, {_CONVOLUTION: brain_products.convolutions(traits, theirs)})
+        theirs = found.get(brain_products.PRODUCT, product)
+        add(BF16_PRODUCTS, {brain_products.PRODUCT: brain_products.products(traits, theirs)})
     if tile_of is not None:
         otherwise = found.get(_CONVOLUTION, convolution)
         add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})

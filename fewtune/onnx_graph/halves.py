@@ -1,7 +1,7 @@
 """Models in half precision computed in float32, for processors without half arithmetic.
 
 There LLVM widens and rounds every value at every operation. Weights are widened when the model is
-imported, so that they take as much memory as float32's.
+imported; those that `fewtune.model.half_weights` multiplies are halved again, which rounds nothing.
 """
 
 from __future__ import annotations
