@@ -19,6 +19,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.util.uncollected import uncollected
 from fewtune.util.warm import warm_process
 
 if TYPE_CHECKING:
@@ -160,9 +161,10 @@ def _tuned(
     seed: int,
 ) -> TunedModel:
     """Do what `tune` does, with its arguments checked."""
-    from fewtune.model.source import add_model
-    from fewtune.steps.kept_steps import KeptSteps, digests
-    from fewtune.steps.model_steps import NAME, ModelSteps
+    with uncollected():
+        from fewtune.model.source import add_model
+        from fewtune.steps.kept_steps import KeptSteps, digests
+        from fewtune.steps.model_steps import NAME, ModelSteps
 
     steps, inputs = KeptSteps(folder), binding["inputs"]
     add_model(

@@ -17,6 +17,7 @@ import socket
 from multiprocessing.connection import Connection
 
 from fewtune.errors import MachineError
+from fewtune.util.uncollected import uncollected
 
 _MOST_BYTES = 4096
 
@@ -90,9 +91,10 @@ def _serve(control: socket.socket) -> None:
     """Fork and reap until the tuning process closes its end; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
-    importlib.import_module("fewtune.workers.worker")
-    importlib.import_module("fewtune.machine.peak")
-    importlib.import_module("fewtune.workers.model_runner")
+    with uncollected():
+        importlib.import_module("fewtune.workers.worker")
+        importlib.import_module("fewtune.machine.peak")
+        importlib.import_module("fewtune.workers.model_runner")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
         if not message:

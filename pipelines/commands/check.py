@@ -12,6 +12,7 @@ from fewtune.model_check.estimate import TuningPace
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.util.apart import run_apart
+from fewtune.util.uncollected import uncollected
 from stages.params import load_all
 from stages.paths import Places
 
@@ -41,8 +42,9 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
 
 def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
-    from fewtune.model.import_options import ImportOptions
-    from fewtune.model_check import check
+    with uncollected():
+        from fewtune.model.import_options import ImportOptions
+        from fewtune.model_check import check
 
     job = CheckJob.from_json({name: value for name, value in given.items() if name != _ROOT})
     if given[_ROOT] is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from fewtune.errors import InputError
 from fewtune.model.registration import name_of
+from fewtune.util.uncollected import uncollected
 from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
 from pipelines.checkout.project import find_root
 from pipelines.checkout.run_lock import turn
@@ -44,7 +45,12 @@ def add(options: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def loading(module: str) -> Iterator[None]:
     """Import a module beside what the block does."""
-    thread = threading.Thread(target=importlib.import_module, args=[module])
+
+    def load() -> None:
+        with uncollected():
+            importlib.import_module(module)
+
+    thread = threading.Thread(target=load)
     thread.start()
     try:
         yield

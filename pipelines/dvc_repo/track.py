@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fewtune.util.uncollected import uncollected
 from stages.paths import Places
 
 _PATIENCE_S = 600
@@ -124,12 +125,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _main() -> None:
-    from dvc.repo import Repo
-
     root = Path.cwd()
-    with contextlib.suppress(Exception), _quiet(), Repo() as repo:
-        # Loads what adding needs; the graph is read again once the files are there.
-        _ = repo.index.outs_graph
+    with uncollected(), contextlib.suppress(Exception), _quiet():
+        from dvc.repo import Repo
+
+        with Repo() as repo:
+            # Loads what adding needs; the graph is read again once the files are there.
+            _ = repo.index.outs_graph
     print(track(root, sys.stdin.read().splitlines()))
 
 
