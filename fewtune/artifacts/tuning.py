@@ -10,7 +10,8 @@ from pydantic import Field
 
 from fewtune.artifacts.base import Artifact, Part
 
-TuneStatus = Literal["tuned", "no_valid_schedule", "crashed", "not_reached"]
+# Of a task "slower_than_default", valid schedules were found, each too slow to be compared with it.
+TuneStatus = Literal["tuned", "slower_than_default", "no_valid_schedule", "crashed", "not_reached"]
 
 
 class _Timed(Part):

@@ -20,7 +20,7 @@ from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import PriorResult
 
 # A tuned task of one of these states has no schedule, and looking again may help.
-_WITHOUT_SCHEDULE = ("not_reached", "no_valid_schedule")
+_WITHOUT_SCHEDULE = ("not_reached", "no_valid_schedule", "slower_than_default")
 
 
 def plan(

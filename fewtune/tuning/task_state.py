@@ -204,6 +204,8 @@ class TaskState:
             status = "crashed"
         elif self.best_s != float("inf"):
             status = "tuned"
+        elif self._measured():
+            status = "slower_than_default"
         else:
             status = "no_valid_schedule" if self.trials else "not_reached"
         return TunedTask(

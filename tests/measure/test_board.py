@@ -89,7 +89,10 @@ def test_a_model_is_tuned_and_shared_on_boards(at: str, tmp_path: Path) -> None:
         tasks, selection, own, tuned_tiny.OPTIONS, tmp_path / "journals", tmp_path / "tune"
     )
     assert isinstance(tuned, TuneReport)
-    assert [line.status for line in tuned.tasks] == ["tuned"]
+    # On a busy machine, each of six candidates may be slower than the default schedule.
+    (line,) = tuned.tasks
+    assert line.status in ("tuned", "slower_than_default")
+    assert line.trials == 6
     shared = share_schedules(
         tasks,
         selection,

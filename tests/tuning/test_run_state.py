@@ -30,6 +30,7 @@ def names(trials: list[Trial]) -> list[str]:
 SLOW, FAST, TIED = trial("slow", 3.0, 4.0, 5.0), trial("fast", 1.0), trial("tied", 1.0)
 FAILED = trial("failed", cause="build_error")
 DEFAULT = trial("default", 2.0)
+UNCHECKED = Trial("unchecked", [9.0], None, is_checked=False)
 
 
 def test_valid_trials_and_the_default_are_ranked_by_median() -> None:
@@ -88,6 +89,7 @@ def test_the_report_gives_milliseconds_and_the_final_figures() -> None:
         ([], None, "not_reached"),
         ([FAILED], None, "no_valid_schedule"),
         ([FAST], None, "tuned"),
+        ([FAILED, UNCHECKED], None, "slower_than_default"),
         ([FAST], "SIGSEGV", "crashed"),
     ],
 )
