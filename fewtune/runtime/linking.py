@@ -12,6 +12,7 @@ from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm_noise import without_noise
 
 _COMPILER = "Compilation error:"
 # A linker or LLVM that stops for want of room leaves less than what it wanted to write.
@@ -39,7 +40,8 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
         If the C compiler cannot link.
     """
     try:
-        built.export_library(str(path), fcompile=link)
+        with without_noise():
+            built.export_library(str(path), fcompile=link)
     except Exception as fault:
         for folder in (path.parent, Path(tempfile.gettempdir())):
             if shutil.disk_usage(folder).free < _ROOM_BYTES:
@@ -61,11 +63,12 @@ def load_library(path: Path) -> Any:
     with onnxruntime, as it was the first time. Such a library is loaded from a copy.
     """
     path = path.resolve()
-    library = tvm.runtime.load_module(str(path))
+    with without_noise():
+        library = tvm.runtime.load_module(str(path))
     if _is_mapped(path.stat().st_ino):
         return library
     # A link does not do: TVM follows it.
-    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch, without_noise():
         return tvm.runtime.load_module(shutil.copyfile(path, f"{scratch}/{path.name}"))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from fewtune.errors import MachineError
+from fewtune.runtime.tvm_noise import NOISE
 from fewtune.util.child_python import child_python
 from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from stages.parent_watch import RUN_PID
@@ -49,8 +50,6 @@ _NOISE = (
     "Updating lock file",
     "Data and pipelines are up to date.",
 )
-# What TVM warns of for every constant of a library, and for every Gather whose places are in range.
-_TVM_NOISE = re.compile(r"Warning: (Scope (Saving|Loaded):|Fast mode segfaults)")
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class _Lines:
         shown = self._shown.pop(stream, 0)
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
         text = text.rstrip()
-        if not text or text.lstrip().startswith(_NOISE) or _TVM_NOISE.search(text):
+        if not text or text.lstrip().startswith(_NOISE) or NOISE.search(text):
             if shown and self._screen is not None:
                 self._screen.write(b"\n")
             return

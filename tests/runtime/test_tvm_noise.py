@@ -1,0 +1,39 @@
+"""What TVM says to its developers does not reach a user's terminal; all else does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import os, sys
+from fewtune.runtime.tvm_noise import without_noise
+if sys.argv[1] == "closed":
+    os.close(2)
+with without_noise():
+    if sys.argv[1] == "open":
+        os.write(2, b"[1] executable.cc:340: Warning: Scope Loaded:\\nWarning: of something else\\n")
+        print("by Python", file=sys.stderr)
+if sys.argv[1] == "open":
+    os.write(2, b"after\\n")
+"""
+
+
+def said(standard_error: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, standard_error],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stderr
+
+
+def test_only_noise_is_left_out() -> None:
+    assert said("open") == "Warning: of something else\nby Python\nafter\n"
+
+
+def test_a_process_without_standard_error_goes_on() -> None:
+    assert said("closed") == ""
