@@ -202,7 +202,7 @@ class _Maker:
             for position, name in enumerate(node.input):
                 node.input[position] = self._replaced.get(name, name)
             written.append(node)
-            was_moved = not moved.isdisjoint(original.input)
+            was_moved = self._all_moved(original, moved)
             for position, name in enumerate(original.output):
                 if is_exact:
                     moved.update([name] if was_moved else [])
@@ -228,6 +228,15 @@ class _Maker:
                 self._replaced[name] = f"{name}/moved"
                 moved.add(name)
         return written
+
+    def _all_moved(self, node: NodeProto, moved: set[str]) -> bool:
+        """Whether all that a node passes on as it is has moved: of a part, the rest is not known.
+
+        An embedding that is concatenated with an input has not moved, and a product of the two
+        rounds both.
+        """
+        given = {name for name in node.input if self._amplitude(name)} - self._whole
+        return bool(given) and given <= moved
 
     def _keeps_whole(self, node: NodeProto) -> bool:
         """Whether the node makes whole numbers of floats of nothing but whole numbers."""

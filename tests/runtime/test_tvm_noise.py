@@ -13,7 +13,7 @@ if sys.argv[1] == "closed":
     os.close(2)
 with without_noise():
     if sys.argv[1] == "open":
-        os.write(2, b"[1] executable.cc:340: Warning: Scope Loaded:\\nWarning: of something else\\n")
+        os.write(2, b"[1] a.cc:340: Warning: Scope Loaded:\\nWarning: of something else\\n")
         print("by Python", file=sys.stderr)
 if sys.argv[1] == "open":
     os.write(2, b"after\\n")
