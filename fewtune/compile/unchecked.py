@@ -23,7 +23,9 @@ SCHEDULE_CHECK = "schedule_check"
 def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
     """Whether a log holds schedules that were never run, which can be run here."""
     is_here = not has_own_device(target) and not is_foreign(target)
-    return is_here and LogInfo.read(share_directory).predicted
+    # A log of another origin than sharing says nothing of itself: its schedules were measured.
+    has_info = (share_directory / LogInfo.file_name).is_file()
+    return is_here and has_info and LogInfo.read(share_directory).predicted
 
 
 def leave_out_wrong(

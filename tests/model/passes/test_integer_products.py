@@ -97,7 +97,7 @@ def test_saturating_sums_stay_whole():
 
 @pytest.mark.parametrize(
     ("channels", "filters", "group"),
-    [(6, 8, 2), (32, 32, 8), (32, 48, 16), (20, 40, 2), (96, 96, 3), (17, 34, 17), (15, 60, 3)],
+    [(6, 8, 2), (32, 32, 8), (32, 48, 16), (20, 40, 2), (96, 96, 3), (15, 60, 3)],
 )
 @pytest.mark.parametrize("given", [{"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}])
 def test_groups(channels, filters, group, given):
@@ -107,8 +107,9 @@ def test_groups(channels, filters, group, given):
     assert_within_a_step(model, feeds)
 
 
-def test_groups_that_would_be_mostly_zeros_stay_in_floats():
-    model, feeds = convolution(74, 37, 1, group=37)
+@pytest.mark.parametrize(("channels", "filters", "group"), [(74, 37, 37), (17, 34, 17)])
+def test_groups_that_would_be_mostly_zeros_stay_in_floats(channels, filters, group):
+    model, feeds = convolution(channels, filters, 1, group=group)
     _, kernels = compiled(model)
     assert not any("integer" in name for name in kernels)
     assert_within_a_step(model, feeds)
