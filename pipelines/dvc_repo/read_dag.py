@@ -13,6 +13,7 @@ from dvc.repo import Repo
 
 from fewtune.errors import InputError, MachineError
 from pipelines.dvc_repo.dag import Dag, Result, Stage
+from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from stages.paths import Places
 
 _MODEL, _STRATEGY = "model", "strategy"
@@ -65,6 +66,7 @@ def outdated(root: Path, names: Sequence[str]) -> list[str]:
     """
     if not names:
         return []
+    mend_rwlock(root)
     with _opened(root) as repo:
         found = {_address(stage): stage for stage in repo.index.stages}
         with repo.lock:

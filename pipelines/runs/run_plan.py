@@ -235,7 +235,8 @@ def _outdated(root: Path, names: Sequence[str], warn: Callable[[str], None]) -> 
         except DvcBusyError as busy:
             if not tried:
                 warn(f"waiting: {busy}")
-            time.sleep(BUSY_DELAY_S)
+            # Soon at first: a process that was killed may have been the last to hold it.
+            time.sleep(min(BUSY_DELAY_S, 2.0 * (tried + 1)))
     return outdated(root, names)
 
 
