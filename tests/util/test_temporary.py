@@ -15,6 +15,16 @@ import pytest
 from fewtune.util.temporary import own_temporary_folder
 
 
+# A command that makes a folder, prints its path and waits to be killed.
+WAITS = """
+import tempfile, time
+from fewtune.util.temporary import own_temporary_folder
+with own_temporary_folder():
+    print(tempfile.mkdtemp(), flush=True)
+    time.sleep(600)
+"""
+
+
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -36,14 +46,7 @@ def test_all_that_is_made_is_removed(shared: Path) -> None:
 
 
 def test_the_next_command_removes_what_a_killed_one_left(shared: Path) -> None:
-    code = """
-import tempfile, time
-from fewtune.util.temporary import own_temporary_folder
-with own_temporary_folder():
-    print(tempfile.mkdtemp(), flush=True)
-    time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
         assert it.stdout is not None
         left = Path(it.stdout.readline().strip())
         with own_temporary_folder():
@@ -54,4 +57,16 @@ with own_temporary_folder():
     os.utime(left.parent, (long_ago, long_ago))
     with own_temporary_folder():
         assert not left.exists()
+    assert list(shared.iterdir()) == []
+
+
+def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdout is not None
+        left = Path(it.stdout.readline().strip())
+        with own_temporary_folder():
+            it.send_signal(signal.SIGKILL)
+            it.wait()
+            long_ago = time.time() - 60
+            os.utime(left.parent, (long_ago, long_ago))
     assert list(shared.iterdir()) == []
