@@ -14,7 +14,6 @@ import pytest
 
 from fewtune.util.temporary import own_temporary_folder
 
-
 # A command that makes a folder, prints its path and waits to be killed.
 WAITS = """
 import tempfile, time
