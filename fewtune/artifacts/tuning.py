@@ -41,7 +41,14 @@ class TunedTask(_Timed):
 
 
 StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predicted"]
-RoundName = Literal["known", "first donors", "duels", "finals in the model", "prediction"]
+RoundName = Literal[
+    "known",
+    "first donors",
+    "search of slow defaults",
+    "duels",
+    "finals in the model",
+    "prediction",
+]
 
 
 class TuneReport(Artifact):
@@ -81,7 +88,7 @@ class TuneReport(Artifact):
 
 # Known: the bank holds this very task, whose schedule is taken with its time there.
 # Predicted: the schedule that the predictor rates best, which nobody measured.
-ShareStatus = Literal["shared", "drawn", "default", "known", "predicted"]
+ShareStatus = Literal["shared", "drawn", "searched", "default", "known", "predicted"]
 
 
 class SharedTask(_Timed):

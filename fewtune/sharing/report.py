@@ -19,6 +19,7 @@ from fewtune.artifacts import (
 from fewtune.finals.finals import Final
 from fewtune.sharing.donor_round import FIRST
 from fewtune.sharing.rules import RULES, SharingRules
+from fewtune.sharing.search_round import SEARCHED
 from fewtune.sharing.session import KNOWN
 from fewtune.trial.outcome import Outcome
 from fewtune.trial.phases import Phases
@@ -34,6 +35,9 @@ _RULES: dict[RoundName, str] = {
     FIRST: "each task measures its donor's best schedule and the candidates that are rated best; "
     "tasks below {doubtful:.0%} of the throughput of the best similar one measure their default "
     "schedule too",
+    SEARCHED: "tasks that keep their default schedule, take {searched_part:.0%} of the model's "
+    "time or more, and are below {searched_rate:.0%} of the fastest task's throughput, are "
+    "searched, {searched_trials} trials each",
     _DUELS: "the fastest few of each heavy task are measured again, in turns; gained is what the "
     "winner of the race takes longer here than the winner of the duel",
     _FINALS: "the fastest few of each heavy task (up to share_schedules.finals) take turns in the "
@@ -46,13 +50,17 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
     name = known.task.info.name
     rounds = [e for e in events if e["kind"] == "batch" and e["task"] == name and "round" in e]
     origins: dict[str, tuple[str | None, int | None]] = {}
+    searched: set[str] = set()
     failures: Counter[str] = Counter(known.failures())
     for event in rounds:
         failures.update(event["reasons"])
         for entry, donor, rank in zip(
             event["trials"], event["donors"], event["ranks"], strict=True
         ):
-            origins.setdefault(Trial.from_json(entry).key, (donor, rank))
+            key = Trial.from_json(entry).key
+            origins.setdefault(key, (donor, rank))
+            if event["round"] == SEARCHED:
+                searched.add(key)
     default = [known.default] if known.default is not None else []
     ranked = known.ranked()
     best = ranked[0] if ranked else None
@@ -64,7 +72,8 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         status = "default"
     else:
         donor, rank = origins[best.key]
-        status = "shared" if donor is not None else "drawn"
+        own: ShareStatus = "searched" if best.key in searched else "drawn"
+        status = "shared" if donor is not None else own
     return SharedTask(
         task=name,
         donors=donors,
@@ -102,6 +111,7 @@ def share_rounds(
         name
         for name in _RULES
         if (taken or name != KNOWN)
+        and (name != SEARCHED or any(event.get("round") == SEARCHED for event in events))
         and (held is not None or name != _FINALS)
         and (duels or name != _DUELS)
     ]
@@ -137,7 +147,7 @@ def share_rounds(
     return [
         ShareRound(
             name=name,
-            rule=_RULES[name].format(doubtful=rules.doubtful),
+            rule=_RULES[name].format(**rules.as_json()),
             tasks=len(touched[name]),
             trials=trials[name],
             spent_s=round(spent[name].total_s(), 3),

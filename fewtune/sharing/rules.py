@@ -10,17 +10,25 @@ from fewtune.finals.finalists import FinalistRules
 
 @dataclass(frozen=True)
 class SharingRules:
-    """When a task's default schedule is measured, and how finalists are chosen.
+    """When default schedules are measured, which are searched, and how finalists are chosen.
 
     Attributes
     ----------
     doubtful : float
         A task below this part of the throughput of the best similar one measures its default
         schedule too.
+    searched_part, searched_rate : float
+        A task that keeps its default schedule, takes this part of the model's time and is below
+        this part of the highest throughput of any task, is searched.
+    searched_trials : int
+        Trials of such a search.
     finalists : FinalistRules
     """
 
     doubtful: float = 0.9
+    searched_part: float = 0.05
+    searched_rate: float = 0.5
+    searched_trials: int = 32
     finalists: FinalistRules = field(default_factory=FinalistRules)
 
     def as_json(self) -> dict[str, Any]:
@@ -30,7 +38,7 @@ class SharingRules:
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> SharingRules:
         """The rules that `as_json` wrote."""
-        return cls(given["doubtful"], FinalistRules(**given["finalists"]))
+        return cls(**{**given, "finalists": FinalistRules(**given["finalists"])})
 
 
 RULES = SharingRules()

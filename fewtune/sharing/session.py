@@ -6,7 +6,9 @@
    cost model that learnt from the donors' trials.
 3. A task that does not come near the throughput of the best similar one also measures its default
    schedule, and keeps it if nothing beats it.
-4. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
+4. A task that keeps it, and takes much of the model's time with it, is searched
+   (`fewtune.sharing.search_round`).
+5. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
    possible, they take turns alone (`fewtune.tuning.remeasure`).
 """
 
@@ -29,6 +31,7 @@ from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
 from fewtune.sharing.donors import behind
 from fewtune.sharing.job import ShareJob
+from fewtune.sharing.search_round import SearchRound
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial, trace_key
@@ -92,12 +95,14 @@ class Sharing(Session):
         self.sharing = sharing
         self._in_model = InModel(finals, self)
         self._round = DonorRound(self)
+        self._searched = SearchRound(self, job.rules)
 
     @property
     def total_trials(self) -> int:
         """Trials to be measured, as far as known."""
         searched = sum(state.taken is None for state in self._takers())
-        return max(self._round.trials, self.sharing.trials_per_task * searched)
+        offered = max(self._round.trials, self.sharing.trials_per_task * searched)
+        return offered + self._searched.trials
 
     def is_done(self) -> bool:
         """Whether the journal is of a session that ended."""
@@ -113,6 +118,7 @@ class Sharing(Session):
             self._teach(self.searches.knowledge, self._space_to_learn_of)
         self._round.hold(rest, self._offers_of)
         self.measure_defaults(behind(self.without_default(), self.rates(), self._rules.doubtful))
+        self._searched.hold(self._takers())
         return "trials"
 
     def conclude(self) -> None:

@@ -118,7 +118,9 @@ def test_the_written_log_is_tvms_own() -> None:
     directory = tuned_tiny.tuned()
     report = TuneReport.read(directory)
     (line,) = report.tasks
-    assert (line.task, line.status) == (conv("b").info.name, "tuned")
+    assert line.task == conv("b").info.name
+    # On a busy machine, each of six candidates may be slower than the default schedule.
+    assert line.status in ("tuned", "slower_than_default")
     assert (report.trials, line.trials, report.stopped_by) == (6, 6, "trials")
     assert line.default_ms is not None
     assert Curve.read(directory).points[-1].trials == 6
