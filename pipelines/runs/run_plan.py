@@ -24,6 +24,7 @@ from pipelines.checkout.project import find_root
 from pipelines.checkout.results import read_result, read_results
 from pipelines.checkout.run_lock import turn
 from pipelines.dvc_repo.dag import Dag, Plan, Result, Stage
+from pipelines.dvc_repo.lock_file import mend_lock_file
 from pipelines.dvc_repo.read_dag import DvcBusyError, outdated, read_dag
 from pipelines.records.recorded import is_recorded
 from pipelines.runs.outcome import Outcome
@@ -156,6 +157,7 @@ def run_all(
             places = Places(root)
             for folder in (places.models, places.out, places.scratch):
                 remove_left(folder.rglob(".*"))
+            mend_lock_file(root)
             dag = read_dag(root)
             plan = dag.plan(_wanted(dag, models, strategies))
             for name, missing in plan.left_out.items():

@@ -23,6 +23,7 @@ from fewtune.errors import MachineError
 from fewtune.runtime.tvm_noise import NOISE
 from fewtune.util.child_python import child_python
 from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
+from pipelines.dvc_repo.lock_file import kept_lock_file
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
@@ -113,32 +114,33 @@ def run_stage(
         "PYTHONUNBUFFERED": "1",
         RUN_PID: str(os.getpid()),
     }
-    output, child_output = _terminal() if live else os.pipe()
-    errors, child_errors = os.pipe()
-    process = subprocess.Popen(
-        command,
-        cwd=root,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=child_output,
-        stderr=child_errors,
-        # Its own group, so that an interrupt reaches the stage and its workers through us, once.
-        start_new_session=True,
-    )
-    os.close(child_output)
-    os.close(child_errors)
-    with log.open("wb", buffering=0) as kept:
-        lines = _Lines(kept, say, errors, sys.stdout.buffer if live else None)
-        try:
-            _pump(process, (output, errors), lines, poll)
-        except BaseException:
-            _stop(process)
-            raise
-        finally:
-            lines.end()
-            os.close(output)
-            os.close(errors)
-    return lines.ending(process.returncode, name, log)
+    with kept_lock_file(root):
+        output, child_output = _terminal() if live else os.pipe()
+        errors, child_errors = os.pipe()
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=child_output,
+            stderr=child_errors,
+            # Its own group: an interrupt reaches the stage and its workers through us, once.
+            start_new_session=True,
+        )
+        os.close(child_output)
+        os.close(child_errors)
+        with log.open("wb", buffering=0) as kept:
+            lines = _Lines(kept, say, errors, sys.stdout.buffer if live else None)
+            try:
+                _pump(process, (output, errors), lines, poll)
+            except BaseException:
+                _stop(process)
+                raise
+            finally:
+                lines.end()
+                os.close(output)
+                os.close(errors)
+        return lines.ending(process.returncode, name, log)
 
 
 class _Lines:
