@@ -75,16 +75,15 @@ def runnable(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         return module
     from tvm.s_tir import dlight
 
-    rules = dlight.gpu
-    by_rule = dlight.ApplyDefaultSchedule(
-        rules.Matmul(),
-        rules.GEMV(),
-        rules.Reduction(),
-        rules.GeneralReduction(),
-        rules.Fallback(),
-    )
     with target:
-        return by_rule(module)
+        return dlight.ApplyDefaultSchedule(*gpu_rules())(module)
+
+
+def gpu_rules() -> list[Any]:
+    """Dlight's rules for kernels on a GPU, in the order in which they are tried."""
+    from tvm.s_tir.dlight import gpu
+
+    return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
 
 
 def module_pass(rewrite: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.transform.Pass:

@@ -6,7 +6,6 @@ refuses, or one without the stages that ran before.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,9 +46,9 @@ def mend_lock_file(root: Path) -> None:
     before = _stages(copy)
     now = _stages(file) if file.is_file() else {}
     if now is None or not (before or {}).keys() <= now.keys():
-        if copy.stat().st_size:
-            shutil.copyfile(copy, copy.with_name(f"{copy.name}.back"))
-            copy.with_name(f"{copy.name}.back").replace(file)
+        content = copy.read_bytes()
+        if content:
+            write_bytes(file, content)
         else:
             file.unlink(missing_ok=True)
     copy.unlink()

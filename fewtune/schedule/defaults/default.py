@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import tvm_ffi
 
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.executable import gpu_rules
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.blocks import ScheduleError, blocks_of, describe, inline_injective
 from fewtune.schedule.defaults.injective import schedule_injective
@@ -144,15 +145,12 @@ def _scheduled(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.ti
 
 
 def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
-    from tvm.s_tir import dlight
-
-    gpu = dlight.gpu
-    for rule in (gpu.Matmul, gpu.GEMV, gpu.Reduction, gpu.GeneralReduction, gpu.Fallback):
+    for rule in gpu_rules():
         try:
             with target:
-                made = rule().apply(mod["main"], target, False)
+                made = rule.apply(mod["main"], target, False)
         except Exception as fault:  # noqa: BLE001 (dlight refuses in many ways: next rule)
-            _LOG.debug("%s: %s", rule.__name__, fault)
+            _LOG.debug("%s: %s", type(rule).__name__, fault)
             continue
         made = made[0] if isinstance(made, list) else made
         if made is not None:
