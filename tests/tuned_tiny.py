@@ -24,7 +24,7 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.progress.progress import Progress
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
-from fewtune.sharing.rules import RULES, SharingRules
+from fewtune.sharing.rules import SharingRules
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task, extract_tasks
@@ -36,6 +36,8 @@ from tests.tiny_models import tiny_convolutional_model, write_model
 
 NAME = "tiny"
 OPTIONS = TuneOptions(trials_per_task=6, batch_size=3, least_gain=0.0)
+# Whether a task is searched for its slow default depends on what this machine measures.
+RULES = SharingRules(searched_trials=0)
 
 
 @cache
@@ -174,12 +176,19 @@ def in_this_process() -> Iterator[None]:
 
 @cache
 def tuned() -> Path:
-    """The folder of the tune stage."""
-    directory = scratch() / "tune"
-    directory.mkdir()
-    with in_this_process():
-        tune(tasks(), selection(), fingerprint(), OPTIONS, scratch() / "journals", directory)
-    return directory
+    """The folder of the tune stage, whose representative has a schedule faster than its default.
+
+    On a busy machine each of six candidates may be slower; then the task is tuned once more.
+    """
+    for attempt in range(5):
+        directory = scratch() / f"tune{attempt}"
+        directory.mkdir()
+        journals = scratch() / f"journals{attempt}"
+        with in_this_process():
+            report = tune(tasks(), selection(), fingerprint(), OPTIONS, journals, directory)
+        if all(line.status == "tuned" for line in report.tasks):
+            return directory
+    raise AssertionError("in five tunings no candidate was faster than the default schedule")
 
 
 def compiled_into(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from fewtune.finals.finalists import FinalistRules, contenders_of
 from fewtune.finals.finals import Final
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
-from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import best_trials, read_database
 from fewtune.task.extract import write_modules
 from fewtune.trial.trial import trace_key
@@ -122,10 +122,11 @@ def model_directory(directory: Path) -> Path:
 
 
 # All trials are near enough to each other, and all tasks heavy enough.
-CONTESTED = SharingRules(
+CONTESTED = replace(
+    tuned_tiny.RULES,
     finalists=FinalistRules(
         near=math.inf, near_other=math.inf, heavy=0.0, light=0.0, least_contested=0.0
-    )
+    ),
 )
 
 

@@ -192,6 +192,7 @@ def test_sharing_runs_on_one_machine(at: str, tmp_path: Path) -> None:
         journals,
         tmp_path / "share",
         run=on_fleet,
+        rules=tuned_tiny.RULES,
     )
     assert {line.status for line in report.tasks} <= {"shared", "drawn", "default"}
     assert all(line.best_ms for line in report.tasks)

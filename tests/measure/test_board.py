@@ -102,6 +102,7 @@ def test_a_model_is_tuned_and_shared_on_boards(at: str, tmp_path: Path) -> None:
         tmp_path / "journals",
         tmp_path / "share",
         model_directory=tmp_path,
+        rules=tuned_tiny.RULES,
     )
     assert isinstance(shared, ShareReport)
     assert "duels decide" in shared.finals_note

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -17,7 +18,6 @@ from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.design_space import sampling
 from fewtune.sharing.plan import _takers
-from fewtune.sharing.rules import SharingRules
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database, write_database
 from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import log_info, require_own
@@ -91,7 +91,7 @@ def test_every_dependent_is_accounted_for() -> None:
 def test_a_default_is_measured_where_it_may_be_the_better_one(
     doubtful: float, tmp_path: Path
 ) -> None:
-    rules = SharingRules(doubtful=doubtful)
+    rules = replace(tuned_tiny.RULES, doubtful=doubtful)
     report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, rules=rules)
     assert {line.default_ms is None for line in report.tasks} == {doubtful == 0.0}
     first, points = report.rounds[0], Curve.read(tmp_path / "share").points

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from fewtune.schedule.space.design_space import sampling
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import fit
 from fewtune.search.evolutionary import EvolutionarySearch
+from fewtune.sharing.rules import SharingRules
+from fewtune.sharing.search_round import SEARCHED
 from fewtune.sharing.share import share_schedules
 from fewtune.storage.database import best_trials, read_database
 from fewtune.storage.log_archive import merge
@@ -37,6 +40,7 @@ def share(
     bank: Path | None = None,
     tuned: Path | None = None,
     options: ShareOptions = OPTIONS,
+    rules: SharingRules = tuned_tiny.RULES,
 ) -> ShareReport:
     directory = root / f"share{len(list(root.glob('share*')))}"
     directory.mkdir()
@@ -50,6 +54,7 @@ def share(
             root / "journals",
             directory,
             bank_directory=bank,
+            rules=rules,
         )
 
 
@@ -237,6 +242,18 @@ def test_a_task_that_gets_nothing_keeps_its_default(tmp_path: Path) -> None:
     report = share(lonely(), tmp_path)
     line = {each.task: each for each in report.tasks}[names()["a"]]
     assert (line.offered, line.trials, line.donor, line.status) == (0, 0, None, "default")
+
+
+def test_a_heavy_task_that_gets_nothing_is_searched(tmp_path: Path) -> None:
+    rules = SharingRules(searched_part=0.0, searched_rate=math.inf, searched_trials=4)
+    report = share(lonely(), tmp_path, rules=rules)
+    line = {each.task: each for each in report.tasks}[names()["a"]]
+    assert (line.offered, line.trials, line.donor) == (0, 4, None)
+    assert line.status in ("searched", "default")
+    (held,) = [each for each in report.rounds if each.name == SEARCHED]
+    assert held.trials >= 4
+    # A run that is begun again takes it from the journal.
+    assert share(lonely(), tmp_path, rules=rules) == report
 
 
 def test_a_crash_while_learning_costs_its_task_alone(
