@@ -1,12 +1,14 @@
-"""A checkout with made results, as DVC would have left it, to be recorded in MLflow."""
+"""A checkout with made results, as DVC would have left it, and commands that are refused in it."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
+from pipelines.cli import main
 from pipelines.dvc_repo.dag import Result
 from stages.paths import Places
 from tests.made import results as made
@@ -63,3 +65,13 @@ class Checkout:
 
         stages = [stage.format(result.strategy) for stage in STAGES]
         return record.record_result(self.root, result, stages, [self.log])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The one line that a refused command says."""
+    capsys.readouterr()
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("fewtune: ")
+    return line.removeprefix("fewtune: ")

@@ -1,13 +1,18 @@
-"""A checkout of made results with an MLflow of its own."""
+"""Checkouts: one of made results with an MLflow of its own, one without results."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fewtune.machine.fingerprint import FingerprintOptions
+from stages.paths import Places
 from tests.made.checkout import Checkout
+
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +35,19 @@ def checkout(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) ->
     database.write_bytes(template.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     yield Checkout(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout without results; the parameters are not checked against the library."""
+    for name in ("dvc.yaml", "params.yaml", "prefect.yaml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    registration = Places(tmp_path).registration("squeezenet")
+    registration.parent.mkdir(parents=True)
+    registration.write_text("light: squeezenet\nseed: 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    known = {"fingerprint": FingerprintOptions()}
+    monkeypatch.setattr("stages.params.load_all", lambda _: known)
+    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
+    return tmp_path

@@ -7,19 +7,18 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
-from fewtune.machine.fingerprint import FingerprintOptions
 from pipelines.checkout.parameters import change_parameters, parse_setting
 from pipelines.cli import main
 from pipelines.runs.serve import read_deployments
 from stages.paths import Places
 from tests.made import results as made
+from tests.made.checkout import refused
 
 pytestmark = pytest.mark.slow
 
@@ -27,34 +26,7 @@ PROJECT = Path(__file__).parents[2]
 COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout without results; the parameters are not checked against the library."""
-    for name in ("dvc.yaml", "params.yaml", "prefect.yaml"):
-        shutil.copy(PROJECT / name, tmp_path)
-    registration = Places(tmp_path).registration("squeezenet")
-    registration.parent.mkdir(parents=True)
-    registration.write_text("light: squeezenet\nseed: 0\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    known = {"fingerprint": FingerprintOptions()}
-    monkeypatch.setattr("stages.params.load_all", lambda _: known)
-    monkeypatch.setattr("pipelines.checkout.parameters.load_all", lambda _: None)
-    return tmp_path
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The one line that a refused command says."""
-    capsys.readouterr()
-    assert main(arguments) == code
-    said = capsys.readouterr()
-    (line,) = said.err.splitlines()
-    assert line.startswith("fewtune: ")
-    return line.removeprefix("fewtune: ")
-
-
 def test_help_comes_at_once() -> None:
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "pipelines.cli", "--help"],
         cwd=PROJECT,
@@ -62,7 +34,6 @@ def test_help_comes_at_once() -> None:
         text=True,
         check=True,
     )
-    assert time.monotonic() - began < 5  # under one second where nothing else runs
     loaded = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not loaded & {"prefect", "mlflow", "dvc", "tvm", "onnx", "numpy", "pydantic"}
     for command in COMMANDS:

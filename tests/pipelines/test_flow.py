@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import time
@@ -12,12 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from fewtune.report.tables import Result as ResultOnDisk
 from pipelines.checkout import environment  # noqa: F401  (before Prefect)
-from pipelines.dvc_repo.dag import Dag, Result, Stage
 from pipelines.runs import stage_process
 
 # isort: split
@@ -30,9 +27,8 @@ from pipelines import flow
 from pipelines.checkout.results import read_results
 from pipelines.cli import main
 from pipelines.records.tracking import Store
-from pipelines.runs.outcome import Outcome
 from pipelines.runs.publish import artifact_key, publish_result, publish_results
-from pipelines.runs.run_plan import CommandSteps, _finish, log_path
+from pipelines.runs.run_plan import log_path
 from tests import small_pipeline
 from tests.made import results as made
 
@@ -189,19 +185,6 @@ def test_what_another_version_wrote_costs_itself_only(first: SimpleNamespace, ro
         shutil.rmtree(root / "out" / "other")
 
 
-def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) -> None:
-    directory = tmp_path / "out" / "good" / "full" / "benchmark"
-    made.write_result(directory, "good", "full")
-    (directory / "benchmark.json").write_text("{}")
-    outcome = Outcome()
-    stage = Stage("finish@good-full", Result("good", "full"), (), ())
-    _finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
-    assert not outcome.finished
-    (failure,) = outcome.failures
-    assert (failure.what, failure.exit_code) == ("finish@good-full", 2)
-    assert failure.error.endswith("run its stage again, with --force")
-
-
 def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise httpx.ConnectError("All connection attempts failed")
@@ -278,81 +261,8 @@ def test_only_a_stage_that_never_began_is_tried_again() -> None:
     assert not flow._was_busy(None, None, Failed(data=fault))
 
 
-def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
-    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
-    lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
-    lines.end()
-    assert lines.ending(255, "tune@a", tmp_path / "log").busy
-
-
-def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
-    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
-    lines.feed(1, b"working\n")
-    lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
-    lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
-    ending = lines.ending(255, "tune@a", tmp_path / "log")
-    assert ending.error == f"ValueError: not this (see {tmp_path / 'log'})"
-    assert ending.exit_code == 1
-
-
-def test_a_terminal_gets_lines_as_the_stage_writes_them(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    root = small_pipeline.make(tmp_path)
-    pipeline = root / "dvc.yaml"
-    pipeline.write_text(
-        "stages:\n  show:\n    cmd: test -t 1 && printf '\\r1 of 2' && sleep 0.2 && "
-        "printf '\\r2 of 2\\n' && echo done > shown\n    outs: [shown]\n"
-    )
-    said: list[str] = []
-    ending = stage_process.run_stage(root, "show", root / "log", said.append, live=True)
-    assert ending.exit_code == 0, said
-    shown = capfdbinary.readouterr().out
-    assert b"\r1 of 2\r2 of 2" in shown
-    assert "2 of 2" in said
-    assert (root / "log").read_text().splitlines()[-1] == "2 of 2"
-
-
-def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
-    root = small_pipeline.make(tmp_path)
-    (root / "dvc.yaml").write_text(
-        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 1000\n    outs: [never]\n"
-    )
-
-    def interrupt() -> None:
-        if (root / "pid").exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stage_process.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
-    assert ended(int((root / "pid").read_text()))
-
-
-def ended(pid: int) -> bool:
-    """Whether a process has ended, or does within a minute; it may wait for init to reap it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_artifact_keys_are_what_prefect_accepts() -> None:
     assert artifact_key("tune@Net_v1.5-selective") == "tune-net-v1-5-selective"
-
-
-def test_exit_codes_agree_or_are_one() -> None:
-    outcome = Outcome()
-    assert outcome.exit_code == 0
-    stage = Stage("a", Result("m", "s"), (), ())
-    outcome.fail(stage, "disk is full", 3)
-    assert outcome.exit_code == 3
-    outcome.fail(stage, "bad shape", 2)
-    assert outcome.exit_code == 1
 
 
 def test_a_regression_ends_the_watched_flow_as_failed(first: SimpleNamespace, root: Path) -> None:

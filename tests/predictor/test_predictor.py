@@ -1,148 +1,22 @@
-"""The pretrained predictor: features of decisions, its file, what a run's own trials correct."""
+"""The pretrained predictor: its file, which one is taken, what a run's own trials correct."""
 
 from __future__ import annotations
 
 import json
-from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fewtune.errors import InputError
-from fewtune.model.passes import winograd
-from fewtune.options import TuneOptions
 from fewtune.predictor import chosen_digest, gaussian_process, shipped
 from fewtune.predictor.feature_names import NAMES
-from fewtune.predictor.features import DecisionFeatures
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
 from fewtune.predictor.pretrained import Pretrained, log_paces, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import te, tvm
-from fewtune.schedule.access import Walk, touched_elements
-from fewtune.schedule.space.design_space import LOCATION, TILE, Point
-from fewtune.schedule.space.prior import Prior
-from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search import Guide, Knowledge, make_strategy
-from fewtune.search.evolutionary import EvolutionarySearch
-from fewtune.task.extract import task_module
-from tests import recorded, tuned_tiny
+from fewtune.runtime.tvm import tvm
+from tests import recorded
 from tests.made.predictors import features, learnt, some_points
-
-
-def named(row: np.ndarray) -> dict[str, float]:
-    return dict(zip(NAMES, map(float, row), strict=True))
-
-
-def test_features_say_what_a_tile_holds() -> None:
-    space = recorded.space()
-    program = space.programs[0]
-    tiles = iter([(1, 1, 2, 1), (1, 1, 1, 8), (1, 4)])
-    decisions = tuple(
-        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
-    )
-    (row,) = features([Point(program.number, decisions)])
-    found = named(row)
-    # 2x4 times 4x8: two rows of one vector of eight, all four terms inside.
-    assert found["reduction"] == found["inner_reduction"] == 2
-    assert (found["rows"], found["width"], found["groups"]) == (1, 3, 0)
-    assert (found["tile_rows"], found["innermost_rows"], found["elements"]) == (1, 0, 3)
-    assert (found["vectors"], found["accumulators"], found["body"]) == (0, 1, 3)
-    assert found["too_few"] == 1
-    assert found["loads"] == (1 + 2) / 2
-    assert found["weights_bytes"] == log2(4 * 4 * 8)
-    assert found["register_weights"] == found["tile_weights"] == log2(4 * 4 * 8)
-    assert found["register_data"] == log2(4 * 2 * 4)
-    assert found["cache_results"] == log2(4 * 2 * 8)
-    assert found["threads"] == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "vectors", "parted"),
-    # Threads take what comes first: the rows, unless these are left whole.
-    [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
-    + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
-)
-def test_what_threads_part_is_told(
-    rows: tuple[int, ...], vectors: tuple[int, ...], parted: tuple[int, int]
-) -> None:
-    program = recorded.space().programs[0]
-    tiles = iter([rows, vectors, (1, 4)])
-    decisions = tuple(
-        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
-    )
-    (row,) = features([Point(program.number, decisions)])
-    assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted
-
-
-@pytest.mark.parametrize(
-    ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
-)
-def test_tiles_are_what_was_parted_before_winograds_products(
-    places: tuple[int, int], count: tuple[int, int], parted: int
-) -> None:
-    tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
-    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
-    space = SearchSpace(task_module(function), recorded.space().target)
-    contraction = Prior(space).contraction
-    assert contraction is not None
-    program = space.programs[0]
-    decided = iter([(*places, 1, 1), (*count, 1, 1), (1, 1, 1, 32), (4, 4)])
-    decisions = tuple(next(decided) if choice.kind == TILE else 1 for choice in program.choices)
-    found = DecisionFeatures(space.programs, contraction, is_cold=False)
-    (row,) = found.of([Point(program.number, decisions)])
-    assert named(row)["parted_alike"] == parted
-
-
-def test_a_window_touches_what_its_rows_share_once() -> None:
-    # Three rows of a window of three along one axis of stride one: five elements, not nine.
-    walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
-    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
-    # Two images, ten apart, of three rows and a window of three: rows share, images do not.
-    walk = [Walk(10, 2), Walk(1, 8), Walk(1, 3)]
-    assert touched_elements(walk, [np.array([2]), np.array([3]), np.array([3])]) == 10
-    # A window of three of every fourth row: a step that leaves a gap spans it.
-    walk = [Walk(4, 3), Walk(4, 3), Walk(1, 2)]
-    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
-    # Rows eight apart share nothing.
-    assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
-
-
-def test_every_point_of_a_convolution_has_features() -> None:
-    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    prior = Prior(space)
-    assert prior.contraction is not None
-    found = DecisionFeatures(space.programs, prior.contraction, is_cold=True)
-    random = np.random.default_rng(0)
-    rows = found.of([prior.draw(random) for _ in range(64)])
-    assert found.is_usable
-    assert rows.shape == (64, len(NAMES))
-    assert np.isfinite(rows).all()
-    assert set(rows[:, NAMES.index("is_cold")]) == {1.0}
-    # What tells one task from another is the same of all its points.
-    assert len(np.unique(rows[:, : NAMES.index("elements")], axis=0)) == 1
-    assert len(np.unique(rows, axis=0)) > 16
-
-
-def test_where_data_is_padded_is_told_apart() -> None:
-    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
-    prior = Prior(space)
-    assert prior.contraction is not None
-    found = DecisionFeatures(space.programs, prior.contraction, is_cold=False)
-    point = prior.draw(np.random.default_rng(0))
-    kinds = [choice.kind for choice in space.programs[point.program].choices]
-    place = kinds.index(LOCATION)
-
-    def told(location: int | None) -> tuple[float, ...]:
-        decisions = (*point.decisions[:place], location, *point.decisions[place + 1 :])
-        row = named(found.of([Point(point.program, decisions)])[0])
-        return row["is_inlined"], row["is_ahead"], row["is_outside"]
-
-    assert told(-2) == (1, 0, 0)
-    assert told(-1) == (0, 1, 0)
-    assert told(2) == (0, 0, 1)
-    # One that is left open may be anywhere.
-    assert told(8) == told(None) == (0, 0, 0)
 
 
 def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any() -> None:
@@ -305,79 +179,3 @@ def test_a_long_run_learns_of_the_fastest_of_each_task(monkeypatch: pytest.Monke
     assert rest._rows * rest._spreads == pytest.approx(
         np.concatenate([decisions[:20], decisions[80:]])
     )
-
-
-def test_a_guide_has_register_tiles_take_turns() -> None:
-    space = recorded.space()
-    prior = Prior(space)
-    guide = Guide.of(space, prior, Predictor(learnt(some_points(600))), is_cold=False)
-    assert guide is not None
-    points = some_points(300, seed=3)
-    ordered = guide.ordered([*points, *points])
-    assert sorted(map(str, ordered)) == sorted(map(str, points))
-    best = [points[int(i)] for i in np.argsort(-guide.expected(points), kind="stable")]
-    tiles = [len({prior.tile_of(point) for point in each[:16]}) for each in (ordered, best)]
-    assert tiles[0] >= tiles[1]
-    assert ordered[0] == best[0]
-    # What was measured holds back its like.
-    held_back = guide.ordered(points, [best[0]] * 4)
-    other = next(point for point in best if prior.tile_of(point) != prior.tile_of(best[0]))
-    ahead = guide.expected([best[0]])[0] - guide.expected([other])[0]
-    assert held_back[0] == (other if ahead < 0.08 else best[0])
-
-
-def test_a_guide_rates_a_point_once() -> None:
-    space = recorded.space()
-    guide = Guide.of(space, Prior(space), Predictor(learnt(some_points(600))), is_cold=False)
-    assert guide is not None
-    points = some_points(60, seed=3)
-    rated = dict.fromkeys(points[:20], 0.5)
-    ordered = guide.ordered(points, rated=rated)
-    assert set(rated) == set(points)
-    # What was said of a point before is what counts.
-    assert set(ordered[:20]) == set(points[:20])
-    assert [rated[p] for p in points[20:]] == pytest.approx(list(guide.expected(points[20:])))
-
-
-def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
-    knowledge = Knowledge(predictor=Predictor(learnt(some_points(600))))
-    options = TuneOptions(batch_size=8)
-
-    def first_batch(known: Knowledge, seed: int) -> list[Point]:
-        search = make_strategy(recorded.space(), known, options, seed)
-        assert isinstance(search, EvolutionarySearch)
-        return [proposal.point for proposal in search.next_batch(8)]
-
-    times_s = recorded.times_s()
-    guided = [min(times_s[p] for p in first_batch(knowledge, seed)) for seed in range(5)]
-    alone = [min(times_s[p] for p in first_batch(Knowledge(), seed)) for seed in range(5)]
-    assert np.median(guided) <= np.median(alone)
-    assert first_batch(knowledge, 1) == first_batch(knowledge, 1)
-
-
-def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
-    knowledge = Knowledge(predictor=Predictor(learnt(some_points(300))))
-    search = make_strategy(recorded.space(), knowledge, TuneOptions(batch_size=8), 1)
-    seen: list[Point] = []
-    for _ in range(5):
-        proposals = search.next_batch(8)
-        seen += [proposal.point for proposal in proposals]
-        assert all(proposal.features is None for proposal in proposals)
-        search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
-    assert len(seen) == len(set(seen)) == 40
-    assert knowledge.predictor is not None
-    assert knowledge.predictor._residual._samples == 40
-    # The cost model is not asked, and learns nothing.
-    assert knowledge.cost_model.samples == 0
-
-
-def test_without_the_predictor_the_cost_model_decides() -> None:
-    knowledge = Knowledge(predictor=Predictor(learnt(some_points(100))))
-    plain = make_strategy(recorded.space(), knowledge, TuneOptions(informed_start=False), 1)
-    assert plain.guide is None
-    native = make_strategy(recorded.space(), knowledge, TuneOptions(strategy="metaschedule"), 1)
-    assert native.guide is None
-    other = Knowledge(predictor=Predictor(learnt(some_points(100))))
-    assert other.predictor is not None
-    other.predictor.pretrained.conditions["lanes"] = 16
-    assert make_strategy(recorded.space(), other, TuneOptions(), 1).guide is None

@@ -7,30 +7,15 @@ import dataclasses
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError, VerificationError
-from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.model.registration import ModelSource, check_name
 from fewtune.model.source import add_model, load_registered
-from fewtune.onnx_graph.graph import detach_weights, parameter_count, static_shape
-from fewtune.onnx_graph.weight_check import constant_weights
+from fewtune.onnx_graph.graph import detach_weights, static_shape
 from fewtune.zoo import registry
-from fewtune.zoo.builder import GraphBuilder
-from fewtune.zoo.count import multiply_adds
-from fewtune.zoo.onnx_light import light_names
 from fewtune.zoo.registry import ZOO, count, verify, zoo_model, zoo_names
-from pipelines.cli import main
-from stages.paths import Places
-from tests.pipelines.test_cli import project, refused  # noqa: F401 (project is a fixture)
-from tests.seeded_outputs import assert_outputs_tell_inputs_apart
-from tests.tiny_models import make_model, random_weight
 
 pytestmark = pytest.mark.slow
-
-# Small and varied enough to be run: depthwise convolutions, an encoder, one of the onnx package.
-SMALL = ["mobilenet_v2", "bert_mini", "squeezenet_v1_1"]
 
 
 @pytest.mark.parametrize("name", zoo_names())
@@ -137,161 +122,6 @@ def test_unknown_name_is_refused_with_the_list():
         zoo_model("vgg19", 0)
 
 
-# Counting
-
-
-def test_multiply_adds_of_each_operator_are_those_done_by_hand():
-    generator = np.random.default_rng(0)
-    weights = {
-        "grouped": random_weight(generator, 6, 2, 3, 3),
-        "transposed": random_weight(generator, 6, 5, 2, 2),
-        "left": random_weight(generator, 7, 3),
-        "right": random_weight(generator, 4, 7),
-        "matrix": random_weight(generator, 8, 9),
-    }
-    nodes = [
-        helper.make_node("Conv", ["image", "grouped"], ["a"], group=2, pads=[1] * 4),
-        helper.make_node("ConvTranspose", ["a", "transposed"], ["b"], strides=[2, 2]),
-        helper.make_node("Gemm", ["left", "right"], ["c"], transA=1, transB=1),
-        helper.make_node("MatMul", ["rows", "matrix"], ["d"]),
-        helper.make_node("Relu", ["d"], ["e"]),
-    ]
-    inputs = {"image": [1, 4, 10, 10], "rows": [2, 5, 8]}
-    outputs = {"b": [1, 5, 20, 20], "c": [3, 4], "e": [2, 5, 9]}
-    model = make_model(nodes, inputs, outputs, weights)
-    products = 6 * 100 * 2 * 9, 6 * 100 * 5 * 4, 3 * 4 * 7, 2 * 5 * 9 * 8
-    assert multiply_adds(model) == sum(products)
-
-
-def test_unknown_shape_cannot_be_counted():
-    node = helper.make_node("MatMul", ["rows", "matrix"], ["product"], name="last")
-    weights = {"matrix": np.ones((8, 9), np.float32)}
-    model = make_model([node], {"rows": ["batch", 8]}, {"product": ["batch", 9]}, weights)
-    with pytest.raises(InputError, match="MatMul 'last' .* the shape of 'rows' is not known"):
-        multiply_adds(model)
-
-
-# Weights
-
-
-def small_network(seed, first="first"):
-    builder = GraphBuilder("small", seed)
-    value = builder.input("image", (1, 3, 8, 8))
-    for name in (first, "second"):
-        value = builder.convolution(value, name, 64, kernel=3)
-        value = builder.batch_normalization(value, f"{name}_normalization")
-        value = builder.activation("Relu", value, f"{name}_relu")
-    builder.output(value, (1, 64, 8, 8))
-    return builder.model
-
-
-def arrays(model):
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-
-
-def test_same_seed_gives_the_same_bytes_and_another_seed_others():
-    for make in (small_network, lambda seed: zoo_model("mobilenet_v2", seed)):
-        first, again = make(0), make(0)
-        assert first.SerializeToString() == again.SerializeToString()
-        assert first.SerializeToString() != make(1).SerializeToString()
-
-
-def test_a_weight_depends_on_the_seed_and_its_name_alone():
-    first, other = arrays(small_network(0)), arrays(small_network(0, first="zeroth"))
-    assert np.array_equal(first["second_weight"], other["second_weight"])
-    assert not np.array_equal(first["first_weight"], other["zeroth_weight"])
-
-
-def test_normalisations_are_positive_and_activations_keep_their_size():
-    model = small_network(0)
-    for name, values in arrays(model).items():
-        if name.endswith(("_scale", "_variance")):
-            assert values.min() > 0.5
-    specs, _ = tensor_specs(model)
-    (output,) = run_onnxruntime(model, random_inputs(specs, 0), 1)
-    assert 0.3 < np.sqrt(np.mean(output**2)) < 1.5
-
-
-def test_without_values_only_small_weights_have_data():
-    model = zoo_model("vgg19_bn", 0, values=False)
-    assert model.ByteSize() < 1e6
-    assert parameter_count(model) == ZOO["vgg19_bn"].parameters
-    kinds = {tensor.data_type for tensor in model.graph.initializer}
-    assert kinds == {TensorProto.FLOAT}
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_outputs_are_finite_and_tell_inputs_apart(name):
-    model = zoo_model(name, 0)
-    assert constant_weights(model) == []
-    assert_outputs_tell_inputs_apart(model)
-
-
-# Decoding
-
-
-def run_with(name, *values):
-    """Outputs of a detector by name, and values inside it that are 1 x anchors x something."""
-    model = zoo_model(name, 0)
-    outputs = [value.name for value in model.graph.output]
-    for value in values:
-        model.graph.output.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, None))
-    specs = [TensorSpec(name="image", shape=count(name).inputs["image"], dtype="float32")]
-    found = run_onnxruntime(model, random_inputs(specs, 0), 2)
-    return {key: array[0] for key, array in zip([*outputs, *values], found, strict=True)}
-
-
-def sigmoid(value):
-    return 1 / (1 + np.exp(-value))
-
-
-# An anchor in the middle of the coarsest scale, one on the next, the last on the finest: its index,
-# the stride, column and row of its cell, and its size.
-YOLO_ANCHORS = [
-    (3 * (13 * 5 + 2) + 1, 32, 2, 5, (156, 198)),
-    (3 * (169 + 26 * 1 + 7) + 2, 16, 7, 1, (59, 119)),
-    (10646, 8, 51, 51, (33, 23)),
-]
-
-
-def test_yolo_boxes_and_scores_are_those_of_the_paper():
-    found = run_with("yolov3_mobilenet", "predictions")
-    assert found["scores"].std() > 0.01
-    for index, stride, column, row, size in YOLO_ANCHORS:
-        raw = found["predictions"][index]
-        center = (sigmoid(raw[:2]) + [column, row]) * stride
-        half = np.exp(raw[2:4]) * size / 2
-        expected = np.concatenate([center - half, center + half])
-        assert found["boxes"][index] == pytest.approx(expected, rel=1e-3, abs=1e-2)
-        expected = sigmoid(raw[4]) * sigmoid(raw[5:])
-        assert found["scores"][index] == pytest.approx(expected, rel=1e-3)
-
-
-# The first anchor of the first cell, the larger square of a cell of the second scale, a wide one
-# and a tall one there, the only large square of the last scale: index, center and size.
-SSD_ANCHORS = [
-    (0, (8, 8), (51.2, 51.2)),
-    (4096 + 6 * (16 * 3 + 2) + 1, (80, 112), (np.sqrt(102.4 * 189.4),) * 2),
-    (4096 + 6 * (16 * 3 + 2) + 2, (80, 112), (102.4 * np.sqrt(2), 102.4 / np.sqrt(2))),
-    (4096 + 6 * (16 * 3 + 2) + 5, (80, 112), (102.4 / np.sqrt(3), 102.4 * np.sqrt(3))),
-    (6129, (256, 256), (np.sqrt(450.6 * 492),) * 2),
-]
-
-
-def test_ssd_boxes_are_those_of_the_paper():
-    found = run_with("ssd512_resnet50", "offsets")
-    assert found["scores"].sum(axis=1) == pytest.approx(1, rel=1e-3)
-    for index, anchor_center, anchor_size in SSD_ANCHORS:
-        raw = found["offsets"][index]
-        center = anchor_center + 0.1 * raw[:2] * anchor_size
-        half = np.exp(0.2 * raw[2:]) * anchor_size / 2
-        expected = np.concatenate([center - half, center + half])
-        assert found["boxes"][index] == pytest.approx(expected, rel=1e-3, abs=1e-2)
-
-
-# Registering
-
-
 def test_zoo_model_is_registered_by_name_and_seed(tmp_path):
     assert add_model("zoo:bert_mini", tmp_path, seed=3) == "bert_mini"
     assert (tmp_path / "bert_mini" / "model.yaml").read_text() == "zoo: bert_mini\nseed: 3\n"
@@ -307,50 +137,3 @@ def test_unknown_zoo_model_and_negative_seed_leave_nothing(tmp_path):
     with pytest.raises(InputError, match="seed -1 is negative"):
         add_model("zoo:bert_mini", tmp_path / "models", seed=-1)
     assert not (tmp_path / "models").exists()
-
-
-# The command
-
-
-def test_command_lists_the_zoo_anywhere(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["zoo"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == zoo_names()
-    (line,) = (line for line in lines if line.startswith("bert_mini "))
-    assert "3 of 1x128" in line
-    assert "11.171" in line
-
-
-def test_command_registers_and_lists_the_models(project, capsys):  # noqa: F811
-    assert main(["zoo", "vgg19_bn", "densenet121", "vgg19_bn", "--seed", "2"]) == 0
-    places = Places(project)
-    assert places.registered() == ["densenet121", "squeezenet", "vgg19_bn"]
-    assert places.registration("vgg19_bn").read_text() == "zoo: vgg19_bn\nseed: 2\n"
-    assert "models: [squeezenet, vgg19_bn, densenet121]" in places.params.read_text()
-    assert "tune with: fewtune run vgg19_bn densenet121" in capsys.readouterr().out
-    assert "another model is registered" in refused(capsys, "zoo", "vgg19_bn")
-    assert main(["zoo", "vgg19_bn", "--replace"]) == 0
-    assert places.registration("vgg19_bn").read_text() == "zoo: vgg19_bn\nseed: 0\n"
-
-
-def test_command_refuses_an_unknown_name_before_it_makes_anything(project, capsys):  # noqa: F811
-    line = refused(capsys, "zoo", "vgg19_bn", "vgg20")
-    assert line.startswith("no zoo model is called 'vgg20'; the zoo has mobilenet_v2, ")
-    assert Places(project).registered() == ["squeezenet"]
-    hint = refused(capsys, "run", "vgg19_bn")
-    assert "register it with `fewtune zoo vgg19_bn`" in hint
-
-
-def test_command_writes_files_instead(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert "give some, or --all" in refused(capsys, "zoo", "--output", "onnx")
-    assert main(["zoo", "squeezenet_v1_1", "--output", "onnx"]) == 0
-    assert capsys.readouterr().out == "onnx/squeezenet_v1_1.onnx: 4.9 MB\n"
-    model = onnx.load("onnx/squeezenet_v1_1.onnx")
-    assert parameter_count(model) == ZOO["squeezenet_v1_1"].parameters
-
-
-def test_names_that_the_onnx_package_has_too_mean_the_zoo_to_the_command(project, capsys):  # noqa: F811
-    assert "densenet121" in light_names()
-    assert "`fewtune zoo densenet121`" in refused(capsys, "run", "densenet121")

@@ -1,14 +1,12 @@
 """A real `dvc repro` of the project's own pipeline, on a tiny model, in a repository of its own.
 
-One run of all stages is shared by the tests of this file; each leaves it up to date. The stages of
-the selective result, and everything in the clone, are processes of their own, as `dvc repro` starts
-them. The rest are forks of a warm process, as in `fewtune run`: they give the same files.
+One run of all stages is shared by the tests of this file; each leaves it up to date. In the clone,
+every stage is a process of its own, as `dvc repro` starts it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,82 +16,18 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.artifacts import BenchmarkReport, Comparison, Fingerprint, Metrics, TuneReport
-from fewtune.util.child_python import CHILD_PYTHON
-from pipelines.runs.warm import warm_process
 from stages.paths import Places
-from tests import tiny_models
-from tests.made.repository import PROJECT, WARM, Repository, hashes, ran
+from tests.made.repository import Repository, hashes, ran
+from tests.made.tiny_pipeline import MODEL, SHOWN, STRATEGIES, tiny_pipeline
 
 pytestmark = pytest.mark.slow
-
-MODEL = "tiny"
-STRATEGIES = ("selective", "full")
-BUDGETS = {
-    "models": [MODEL],
-    "strategies": list(STRATEGIES),
-    "tune.trials_per_task": 4,
-    "share_schedules.top": "2",
-    "benchmark.rounds": 3,
-    "compare.rounds": 3,
-    "compare.processes": 1,
-}
-ALL = {
-    "fingerprint",
-    f"import_model@{MODEL}",
-    f"extract_tasks@{MODEL}",
-    f"compare@{MODEL}",
-    f"show_comparison@{MODEL}",
-    *(f"build_bank@{strategy}" for strategy in STRATEGIES),
-    *(
-        f"{stage}@{MODEL}-{strategy}"
-        for stage in (
-            "select_tasks",
-            "tune",
-            "share_schedules",
-            "compile",
-            "benchmark",
-            "show_result",
-        )
-        for strategy in STRATEGIES
-    ),
-}
-
-SHOWN = {name for name in ALL if name.startswith("show_")}
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    root, scratch = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("scratch")
-    repository = Repository(root, scratch)
-    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
-        shutil.copy(PROJECT / name, root)
-    shutil.copytree(
-        PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for folder in ("bank", "logs", "predictors"):
-        shutil.copytree(PROJECT / folder, root / folder)
-    shutil.copytree(PROJECT / "metrics", root / "metrics")
-    (root / "models" / "squeezenet").mkdir(parents=True)
-    shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
-    repository.run("git", "init", "--quiet", "--initial-branch", "main")
-    repository.run("dvc", "init", "--quiet")
-    shutil.copy(PROJECT / ".dvc" / "config", root / ".dvc" / "config")
-    shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
-    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), scratch)
-    repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
-    for key_path, value in BUDGETS.items():
-        repository.set(key_path, value)
-    own_processes = ran(repository.repro(f"show_result@{MODEL}-selective"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(PROJECT))
-        with warm_process(root):
-            warm = {name: os.environ[name] for name in WARM}
-            folder = str(Path(warm[CHILD_PYTHON]).parent)
-            path = f"{folder}{os.pathsep}{repository.environment['PATH']}"
-            repository.environment |= {**warm, "PATH": path}
-            assert own_processes | ran(repository.repro()) == ALL
-            repository.commit()
-            yield repository
+    folders = (tmp_path_factory.mktemp(name) for name in ("repository", "scratch"))
+    with tiny_pipeline(*folders) as made:
+        yield made
 
 
 def test_results_are_whole_and_readable(repository: Repository) -> None:

@@ -1,13 +1,17 @@
-"""A disk that takes nothing more is told in one sentence, by whomever it was met."""
+"""A stage's output and end: a full disk, a busy DVC, a traceback, a terminal, an interrupt."""
 
 from __future__ import annotations
 
+import io
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fewtune.errors import MachineError
-from pipelines.runs.stage_process import run_stage
+from pipelines.runs import stage_process
+from tests import small_pipeline
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,7 @@ def test_what_dvc_says_of_a_full_disk(
     script.write_text(f'#!/bin/sh\necho "ERROR: {told}" >&2\nexit 255\n')
     script.chmod(0o755)
     monkeypatch.setenv("FEWTUNE_PYTHON", str(script))
-    ending = run_stage(tmp_path, "tune", tmp_path / "log", lambda line: None)
+    ending = stage_process.run_stage(tmp_path, "tune", tmp_path / "log", lambda line: None)
     assert ending.exit_code == MachineError.exit_code
     assert ending.error.startswith("the disk does not take what was made (ERROR: ")
 
@@ -38,4 +42,67 @@ def test_a_log_that_cannot_be_written_is_named(
     script.chmod(0o755)
     monkeypatch.setenv("FEWTUNE_PYTHON", str(script))
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        run_stage(tmp_path, "tune", Path("/dev/full"), lambda line: None)
+        stage_process.run_stage(tmp_path, "tune", Path("/dev/full"), lambda line: None)
+
+
+def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
+    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
+    lines.end()
+    assert lines.ending(255, "tune@a", tmp_path / "log").busy
+
+
+def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
+    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines.feed(1, b"working\n")
+    lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
+    lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")
+    ending = lines.ending(255, "tune@a", tmp_path / "log")
+    assert ending.error == f"ValueError: not this (see {tmp_path / 'log'})"
+    assert ending.exit_code == 1
+
+
+def test_a_terminal_gets_lines_as_the_stage_writes_them(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    root = small_pipeline.make(tmp_path)
+    pipeline = root / "dvc.yaml"
+    pipeline.write_text(
+        "stages:\n  show:\n    cmd: test -t 1 && printf '\\r1 of 2' && sleep 0.2 && "
+        "printf '\\r2 of 2\\n' && echo done > shown\n    outs: [shown]\n"
+    )
+    said: list[str] = []
+    ending = stage_process.run_stage(root, "show", root / "log", said.append, live=True)
+    assert ending.exit_code == 0, said
+    shown = capfdbinary.readouterr().out
+    assert b"\r1 of 2\r2 of 2" in shown
+    assert "2 of 2" in said
+    assert (root / "log").read_text().splitlines()[-1] == "2 of 2"
+
+
+def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
+    root = small_pipeline.make(tmp_path)
+    (root / "dvc.yaml").write_text(
+        "stages:\n  slow:\n    cmd: echo $$ > pid && sleep 1000\n    outs: [never]\n"
+    )
+
+    def interrupt() -> None:
+        if (root / "pid").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage_process.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
+    assert ended(int((root / "pid").read_text()))
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, or does within a minute; it may wait for init to reap it."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import tvm_ffi
 
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.schedule.access import evaluate
-from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
+from tests.made.kernels import TARGET, Build, Shape, convolution, kernels, lowered, pool, run
 
-TARGET = tvm.target.Target(
-    {"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")(), "num-cores": 2}
-)
 CUDA = tvm.target.Target(
     {
         "kind": "cuda",
@@ -25,61 +19,6 @@ CUDA = tvm.target.Target(
         "thread_warp_size": 32,
     }
 )
-Shape = tuple[int, ...]
-Build = Callable[..., relax.Expr]
-
-
-def lowered(build: Build, *shapes: Shape, dtype: str = "float32") -> tvm.IRModule:
-    """A Relax function of ``build`` over inputs of these shapes, lowered and fused."""
-    builder = relax.BlockBuilder()
-    inputs = [
-        relax.Var(f"x{index}", relax.TensorType(shape, dtype)) for index, shape in enumerate(shapes)
-    ]
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            output = builder.emit_output(builder.emit(build(*inputs)))
-        builder.emit_func_output(output)
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    ]
-    return tvm.transform.Sequential(passes)(builder.get())
-
-
-def kernels(module: tvm.IRModule) -> list[tvm.IRModule]:
-    return [
-        tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-        for _, function in module.functions_items()
-        if isinstance(function, tvm.tirx.PrimFunc)
-    ]
-
-
-def run(kernel: tvm.IRModule, seed: int = 0) -> np.ndarray:
-    generator = np.random.default_rng(seed)
-    arguments = []
-    for parameter in kernel["main"].params:
-        shape = tuple(int(extent) for extent in parameter.shape)
-        values = generator.uniform(-4, 4, shape).astype(str(parameter.dtype))
-        arguments.append(tvm.runtime.tensor(values))
-    tvm.driver.build(kernel, target=TARGET)["main"](*arguments)
-    return arguments[-1].numpy()
-
-
-def convolution(layout: str, kernel: str, **options: object) -> Build:
-    def build(data: relax.Expr, weight: relax.Expr, bias: relax.Expr) -> relax.Expr:
-        result = relax.op.nn.conv2d(
-            data, weight, data_layout=layout, kernel_layout=kernel, **options
-        )
-        return relax.op.nn.relu(relax.op.add(result, bias))
-
-    return build
-
-
-def pool(kind: str, layout: str, **options: object) -> Build:
-    operator = getattr(relax.op.nn, f"{kind}_pool2d")
-    return lambda data: operator(data, layout=layout, **options)
 
 
 CASES: dict[str, tuple[Build, list[Shape]]] = {
@@ -305,69 +244,3 @@ def test_a_whole_model_runs_with_default_schedules() -> None:
 
     scheduled = apply_default_schedules(module, names, TARGET)
     np.testing.assert_allclose(outputs(scheduled), outputs(module), rtol=1e-4, atol=1e-5)
-
-
-def test_products_of_a_batch_follow_each_other() -> None:
-    (kernel,) = kernels(lowered(relax.op.matmul, (6, 32, 64), (6, 64, 96)))
-    schedule = default_schedule(kernel, TARGET)
-    assert schedule is not None
-    product = next(
-        block for block in blocks_of(schedule) if "matmul" in schedule.get(block).name_hint
-    )
-    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
-    outermost = schedule.get(schedule.get_loops(product)[0])
-    # The fused loop's slowest part is the product; every slice of its columns comes within it.
-    last = int(outermost.extent) - 1
-    assert last > 6
-    places = [evaluate(values[0], {outermost.loop_var: at}) for at in range(last + 1)]
-    assert places == sorted(places)
-    assert set(places) == set(range(6))
-
-
-def nhwc(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
-    return relax.op.nn.conv2d(data, weight, data_layout="NHWC", kernel_layout="HWIO")
-
-
-def first_outputs_of_threads(kernel: tvm.IRModule) -> list[list[int]]:
-    """The first and the last iteration of the parallel loop: which output each begins with."""
-    schedule = default_schedule(kernel, TARGET)
-    assert schedule is not None
-    product = next(
-        block for block in blocks_of(schedule) if "conv2d" in schedule.get(block).name_hint
-    )
-    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
-    loops = [schedule.get(loop) for loop in schedule.get_loops(product)]
-    assert int(loops[0].kind) == int(tvm.tirx.ForKind.PARALLEL)
-    inner = {loop.loop_var: 0 for loop in loops[1:]}
-    return [
-        [evaluate(value, {**inner, loops[0].loop_var: at}) for value in values[:4]]
-        for at in (0, int(loops[0].extent) // 2)
-    ]
-
-
-def test_threads_part_the_rows_of_a_convolution() -> None:
-    (kernel,) = kernels(lowered(nhwc, (1, 14, 14, 288), (1, 1, 288, 128)))
-    assert first_outputs_of_threads(kernel) == [[0, 0, 0, 0], [0, 7, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("data", "weight"),
-    [
-        # Rows that do not part evenly; and few pixels: each thread would read all weights for them.
-        ((1, 13, 13, 64), (1, 1, 64, 128)),
-        ((1, 4, 4, 512), (1, 1, 512, 256)),
-    ],
-)
-def test_threads_part_the_filters_where_rows_are_odd_or_few(data: Shape, weight: Shape) -> None:
-    (kernel,) = kernels(lowered(nhwc, data, weight))
-    (_, second) = first_outputs_of_threads(kernel)
-    assert second[1] == 0
-    assert second[3] == weight[-1] // 2
-
-
-def test_parted_rows_compute_what_the_unscheduled_kernel_does() -> None:
-    (kernel,) = kernels(lowered(nhwc, (1, 12, 10, 24), (3, 3, 24, 32)))
-    scheduled = default_schedule(kernel, TARGET)
-    assert scheduled is not None
-    assert first_outputs_of_threads(kernel)[1][3] in (0, 16)
-    np.testing.assert_allclose(run(scheduled.mod), run(kernel), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,97 @@
+"""Sessions whose measurements cost nothing, and what their journals hold."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from fewtune.measure.measurer import Specs
+from fewtune.progress.progress import Progress
+from fewtune.runtime.tvm import tvm
+from fewtune.schedule_check.check import ScheduleCheck
+from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task
+from fewtune.trial.outcome import Outcome
+from fewtune.trial.phases import Phases
+from fewtune.trial.worker_reply import Built
+from fewtune.tuning.session import Session
+from fewtune.workers.build_queue import Building, building
+from tests import tuned_tiny
+
+BATCH_S = 10.0
+
+
+class CountingMeasurer:
+    """Answers at once that every candidate takes 1 ms; moves a clock by 10 s a batch.
+
+    It says of each batch that one of its measurements was repeated.
+    """
+
+    def __init__(self) -> None:
+        self.pool = tuned_tiny.pool()
+        self.phases = Phases()
+        self.failures: Counter[str] = Counter()
+        self.repeats = 0
+        self.most_flops_s = float("inf")
+        self.now_s = 0.0
+
+    def measure(
+        self,
+        modules: list[tvm.IRModule] | Building[Built],
+        specs: list[Specs],
+        best_s: list[float | None],
+        races: list[str] | None = None,
+        keys: list[tuple[str, str]] | None = None,
+        checks: list[ScheduleCheck] | None = None,
+    ) -> list[Outcome]:
+        assert len(modules) == len(specs) == len(best_s)
+        assert all(each is None or len(each) == len(modules) for each in (races, keys, checks))
+        self.now_s += BATCH_S
+        self.repeats += 1
+        return [Outcome([1e-3])] * len(modules)
+
+    def building(self) -> AbstractContextManager[Building[Built]]:
+        return building(lambda _: [])
+
+    def build(self, wanted: list[Built | tvm.IRModule]) -> list[Built | tvm.IRModule]:
+        return wanted
+
+    def duel(self, contestants: list[Built | tvm.IRModule], specs: Specs) -> list[Outcome]:
+        assert specs
+        return [Outcome([1e-3 + place * 1e-4]) for place, _ in enumerate(contestants)]
+
+
+def session(path: Path, names: str, **changed: object) -> Session:
+    """A session on convolutions of the tiny model whose measurements cost nothing."""
+    tasks = [tuned_tiny.convolutions()[name] for name in names]
+    measurer = CountingMeasurer()
+    made = Session(
+        tasks,
+        [task.info.name for task in tasks],
+        tuned_tiny.target(),
+        tuned_tiny.OPTIONS.model_copy(update=changed),
+        Journal(path, {}),
+        Progress(stream=io.StringIO()),
+        tuned_tiny.pool(),
+        clock=lambda: measurer.now_s,
+    )
+    made.measurer = measurer
+    return made
+
+
+def batches(path: Path) -> list[str]:
+    journal = Journal(path, {})
+    journal.close()
+    return [event["task"] for event in journal.events if event["kind"] == "batch"]
+
+
+def conv(name: str) -> Task:
+    return tuned_tiny.convolutions()[name]
+
+
+def events_of(path: Path) -> list[dict]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [json.loads(line.partition(b" ")[2]) for line in lines]

@@ -1,0 +1,89 @@
+"""A repository of the project's own pipeline, run on a tiny model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fewtune.util.child_python import CHILD_PYTHON
+from pipelines.runs.warm import warm_process
+from tests import tiny_models
+from tests.made.repository import PROJECT, WARM, Repository, ran
+
+MODEL = "tiny"
+STRATEGIES = ("selective", "full")
+BUDGETS = {
+    "models": [MODEL],
+    "strategies": list(STRATEGIES),
+    "tune.trials_per_task": 4,
+    "share_schedules.top": "2",
+    "benchmark.rounds": 3,
+    "compare.rounds": 3,
+    "compare.processes": 1,
+}
+ALL = {
+    "fingerprint",
+    f"import_model@{MODEL}",
+    f"extract_tasks@{MODEL}",
+    f"compare@{MODEL}",
+    f"show_comparison@{MODEL}",
+    *(f"build_bank@{strategy}" for strategy in STRATEGIES),
+    *(
+        f"{stage}@{MODEL}-{strategy}"
+        for stage in (
+            "select_tasks",
+            "tune",
+            "share_schedules",
+            "compile",
+            "benchmark",
+            "show_result",
+        )
+        for strategy in STRATEGIES
+    ),
+}
+
+SHOWN = {name for name in ALL if name.startswith("show_")}
+
+
+@contextmanager
+def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
+    """A repository in ``root`` in which every stage has run, on a tiny model.
+
+    The stages of the selective result are processes of their own, as `dvc repro` starts them.
+    The rest are forks of a warm process, as in `fewtune run`: they give the same files.
+    """
+    repository = Repository(root, scratch)
+    for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
+        shutil.copy(PROJECT / name, root)
+    shutil.copytree(
+        PROJECT / "stages", root / "stages", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for folder in ("bank", "logs", "predictors"):
+        shutil.copytree(PROJECT / folder, root / folder)
+    shutil.copytree(PROJECT / "metrics", root / "metrics")
+    (root / "models" / "squeezenet").mkdir(parents=True)
+    shutil.copy(PROJECT / "models/squeezenet/model.yaml", root / "models" / "squeezenet")
+    repository.run("git", "init", "--quiet", "--initial-branch", "main")
+    repository.run("dvc", "init", "--quiet")
+    shutil.copy(PROJECT / ".dvc" / "config", root / ".dvc" / "config")
+    shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
+    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), scratch)
+    repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
+    for key_path, value in BUDGETS.items():
+        repository.set(key_path, value)
+    own_processes = ran(repository.repro(f"show_result@{MODEL}-selective"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        with warm_process(root):
+            warm = {name: os.environ[name] for name in WARM}
+            folder = str(Path(warm[CHILD_PYTHON]).parent)
+            path = f"{folder}{os.pathsep}{repository.environment['PATH']}"
+            repository.environment |= {**warm, "PATH": path}
+            assert own_processes | ran(repository.repro()) == ALL
+            repository.commit()
+            yield repository

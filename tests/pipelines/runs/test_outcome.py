@@ -1,0 +1,33 @@
+"""The outcome of a run: results that cannot be read, exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.dvc_repo.dag import Dag, Result, Stage
+from pipelines.runs.outcome import Outcome
+from pipelines.runs.run_plan import CommandSteps, _finish
+from tests.made import results as made
+
+
+def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) -> None:
+    directory = tmp_path / "out" / "good" / "full" / "benchmark"
+    made.write_result(directory, "good", "full")
+    (directory / "benchmark.json").write_text("{}")
+    outcome = Outcome()
+    stage = Stage("finish@good-full", Result("good", "full"), (), ())
+    _finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
+    assert not outcome.finished
+    (failure,) = outcome.failures
+    assert (failure.what, failure.exit_code) == ("finish@good-full", 2)
+    assert failure.error.endswith("run its stage again, with --force")
+
+
+def test_exit_codes_agree_or_are_one() -> None:
+    outcome = Outcome()
+    assert outcome.exit_code == 0
+    stage = Stage("a", Result("m", "s"), (), ())
+    outcome.fail(stage, "disk is full", 3)
+    assert outcome.exit_code == 3
+    outcome.fail(stage, "bad shape", 2)
+    assert outcome.exit_code == 1

@@ -1,0 +1,135 @@
+"""Features of decisions: what tiles hold, what threads share, what is touched."""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+import pytest
+
+from fewtune.model.passes import winograd
+from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.features import DecisionFeatures
+from fewtune.runtime.tvm import te
+from fewtune.schedule.access import Walk, touched_elements
+from fewtune.schedule.space.design_space import LOCATION, TILE, Point
+from fewtune.schedule.space.prior import Prior
+from fewtune.schedule.space.search_space import SearchSpace
+from fewtune.task.extract import task_module
+from tests import recorded, tuned_tiny
+from tests.made.predictors import features
+
+
+def named(row: np.ndarray) -> dict[str, float]:
+    return dict(zip(NAMES, map(float, row), strict=True))
+
+
+def test_features_say_what_a_tile_holds() -> None:
+    space = recorded.space()
+    program = space.programs[0]
+    tiles = iter([(1, 1, 2, 1), (1, 1, 1, 8), (1, 4)])
+    decisions = tuple(
+        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+    )
+    (row,) = features([Point(program.number, decisions)])
+    found = named(row)
+    # 2x4 times 4x8: two rows of one vector of eight, all four terms inside.
+    assert found["reduction"] == found["inner_reduction"] == 2
+    assert (found["rows"], found["width"], found["groups"]) == (1, 3, 0)
+    assert (found["tile_rows"], found["innermost_rows"], found["elements"]) == (1, 0, 3)
+    assert (found["vectors"], found["accumulators"], found["body"]) == (0, 1, 3)
+    assert found["too_few"] == 1
+    assert found["loads"] == (1 + 2) / 2
+    assert found["weights_bytes"] == log2(4 * 4 * 8)
+    assert found["register_weights"] == found["tile_weights"] == log2(4 * 4 * 8)
+    assert found["register_data"] == log2(4 * 2 * 4)
+    assert found["cache_results"] == log2(4 * 2 * 8)
+    assert found["threads"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "vectors", "parted"),
+    # Threads take what comes first: the rows, unless these are left whole.
+    [((2, 1, 1, 1), (1, 1, 1, 8), (1, 0)), ((1, 1, 2, 1), (2, 1, 1, 4), (0, 1))]
+    + [((2, 1, 1, 1), (2, 1, 1, 4), (1, 0)), ((1, 1, 2, 1), (1, 1, 1, 8), (0, 0))],
+)
+def test_what_threads_part_is_told(
+    rows: tuple[int, ...], vectors: tuple[int, ...], parted: tuple[int, int]
+) -> None:
+    program = recorded.space().programs[0]
+    tiles = iter([rows, vectors, (1, 4)])
+    decisions = tuple(
+        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+    )
+    (row,) = features([Point(program.number, decisions)])
+    assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted
+
+
+@pytest.mark.parametrize(
+    ("places", "count", "parted"), [((4, 4), (1, 8), 0), ((1, 16), (2, 4), 1), ((2, 8), (2, 4), 0)]
+)
+def test_tiles_are_what_was_parted_before_winograds_products(
+    places: tuple[int, int], count: tuple[int, int], parted: int
+) -> None:
+    tiles, weights = te.placeholder((16, 8, 16)), te.placeholder((16, 16, 32))
+    function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
+    space = SearchSpace(task_module(function), recorded.space().target)
+    contraction = Prior(space).contraction
+    assert contraction is not None
+    program = space.programs[0]
+    decided = iter([(*places, 1, 1), (*count, 1, 1), (1, 1, 1, 32), (4, 4)])
+    decisions = tuple(next(decided) if choice.kind == TILE else 1 for choice in program.choices)
+    found = DecisionFeatures(space.programs, contraction, is_cold=False)
+    (row,) = found.of([Point(program.number, decisions)])
+    assert named(row)["parted_alike"] == parted
+
+
+def test_a_window_touches_what_its_rows_share_once() -> None:
+    # Three rows of a window of three along one axis of stride one: five elements, not nine.
+    walk = [Walk(1, 8), Walk(1, 3), Walk(0, 4)]
+    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([4])]) == 5
+    # Two images, ten apart, of three rows and a window of three: rows share, images do not.
+    walk = [Walk(10, 2), Walk(1, 8), Walk(1, 3)]
+    assert touched_elements(walk, [np.array([2]), np.array([3]), np.array([3])]) == 10
+    # A window of three of every fourth row: a step that leaves a gap spans it.
+    walk = [Walk(4, 3), Walk(4, 3), Walk(1, 2)]
+    assert touched_elements(walk, [np.array([3]), np.array([3]), np.array([2])]) == 10
+    # Rows eight apart share nothing.
+    assert touched_elements([Walk(8, 4), Walk(1, 3)], [np.array([3]), np.array([3])]) == 9
+
+
+def test_every_point_of_a_convolution_has_features() -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    prior = Prior(space)
+    assert prior.contraction is not None
+    found = DecisionFeatures(space.programs, prior.contraction, is_cold=True)
+    random = np.random.default_rng(0)
+    rows = found.of([prior.draw(random) for _ in range(64)])
+    assert found.is_usable
+    assert rows.shape == (64, len(NAMES))
+    assert np.isfinite(rows).all()
+    assert set(rows[:, NAMES.index("is_cold")]) == {1.0}
+    # What tells one task from another is the same of all its points.
+    assert len(np.unique(rows[:, : NAMES.index("elements")], axis=0)) == 1
+    assert len(np.unique(rows, axis=0)) > 16
+
+
+def test_where_data_is_padded_is_told_apart() -> None:
+    space = SearchSpace(tuned_tiny.convolutions()["b"].mod, tuned_tiny.target())
+    prior = Prior(space)
+    assert prior.contraction is not None
+    found = DecisionFeatures(space.programs, prior.contraction, is_cold=False)
+    point = prior.draw(np.random.default_rng(0))
+    kinds = [choice.kind for choice in space.programs[point.program].choices]
+    place = kinds.index(LOCATION)
+
+    def told(location: int | None) -> tuple[float, ...]:
+        decisions = (*point.decisions[:place], location, *point.decisions[place + 1 :])
+        row = named(found.of([Point(point.program, decisions)])[0])
+        return row["is_inlined"], row["is_ahead"], row["is_outside"]
+
+    assert told(-2) == (1, 0, 0)
+    assert told(-1) == (0, 1, 0)
+    assert told(2) == (0, 0, 1)
+    # One that is left open may be anywhere.
+    assert told(8) == told(None) == (0, 0, 0)

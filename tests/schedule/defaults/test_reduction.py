@@ -1,0 +1,78 @@
+"""How the default schedules of convolutions and products spread them over threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fewtune.runtime.tvm import relax, tvm
+from fewtune.schedule.access import evaluate
+from fewtune.schedule.blocks import blocks_of
+from fewtune.schedule.defaults.default import default_schedule
+from tests.made.kernels import TARGET, Shape, kernels, lowered, run
+
+
+def test_products_of_a_batch_follow_each_other() -> None:
+    (kernel,) = kernels(lowered(relax.op.matmul, (6, 32, 64), (6, 64, 96)))
+    schedule = default_schedule(kernel, TARGET)
+    assert schedule is not None
+    product = next(
+        block for block in blocks_of(schedule) if "matmul" in schedule.get(block).name_hint
+    )
+    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
+    outermost = schedule.get(schedule.get_loops(product)[0])
+    # The fused loop's slowest part is the product; every slice of its columns comes within it.
+    last = int(outermost.extent) - 1
+    assert last > 6
+    places = [evaluate(values[0], {outermost.loop_var: at}) for at in range(last + 1)]
+    assert places == sorted(places)
+    assert set(places) == set(range(6))
+
+
+def nhwc(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+    return relax.op.nn.conv2d(data, weight, data_layout="NHWC", kernel_layout="HWIO")
+
+
+def first_outputs_of_threads(kernel: tvm.IRModule) -> list[list[int]]:
+    """The first and the last iteration of the parallel loop: which output each begins with."""
+    schedule = default_schedule(kernel, TARGET)
+    assert schedule is not None
+    product = next(
+        block for block in blocks_of(schedule) if "conv2d" in schedule.get(block).name_hint
+    )
+    values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
+    loops = [schedule.get(loop) for loop in schedule.get_loops(product)]
+    assert int(loops[0].kind) == int(tvm.tirx.ForKind.PARALLEL)
+    inner = {loop.loop_var: 0 for loop in loops[1:]}
+    return [
+        [evaluate(value, {**inner, loops[0].loop_var: at}) for value in values[:4]]
+        for at in (0, int(loops[0].extent) // 2)
+    ]
+
+
+def test_threads_part_the_rows_of_a_convolution() -> None:
+    (kernel,) = kernels(lowered(nhwc, (1, 14, 14, 288), (1, 1, 288, 128)))
+    assert first_outputs_of_threads(kernel) == [[0, 0, 0, 0], [0, 7, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "weight"),
+    [
+        # Rows that do not part evenly; and few pixels: each thread would read all weights for them.
+        ((1, 13, 13, 64), (1, 1, 64, 128)),
+        ((1, 4, 4, 512), (1, 1, 512, 256)),
+    ],
+)
+def test_threads_part_the_filters_where_rows_are_odd_or_few(data: Shape, weight: Shape) -> None:
+    (kernel,) = kernels(lowered(nhwc, data, weight))
+    (_, second) = first_outputs_of_threads(kernel)
+    assert second[1] == 0
+    assert second[3] == weight[-1] // 2
+
+
+def test_parted_rows_compute_what_the_unscheduled_kernel_does() -> None:
+    (kernel,) = kernels(lowered(nhwc, (1, 12, 10, 24), (3, 3, 24, 32)))
+    scheduled = default_schedule(kernel, TARGET)
+    assert scheduled is not None
+    assert first_outputs_of_threads(kernel)[1][3] in (0, 16)
+    np.testing.assert_allclose(run(scheduled.mod), run(kernel), rtol=1e-4, atol=1e-5)

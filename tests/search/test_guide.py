@@ -1,0 +1,91 @@
+"""A search that the predictor guides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fewtune.options import TuneOptions
+from fewtune.predictor.predictor import Predictor
+from fewtune.schedule.space.design_space import Point
+from fewtune.schedule.space.prior import Prior
+from fewtune.search import Guide, Knowledge, make_strategy
+from fewtune.search.evolutionary import EvolutionarySearch
+from tests import recorded
+from tests.made.predictors import learnt, some_points
+
+
+def test_a_guide_has_register_tiles_take_turns() -> None:
+    space = recorded.space()
+    prior = Prior(space)
+    guide = Guide.of(space, prior, Predictor(learnt(some_points(600))), is_cold=False)
+    assert guide is not None
+    points = some_points(300, seed=3)
+    ordered = guide.ordered([*points, *points])
+    assert sorted(map(str, ordered)) == sorted(map(str, points))
+    best = [points[int(i)] for i in np.argsort(-guide.expected(points), kind="stable")]
+    tiles = [len({prior.tile_of(point) for point in each[:16]}) for each in (ordered, best)]
+    assert tiles[0] >= tiles[1]
+    assert ordered[0] == best[0]
+    # What was measured holds back its like.
+    held_back = guide.ordered(points, [best[0]] * 4)
+    other = next(point for point in best if prior.tile_of(point) != prior.tile_of(best[0]))
+    ahead = guide.expected([best[0]])[0] - guide.expected([other])[0]
+    assert held_back[0] == (other if ahead < 0.08 else best[0])
+
+
+def test_a_guide_rates_a_point_once() -> None:
+    space = recorded.space()
+    guide = Guide.of(space, Prior(space), Predictor(learnt(some_points(600))), is_cold=False)
+    assert guide is not None
+    points = some_points(60, seed=3)
+    rated = dict.fromkeys(points[:20], 0.5)
+    ordered = guide.ordered(points, rated=rated)
+    assert set(rated) == set(points)
+    # What was said of a point before is what counts.
+    assert set(ordered[:20]) == set(points[:20])
+    assert [rated[p] for p in points[20:]] == pytest.approx(list(guide.expected(points[20:])))
+
+
+def test_a_guided_search_finds_sooner_what_a_search_finds() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(600))))
+    options = TuneOptions(batch_size=8)
+
+    def first_batch(known: Knowledge, seed: int) -> list[Point]:
+        search = make_strategy(recorded.space(), known, options, seed)
+        assert isinstance(search, EvolutionarySearch)
+        return [proposal.point for proposal in search.next_batch(8)]
+
+    times_s = recorded.times_s()
+    guided = [min(times_s[p] for p in first_batch(knowledge, seed)) for seed in range(5)]
+    alone = [min(times_s[p] for p in first_batch(Knowledge(), seed)) for seed in range(5)]
+    assert np.median(guided) <= np.median(alone)
+    assert first_batch(knowledge, 1) == first_batch(knowledge, 1)
+
+
+def test_a_guided_search_proposes_nothing_twice_and_learns() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(300))))
+    search = make_strategy(recorded.space(), knowledge, TuneOptions(batch_size=8), 1)
+    seen: list[Point] = []
+    for _ in range(5):
+        proposals = search.next_batch(8)
+        seen += [proposal.point for proposal in proposals]
+        assert all(proposal.features is None for proposal in proposals)
+        search.learn(proposals, [recorded.times_s()[p.point] for p in proposals])
+    assert len(seen) == len(set(seen)) == 40
+    assert knowledge.predictor is not None
+    assert knowledge.predictor._residual._samples == 40
+    # The cost model is not asked, and learns nothing.
+    assert knowledge.cost_model.samples == 0
+
+
+def test_without_the_predictor_the_cost_model_decides() -> None:
+    knowledge = Knowledge(predictor=Predictor(learnt(some_points(100))))
+    plain = make_strategy(recorded.space(), knowledge, TuneOptions(informed_start=False), 1)
+    assert plain.guide is None
+    native = make_strategy(recorded.space(), knowledge, TuneOptions(strategy="metaschedule"), 1)
+    assert native.guide is None
+    other = Knowledge(predictor=Predictor(learnt(some_points(100))))
+    assert other.predictor is not None
+    other.predictor.pretrained.conditions["lanes"] = 16
+    assert make_strategy(recorded.space(), other, TuneOptions(), 1).guide is None

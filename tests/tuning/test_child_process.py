@@ -1,0 +1,139 @@
+"""Tuning that is killed or crashes: what is lost, what goes on, what outlives it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fewtune.errors import JournalError
+from fewtune.storage.journal import Journal
+from fewtune.tuning.child_process import journal_path, lay_crash
+from fewtune.tuning.tune import journal_header, run_session
+from tests import tuned_tiny
+from tests.made.sessions import batches, conv, events_of, session
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("moment", ["start", "default", "batch"])
+def test_a_killed_session_goes_on_where_it_was(tmp_path: Path, moment: str) -> None:
+    task, fingerprint = conv("c"), tuned_tiny.fingerprint()
+    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 9})
+    arguments = ([task], [task.info.name], fingerprint, options, tmp_path)
+    header = journal_header(fingerprint, [task], [task.info.name], options, False)
+    path = journal_path(tmp_path, header)
+
+    def run_in_own_group() -> None:
+        os.setsid()
+        run_session(*arguments)
+
+    child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
+    child.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not any(event["kind"] == moment for event in events_of(path)):
+            assert child.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+    assert child.exitcode == -signal.SIGKILL
+    before = [e for event in events_of(path) for e in event.get("trials", [])]
+    assert len(before) <= 9
+    assert len(before) >= 3 or moment != "batch"
+
+    state = run_session(*arguments)
+    after = [e for event in events_of(path) for e in event.get("trials", [])]
+    assert after[: len(before)] == before
+    assert len(after) == state.trials == 9
+    assert len({json.dumps(entry["trace"]) for entry in after}) == 9
+    assert [t.as_json() for t in state.tasks[task.info.name].trials] == after
+    assert sum(event["kind"] == "default" for event in events_of(path)) == 1
+    assert state.stopped_by == "trials"
+
+
+@pytest.mark.parametrize("moment", ["loading", "measuring"])
+def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path, moment: str) -> None:
+    task, fingerprint = conv("c"), tuned_tiny.fingerprint()
+    options = tuned_tiny.OPTIONS.model_copy(update={"trials_per_task": 300})
+    header = journal_header(fingerprint, [task], [task.info.name], options, False)
+    path = journal_path(tmp_path, header)
+
+    def run_in_own_group() -> None:
+        os.setsid()
+        run_session([task], [task.info.name], fingerprint, options, tmp_path)
+
+    child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
+    child.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (
+            len(in_group(child.pid)) > 1
+            if moment == "loading"
+            else any(event["kind"] == "batch" for event in events_of(path))
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        # The tuning process, the one that forks workers, and the workers.
+        while time.monotonic() < deadline and in_group(child.pid):
+            time.sleep(0.05)
+        assert in_group(child.pid) == []
+    finally:
+        if in_group(child.pid):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def in_group(group: int) -> list[int]:
+    """Living processes of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def test_a_crash_costs_its_task_only(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    bad, good = conv("b").info.name, conv("c").info.name
+    journal = Journal(path, {})
+    journal.append({"kind": "start", "task": bad})
+    journal.close()
+    journal = Journal(path, {})
+    assert lay_crash(journal, "SIGSEGV") == bad
+    journal.close()
+    made = session(path, "bc", least_gain=0.0)
+    assert made.run() == "trials"
+    assert set(batches(path)) == {good}
+    # The crashed task's share of the budget goes to the other.
+    assert made.state.trials == 12
+    line = made.state.tasks[bad].report()
+    assert (line.status, line.note) == ("crashed", "TVM died of SIGSEGV")
+    assert made.state.tasks[good].report().status == "tuned"
+
+
+def test_a_crash_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "empty.jsonl", {})
+    with pytest.raises(JournalError, match="SIGSEGV. outside of any task"):
+        lay_crash(journal, "SIGSEGV")
+    journal.close()
+    journal = Journal(tmp_path / "crashed.jsonl", {})
+    for event in ({"kind": "start", "task": "a"}, {"kind": "crash", "task": "a", "signal": "X"}):
+        journal.append(event)
+    journal.close()
+    journal = Journal(tmp_path / "crashed.jsonl", {})
+    with pytest.raises(JournalError, match="outside of any task"):
+        lay_crash(journal, "SIGSEGV")
+    journal.close()
