@@ -17,12 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import distributed
+
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint

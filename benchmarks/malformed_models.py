@@ -21,6 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+# Run as a script, Python looks beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from benchmarks.helpers.malformed_files import data_cases, file_cases
 from benchmarks.helpers.malformed_graphs import graph_cases
 from benchmarks.helpers.malformed_network import Case

@@ -1,0 +1,163 @@
+"""Ways to damage what commands and stages read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.helpers.tiny_checkout import MODEL
+
+OUT = f"out/{MODEL}"
+STRATEGY = "selective"
+WRONG_VALUES = (
+    "-1",
+    "0",
+    "abc",
+    "[]",
+    "{}",
+    "null",
+    "1e400",
+    "nan",
+    "true",
+    "- x: [",
+)
+NAMES = (
+    "x" * 300,
+    "x" * 101,
+    " ",
+    "..",
+    ".",
+    ".hidden",
+    "../outside",
+    "a/b",
+    "Upper",
+    "bank",
+    "fingerprint",
+    "name\nwith a line",
+    "ünicode",
+    "a b",
+    "$(id)",
+    "*",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damaged input.
+
+    Attributes
+    ----------
+    kind, what : str
+        What is damaged, and how.
+    command : tuple of str
+        Arguments of Python at the checkout.
+    codes : tuple of int
+        The documented exit codes; 0 where the damage may mean nothing.
+    damage : callable
+        Does it.
+    """
+
+    kind: str
+    what: str
+    command: tuple[str, ...]
+    codes: tuple[int, ...]
+    damage: Callable[[], None]
+
+
+def damages(file: Path, chance: random.Random) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Ways to damage a file, with a word for each."""
+    content = file.read_bytes()
+
+    def write(changed: bytes) -> Callable[[], None]:
+        def do() -> None:
+            file.write_bytes(changed)
+
+        return do
+
+    cut = chance.randrange(1, max(2, len(content)))
+    yield f"cut off after {cut} bytes", write(content[:cut])
+    yield "emptied", write(b"")
+    place = chance.randrange(len(content))
+    flipped = bytes([content[place] ^ 0xFF])
+    yield f"byte {place} inverted", write(content[:place] + flipped + content[place + 1 :])
+    yield "a NUL byte put in", write(content[:place] + b"\0" + content[place:])
+    yield "one line: {}", write(b"{}\n")
+    yield "one line: []", write(b"[]\n")
+    yield "nested 9000 deep", write(b"[" * 9000 + b"]" * 9000)
+    yield "random bytes", write(chance.randbytes(300))
+    lines = content.splitlines(keepends=True)
+    chance.shuffle(lines)
+    yield "lines shuffled", write(b"".join(lines))
+    yield "said twice", write(content + content)
+
+    def folder() -> None:
+        file.unlink()
+        file.mkdir()
+
+    yield "a folder in its place", folder
+    yield "missing", file.unlink
+
+
+def wrong_values(file: Path, chance: random.Random, count: int) -> Iterator[Any]:
+    """Values of other types in some of a YAML file's lines."""
+    text = file.read_text()
+    lines = text.splitlines()
+    places = [n for n, line in enumerate(lines) if ":" in line and not line.startswith("#")]
+    for _ in range(count):
+        place, value = chance.choice(places), chance.choice(WRONG_VALUES)
+        key = lines[place].split(":")[0]
+        changed = [*lines[:place], f"{key}: {value}", *lines[place + 1 :]]
+
+        def do(changed: list[str] = changed) -> None:
+            file.write_text("\n".join(changed) + "\n")
+
+        yield f"{key.strip()}: {value}", do
+
+
+def cases(root: Path, chance: random.Random) -> Iterator[Case]:
+    """Every case."""
+
+    def stage(name: str, *options: str) -> tuple[str, ...]:
+        return ("-m", f"stages.{name}", *options)
+
+    command = ("-m", "pipelines.cli")
+    one = ("--model", MODEL)
+    both = (*one, "--strategy", STRATEGY)
+    parameters = root / "params.yaml"
+    for what, do in [*damages(parameters, chance), *wrong_values(parameters, chance, 20)]:
+        yield Case("params", what, stage("fingerprint"), (0, 2), do)
+    for name in NAMES:
+        given = (*command, "add", "three.onnx", "--no-check", f"--name={name}")
+        yield Case("names", repr(name[:30]), given, (2,), lambda: None)
+    registration = root / "models" / MODEL / "model.yaml"
+    for what, do in [*damages(registration, chance), *wrong_values(registration, chance, 3)]:
+        yield Case("registrations", what, (*command, "check", MODEL), (0, 2), do)
+    for journal in sorted((root / ".fewtune" / "journals").rglob("*.jsonl")):
+        for what, do in damages(journal, chance):
+            yield Case("journals", what, stage("tune", *both), (0, 5), do)
+    log = root / OUT / STRATEGY / "share"
+    for name in ("log.json", "database_workload.json", "database_tuning_record.json"):
+        for what, do in damages(log / name, chance):
+            merged = (*command, "log", str(log), "--output", str(root.with_name("merged")))
+            yield Case("logs and databases", f"{name}: {what}", merged, (0, 2, 5), do)
+    for what, do in damages(log / "database_tuning_record.json", chance):
+        yield Case("databases, compiled", what, stage("compile", *both), (0, 2, 5), do)
+    for what, do in damages(root / OUT / "import" / "lowered.json", chance):
+        yield Case("artifacts", f"lowered.json: {what}", stage("extract_tasks", *one), (0, 2), do)
+    for what, do in damages(root / OUT / STRATEGY / "select" / "selection.json", chance):
+        yield Case("artifacts", f"selection.json: {what}", stage("compile", *both), (0, 2), do)
+    samples = root / "samples.npz"
+    for what, do in damages(samples, chance):
+        given = (
+            *command,
+            "add",
+            "three.onnx",
+            "--no-check",
+            "--name=refused",
+            "--inputs",
+            "samples.npz",
+        )
+        yield Case("archives", what, given, (0, 2), do)
