@@ -29,7 +29,15 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.comparison import accept, page, replay, sampling, strategies, whole_models
+from benchmarks.comparison import (
+    accept,
+    page,
+    replay,
+    sampling,
+    strategies,
+    strategy_rows,
+    whole_models,
+)
 from benchmarks.comparison.pool_models import models_on_pools
 from benchmarks.helpers.common import alone
 from fewtune.util.files import canonical_json, write_bytes, write_text
@@ -110,7 +118,7 @@ def main() -> None:
         measure(arguments, Places())
     blocks = strategies.blocks(arguments.work, arguments.trials)
     searched, rated = earlier.get("strategies", []), earlier.get("cost_models", [])
-    measured = strategies.rows(blocks) or [row for row in searched if "over_best" in row]
+    measured = strategy_rows.rows(blocks) or [row for row in searched if "over_best" in row]
     found = {
         "strategies": [row for row in searched if "over_optimum" in row],
         "cost_models": [row for row in rated if "rank_correlation" in row and "pools" not in row],

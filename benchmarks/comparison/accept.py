@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Any
 
-from benchmarks.comparison import strategies
+from benchmarks.comparison import strategy_rows
 from fewtune.options import TuneOptions
 from fewtune.search import Knowledge, make_strategy
 from tests import recorded
@@ -21,7 +21,7 @@ def verdicts(found: dict[str, Any], blocks: list[dict[str, Any]]) -> list[dict[s
     rows = []
     trials = blocks[0]["trials"] if blocks else 0
     if blocks:
-        won, of = strategies.wins(blocks, "genetic, none", "random, none")
+        won, of = strategy_rows.wins(blocks, "genetic, none", "random, none")
         rows.append(
             _row(
                 "genetic better than random on 6 of 8 tasks",
@@ -63,7 +63,7 @@ def grid_verdict() -> dict[str, Any]:
 def _chameleon(blocks: list[dict[str, Any]], judge: str) -> dict[str, Any]:
     first, second = f"chameleon, {judge}", f"annealing, {judge}"
     ratios = [b["over_best"][first] / b["over_best"][second] for b in blocks]
-    middle, low, high = strategies.bounds(ratios)
+    middle, low, high = strategy_rows.bounds(ratios)
     part = statistics.fmean(
         b["curves"][first]["search_s"] / max(b["curves"][first]["at_s"][-1], 1e-9)
         for b in blocks

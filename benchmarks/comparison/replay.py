@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.comparison.strategies import BATCH, JUDGED, UNJUDGED, bounds
+from benchmarks.comparison.strategies import BATCH, JUDGED, UNJUDGED
+from benchmarks.comparison.strategy_rows import bounds
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.options import TuneOptions
 from fewtune.predictor.features import DecisionFeatures

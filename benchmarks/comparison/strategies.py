@@ -10,18 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from scipy.stats import rankdata
-from scipy.stats import t as student
-
 from benchmarks.comparison.pool import Pool
+from benchmarks.comparison.strategy_rows import NOTHING
 from benchmarks.stock.tuning_loop import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
@@ -47,8 +43,6 @@ BATCH = 8
 _RUNS, _BLOCKS = "runs.jsonl", "blocks.jsonl"
 # TVM's own search may end in a segmentation fault (apache/tvm #17934), in the same place again.
 _ATTEMPTS = 2
-# How many times as slow as the best counts who has found nothing yet.
-_NOTHING = 10.0
 
 
 class Run(NamedTuple):
@@ -194,7 +188,7 @@ def _block(
     """One task and seed: how all strategies fared beside the best of all."""
     least_s = min(final_s.values())
     over = {
-        key: final_s.get(run.point, _NOTHING * least_s) / least_s if run.point else _NOTHING
+        key: final_s.get(run.point, NOTHING * least_s) / least_s if run.point else NOTHING
         for key, run in runs.items()
     }
     # Everyone had so many seconds: the time of who was through first.
@@ -209,7 +203,7 @@ def _block(
         "over_best": {f"{n}, {j}": round(value, 4) for (n, j), value in over.items()},
         "curves": {
             f"{run.name}, {run.judge}": {
-                "over_pool": [round(min(s / best_s, _NOTHING), 4) for s in run.best_s],
+                "over_pool": [round(min(s / best_s, NOTHING), 4) for s in run.best_s],
                 "at_s": [round(at_s, 2) for at_s in run.at_s],
                 "search_s": round(run.search_s, 3),
             }
@@ -237,74 +231,3 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def blocks(folder: Path, trials: int) -> list[dict[str, Any]]:
     """Complete tasks and seeds of so many trials."""
     return [block for block in _lines(folder / _BLOCKS) if block["trials"] == trials]
-
-
-def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a strategy and judge: over the best of all, ranks, at equal trials and seconds."""
-    if not found:
-        return []
-    keys = list(found[0]["over_best"])
-    found = [block for block in found if list(block["over_best"]) == keys]
-    ranks = np.array([rankdata([block["over_best"][key] for key in keys]) for block in found])
-    seconds = [{key: _at(block, key) for key in keys} for block in found]
-    told = []
-    for place, key in enumerate(keys):
-        name, judge = key.split(", ")
-        curves = [block["curves"][key] for block in found]
-        at_trials = {
-            str(count): bounds([([_NOTHING] + c["over_pool"])[: count + 1][-1] for c in curves])
-            for count in (8, 16, 32, 64)
-            if count <= found[0]["trials"]
-        }
-        rank, error = float(ranks[:, place].mean()), _half_width(ranks[:, place])
-        told.append(
-            {
-                "name": name,
-                "judge": judge,
-                "tasks": len({block["task"] for block in found}),
-                "seeds": len({block["seed"] for block in found}),
-                "blocks": len(found),
-                "trials": found[0]["trials"],
-                "over_best": bounds([block["over_best"][key] for block in found]),
-                "over_pool": at_trials,
-                "over_pool_at_equal_seconds": bounds([each[key] for each in seconds]),
-                "equal_s": round(statistics.fmean(block["equal_s"] for block in found), 2),
-                "rank": [round(rank + k * error, 2) for k in (0, -1, 1)],
-                "tuning_s": round(statistics.fmean(([0.0] + c["at_s"])[-1] for c in curves), 2),
-                "search_s": round(statistics.fmean(c["search_s"] for c in curves), 2),
-                "device": found[0]["device"],
-                "threads": found[0]["threads"],
-                "date": found[-1]["date"],
-            }
-        )
-    return told
-
-
-def _at(block: dict[str, Any], key: str) -> float:
-    """The best that was known when all had the same seconds; 10 before anything was."""
-    curve = block["curves"][key]
-    known = sum(at_s <= block["equal_s"] for at_s in curve["at_s"])
-    return float(curve["over_pool"][known - 1]) if known else _NOTHING
-
-
-def bounds(ratios: Sequence[float]) -> list[float]:
-    """Geometric mean of ratios, with the bounds of its 95 % confidence interval."""
-    logs = np.log(np.array(ratios, dtype=float))
-    mean, error = float(logs.mean()), _half_width(logs)
-    return [round(math.exp(mean + k * error), 4) for k in (0, -1, 1)]
-
-
-def _half_width(values: np.ndarray) -> float:
-    """Half of the 95 % confidence interval of a mean, by Student's t."""
-    if len(values) < 2:  # noqa: PLR2004
-        return 0.0
-    return float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-
-
-def wins(found: list[dict[str, Any]], first: str, second: str) -> tuple[int, int]:
-    """On how many tasks one is faster than another, over seeds; and of how many."""
-    over: dict[str, list[float]] = {}
-    for block in found:
-        ratio = block["over_best"][second] / block["over_best"][first]
-        over.setdefault(block["task"], []).append(math.log(ratio))
-    return sum(statistics.fmean(each) > 0 for each in over.values()), len(over)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.comparison import accept, page, strategies
+from benchmarks.comparison import accept, page, strategies, strategy_rows
 
 KEYS = [f"{name}, {judge}" for name, judge in strategies.COMBINATIONS]
 
@@ -34,7 +34,7 @@ BLOCKS = [block("a", 1, genetic=1.1, grid=3.0), block("b", 1, genetic=1.2, grid=
 
 
 def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
-    rows = {(row["name"], row["judge"]): row for row in strategies.rows(BLOCKS)}
+    rows = {(row["name"], row["judge"]): row for row in strategy_rows.rows(BLOCKS)}
     assert len(rows) == len(KEYS)
     genetic, grid = rows["genetic", "none"], rows["grid", "none"]
     assert genetic["rank"][0] == 1.0
@@ -48,8 +48,8 @@ def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
 
 
 def test_wins_are_counted_by_task() -> None:
-    assert strategies.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
-    assert strategies.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
+    assert strategy_rows.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
+    assert strategy_rows.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
 
 
 def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
                 "over_optimum": {str(t): [1.0, 1.0, 1.0] for t in page.AT},
                 "search_s": 1.0,
             },
-            *strategies.rows(BLOCKS),
+            *strategy_rows.rows(BLOCKS),
         ],
         "cost_models": [],
         "selections": [],

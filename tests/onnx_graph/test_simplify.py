@@ -11,9 +11,6 @@ from fewtune.model.reference import random_inputs, relative_error, run_onnxrunti
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
 from fewtune.onnx_graph.simplify import (
-    can_show_fault,
-    constant_weights,
-    explain_blindness,
     parameter_count,
     simplify,
 )
@@ -270,49 +267,3 @@ def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
     monkeypatch.setattr("onnxslim.slim", fail)
     model = tiny_models.tiny_convolutional_model()
     assert operators(simplified(model)) == operators(model)
-
-
-# Weights that show nothing
-
-
-def constant_model(varying_elements):
-    generator = np.random.default_rng(0)
-    weights = {
-        "constant": np.full((16, 16), 0.5, np.float32),
-        "varying": generator.random((16, varying_elements // 16), dtype=np.float32),
-        "bias": np.zeros(8, np.float32),
-    }
-    nodes = [
-        helper.make_node("MatMul", ["input", "constant"], ["middle"]),
-        helper.make_node("MatMul", ["middle", "varying"], ["output"]),
-    ]
-    return tiny_models.make_model(nodes, {"input": [1, 16]}, {"output": None}, weights)
-
-
-def test_constant_weights_are_named_and_small_ones_left_out():
-    assert constant_weights(constant_model(512)) == ["constant"]
-
-
-def test_most_parameters_must_vary():
-    assert can_show_fault(constant_model(512))
-    assert not can_show_fault(constant_model(128))
-    explanation = explain_blindness(constant_model(128))
-    assert "(constant)" in explanation
-    assert "\n" not in explanation
-
-
-def test_model_without_large_weights_can_show_a_fault():
-    assert can_show_fault(tiny_models.elementwise_model())
-
-
-def test_shipped_light_files_cannot_show_a_fault():
-    shipped = next(onnx_light_directory().glob("light_squeezenet.onnx"))
-    model = onnx.load(shipped)
-    assert not can_show_fault(model)
-    assert not can_show_fault(simplify(bind_shapes(model, {}, {})))
-
-
-def onnx_light_directory():
-    from pathlib import Path
-
-    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

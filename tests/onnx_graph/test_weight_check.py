@@ -1,13 +1,22 @@
-"""Weights that are no numbers."""
+"""Weights that are no numbers, and weights that vary too little for a fault to show."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
+from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
+from fewtune.onnx_graph.simplify import (
+    can_show_fault,
+    constant_weights,
+    explain_blindness,
+    simplify,
+)
 from fewtune.onnx_graph.weight_check import check_finite
+from tests import tiny_models
 from tests.tiny_models import make_model
 
 
@@ -35,3 +44,46 @@ def test_nan_that_is_filled_in_is_meant(node: tuple[str, ...]) -> None:
         if operator == "Concat":
             each.attribute.append(helper.make_attribute("axis", 0))
     check_finite(model)
+
+
+def constant_model(varying_elements):
+    generator = np.random.default_rng(0)
+    weights = {
+        "constant": np.full((16, 16), 0.5, np.float32),
+        "varying": generator.random((16, varying_elements // 16), dtype=np.float32),
+        "bias": np.zeros(8, np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["input", "constant"], ["middle"]),
+        helper.make_node("MatMul", ["middle", "varying"], ["output"]),
+    ]
+    return tiny_models.make_model(nodes, {"input": [1, 16]}, {"output": None}, weights)
+
+
+def test_constant_weights_are_named_and_small_ones_left_out():
+    assert constant_weights(constant_model(512)) == ["constant"]
+
+
+def test_most_parameters_must_vary():
+    assert can_show_fault(constant_model(512))
+    assert not can_show_fault(constant_model(128))
+    explanation = explain_blindness(constant_model(128))
+    assert "(constant)" in explanation
+    assert "\n" not in explanation
+
+
+def test_model_without_large_weights_can_show_a_fault():
+    assert can_show_fault(tiny_models.elementwise_model())
+
+
+def test_shipped_light_files_cannot_show_a_fault():
+    shipped = next(onnx_light_directory().glob("light_squeezenet.onnx"))
+    model = onnx.load(shipped)
+    assert not can_show_fault(model)
+    assert not can_show_fault(simplify(bind_shapes(model, {}, {})))
+
+
+def onnx_light_directory():
+    from pathlib import Path
+
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -1,0 +1,17 @@
+"""Folders of registered models and of models to register."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def models(tmp_path):
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def inbox(tmp_path):
+    directory = tmp_path / "inbox"
+    directory.mkdir()
+    return directory
