@@ -13,10 +13,11 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.feature_names import NAMES, OF_POINTS
 
-# Features of decisions: of one task, those before are all the same.
-_DECISIONS = slice(NAMES.index("elements"), None)
+# Features of decisions: of one task, those before are all the same. What cores add is the same of
+# one run, or said by others.
+_DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
 # Logarithms of paces: how far the predictor errs alike for all tasks, and for one task beyond that;
 # how far measurements err. By replaying full tuning's trials of SqueezeNet and DenseNet 121 on a
 # machine that the predictor does not know; half or twice as much makes little difference.

@@ -13,7 +13,7 @@ from fewtune.predictor import AUTO, NEVER, PREDEFINED, shipped
 from fewtune.predictor.consensus import Consensus
 from fewtune.predictor.gaussian_process import Residual
 from fewtune.predictor.predefined import Predefined
-from fewtune.predictor.pretrained import Pretrained, read_conditions
+from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_counts
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
 
@@ -80,8 +80,9 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
     ----------
     choice : str
         `AUTO`: of those that come with the library, that know the target's vectors and were trained
-        with as many threads, the one of such a CPU, else of its maker, else any; `NEVER`;
-        `PREDEFINED`, the analytic model; or the path of another one, without its ending.
+        with as many threads, or with several numbers of them, the one of such a CPU, else of its
+        maker, else any; `NEVER`; `PREDEFINED`, the analytic model; or the path of another one,
+        without its ending.
     target : Target
 
     Returns
@@ -139,10 +140,19 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
         return []
     traits = CpuTraits.of(target)
     told = {path: read_conditions(path) for path in shipped()}
-    wanted = (traits.lanes("float32"), traits.threads)
-    fitting = [path for path in told if (told[path]["lanes"], told[path]["threads"]) == wanted]
     name = str(target.attrs.get("mcpu", ""))
-    return sorted(fitting, key=lambda path: -_kinship(name, told[path]))
+
+    def knows_threads(path: Path) -> bool:
+        return traits.threads in thread_counts(told[path])
+
+    fitting = [
+        path
+        for path in told
+        if told[path]["lanes"] == traits.lanes("float32")
+        # What knows several numbers of threads has an idea of another one.
+        and (knows_threads(path) or len(thread_counts(told[path])) > 1)
+    ]
+    return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, told[p])))
 
 
 def is_trained_on(
@@ -150,6 +160,19 @@ def is_trained_on(
 ) -> bool:
     """Whether a predictor was trained on such a CPU, by LLVM's name of it."""
     return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
+
+
+def extrapolated(pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target) -> str:
+    """What is said of a number of threads that a predictor was not trained on; empty if it was."""
+    known = pretrained.conditions
+    threads = CpuTraits.of(target).threads
+    if isinstance(pretrained, Predefined) or threads in thread_counts(known):
+        return ""
+    counts = " and ".join(map(str, thread_counts(known)))
+    return (
+        f"the predictor learnt from runs of {counts} thread{'s' * (counts != '1')}: for {threads} "
+        f"its ratings are extrapolated, and nobody measured what they are worth"
+    )
 
 
 def _kinship(name: str, conditions: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fewtune.errors import InputError
 from fewtune.predictor import digest, files_of
-from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.feature_names import NAMES, taught
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from fewtune.util.xgboost_alone import xgboost_alone
 
@@ -63,12 +63,15 @@ class Pretrained:
     booster : xgboost.Booster
     conditions : dict
         What it was trained on; ``lanes`` is that of the machine's vectors, ``threads`` how many
-        shared its loops.
+        shared its loops, the most of ``thread_counts`` where these were several. ``features`` names
+        what it goes by, all of `NAMES` unless given.
     """
 
     def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
         self._booster = booster
         self.conditions = conditions
+        names = conditions.get("features", NAMES)
+        self._places = [NAMES.index(name) for name in names]
 
     @property
     def lanes(self) -> int:
@@ -82,7 +85,8 @@ class Pretrained:
 
     def expected(self, features: np.ndarray) -> np.ndarray:
         """Logarithms of the pace beside the task's best, (points,): 0 is the best there is."""
-        return np.asarray(self._booster.inplace_predict(features), dtype=float)
+        known = np.ascontiguousarray(features[:, self._places])
+        return np.asarray(self._booster.inplace_predict(known), dtype=float)
 
     @staticmethod
     def train(samples: Sequence[TaskSamples], conditions: dict[str, Any]) -> Pretrained:
@@ -93,22 +97,25 @@ class Pretrained:
         samples : sequence of TaskSamples
             One a task: paces are beside its best.
         conditions : dict
-            Kept beside the trees; needs ``lanes`` and ``threads``.
+            Kept beside the trees; needs ``lanes`` and ``threads``, and ``thread_counts`` where
+            samples are of several.
         """
         xgboost = xgboost_alone()
         labels = np.concatenate([log_paces(each.times_s) for each in samples])
-        features = np.concatenate([each.features for each in samples])
+        names = list(taught(thread_counts(conditions)))
+        places = [NAMES.index(name) for name in names]
+        features = np.concatenate([each.features[:, places] for each in samples])
         matrix = xgboost.QuantileDMatrix(
             features,
             label=labels,
             weight=np.exp(_KEENNESS * labels),
             max_bin=_PARAMETERS["max_bin"],
             nthread=1,
-            feature_names=list(NAMES),
+            feature_names=names,
         )
         booster = xgboost.train(_PARAMETERS, matrix, num_boost_round=_ROUNDS)
         booster.feature_names = None
-        return Pretrained(booster, {**conditions, "features": list(NAMES), "trials": len(labels)})
+        return Pretrained(booster, {**conditions, "features": names, "trials": len(labels)})
 
     def write(self, path: Path) -> None:
         """Write trees and conditions, each whole or not at all.
@@ -156,11 +163,19 @@ def read_conditions(path: Path) -> dict[str, Any]:
         conditions = json.loads(files_of(path)[1].read_text())
     except (OSError, ValueError, RecursionError) as fault:
         raise _unreadable(path, fault) from None
-    if not isinstance(conditions, dict) or conditions.get("features") != list(NAMES):
+    known = conditions.get("features") if isinstance(conditions, dict) else None
+    if not isinstance(known, list) or not known or not all(each in NAMES for each in known):
         raise InputError(f"the pretrained predictor {path} is of other features: {_AGAIN}")
-    if not all(isinstance(conditions.get(key), int) for key in ("lanes", "threads")):
+    counts = [conditions.get(key) for key in ("lanes", "threads")]
+    several = conditions.get("thread_counts", [1])
+    if not isinstance(several, list) or not all(type(n) is int for n in (*counts, *several)):
         raise _damaged(path)
-    return conditions
+    return dict(conditions)
+
+
+def thread_counts(conditions: dict[str, Any]) -> list[int]:
+    """The numbers of threads that a predictor was trained on, in order."""
+    return sorted(conditions.get("thread_counts") or [conditions["threads"]])
 
 
 def _unreadable(path: Path, fault: Exception) -> InputError:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
 from fewtune.predictor.pretrained import TaskSamples
 from fewtune.util.files import write_bytes
 
@@ -35,7 +35,7 @@ _UNREADABLE = (
     zlib.error,
 )
 # What samples of two files have to share to be learnt from together.
-_ALIKE = ("device", "target", "lanes", "threads", "tvm")
+_ALIKE = ("device", "lanes", "tvm")
 
 
 class Sampled(NamedTuple):
@@ -91,10 +91,13 @@ def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
         known = conditions.get("features")
     except _UNREADABLE as fault:
         raise InputError(f"cannot read the samples {path}: {fault}") from None
-    if known != list(NAMES):
+    if known not in (list(NAMES), list(OF_POINTS)):
         raise InputError(f"the samples {path} are of other features: practise again")
     if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
         raise InputError(f"the samples {path} are damaged")
+    if known == list(OF_POINTS):
+        # Kept before numbers of threads were told apart: all are of one.
+        features = with_cores(features, conditions["threads"])
     ends = np.cumsum(counts)
     found = [
         Sampled(name, TaskSamples(features[end - count : end], times_s[end - count : end]))
@@ -109,11 +112,21 @@ def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]
     Raises
     ------
     InputError
-        If the machine, threads or TVM's version differ.
+        If the machine or TVM's version differ. Numbers of threads may.
     """
     for key in _ALIKE:
-        if conditions.get(key) != wanted.get(key):
-            raise InputError(
-                f"the samples {path} have {key} {conditions.get(key)}, "
-                f"the others {wanted.get(key)}: train one predictor of each"
-            )
+        _require(path, key, conditions.get(key), wanted.get(key))
+    _require(path, "target", _processor(conditions), _processor(wanted))
+
+
+def _require(path: Path, key: str, found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise InputError(
+            f"the samples {path} have {key} {found}, the others {wanted}: train one predictor of "
+            "each"
+        )
+
+
+def _processor(conditions: dict[str, Any]) -> dict[str, Any]:
+    """The target, whatever its number of threads."""
+    return {k: v for k, v in conditions.get("target", {}).items() if k != "num-cores"}

@@ -6,6 +6,9 @@ import argparse
 
 from pipelines.arguments.common import CODES, command_parser
 
+# Of `fewtune.predictor.trial_sampling`, which takes TVM to load; a test holds them together.
+_SAMPLING = ("usual-tasks", "any-tasks", "any-trials", "fastest-trials", "spread-trials", "walk")
+
 
 def add_log(commands: argparse._SubParsersAction) -> None:
     """Add `fewtune log`."""
@@ -83,7 +86,15 @@ def add_predictor(commands: argparse._SubParsersAction) -> None:
         "--most-trials",
         type=int,
         metavar="N",
-        help="learn from so many trials: tasks of shapes that networks have most go first",
+        help="learn from so many trials",
+    )
+    train.add_argument(
+        "--sampling",
+        choices=_SAMPLING,
+        default=_SAMPLING[0],
+        help="which trials --most-trials keeps: whole tasks, those of shapes that networks have "
+        "most first, or any; or a part of each task's trials: any, the fastest, spread over all "
+        "ranks, or those of a search that walks from one to the next (%(default)s)",
     )
     train.add_argument(
         "--hold-out",

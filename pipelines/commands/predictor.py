@@ -20,9 +20,14 @@ import numpy as np
 from fewtune.artifacts import Fingerprint, TuneReport
 from fewtune.errors import InputError
 from fewtune.predictor import files_of, shipped
-from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
-from fewtune.predictor.task_prior import at_most, usual_first
+from fewtune.predictor.pretrained import (
+    Pretrained,
+    TaskSamples,
+    read_conditions,
+    thread_counts,
+)
 from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.predictor.trial_sampling import USUAL_TASKS, sampled
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.search_space import SearchSpace
@@ -105,7 +110,9 @@ def predictor_table(paths: Sequence[Path]) -> Table:
                 str(path) if path.parent != _SHIPPED else path.name,
                 str(told.get("device", MISSING)),
                 str(told.get("target", {}).get("mcpu", MISSING)),
-                *(str(told.get(key, MISSING)) for key in ("lanes", "threads", "tasks", "trials")),
+                str(told["lanes"]),
+                ", ".join(map(str, thread_counts(told))),
+                *(str(told.get(key, MISSING)) for key in ("tasks", "trials")),
             ]
         )
     headings = ["predictor", "trained on", "CPU", "lanes", "threads", "tasks", "trials"]
@@ -144,6 +151,7 @@ def train(
     given: Sequence[Path] = (),
     kept: Path | None = None,
     most_trials: int | None = None,
+    sampling: str = USUAL_TASKS,
 ) -> None:
     """Train on models, write what they taught, and tell how good it is for those left out.
 
@@ -158,7 +166,9 @@ def train(
     kept : Path, optional
         Where to keep the samples that are learnt from.
     most_trials : int, optional
-        Learn from so many; tasks of shapes that networks have most go first.
+        Learn from so many.
+    sampling : str
+        Which these are: one of `fewtune.predictor.trial_sampling.RULES`.
     """
     if most_trials is not None and most_trials < 1:
         raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
@@ -170,22 +180,28 @@ def train(
             raise InputError(f"{model} has no task that a predictor could be held to")
     stored = [(path, *read_samples(path)) for path in given]
     conditions = {**(stored[0][2] if stored else {}), **(_conditions(places) if models else {})}
+    counts = {conditions["threads"]} if conditions else set()
     taught: list[str] = []
-    sampled: list[Sampled] = []
+    found: list[Sampled] = []
     for path, earlier, told in stored:
         require_alike(path, told, conditions)
+        counts |= set(thread_counts(told))
         taught += told.get("models", [])
-        sampled += earlier
+        found += earlier
     for model in models:
-        sampled += [Sampled(each.shapes, each.samples) for each in learnable_of(model, places)]
-    learnt = [each for each in sampled if each.shapes not in unseen]
+        found += [Sampled(each.shapes, each.samples) for each in learnable_of(model, places)]
+    learnt = [each for each in found if each.shapes not in unseen]
     if not learnt:
         raise InputError(
             "nothing is left to learn from: name models tuned in full, or give --samples"
         )
     if most_trials is not None:
-        learnt = at_most(usual_first(learnt, np.random.default_rng(0)), most_trials)
+        learnt = sampled(learnt, most_trials, sampling, np.random.default_rng(0))
+        conditions |= {"sampling": sampling}
     conditions |= {"models": taught + models, "held_out": left_out, "tasks": len(learnt)}
+    if len(counts) > 1:
+        conditions |= {"threads": max(counts), "thread_counts": sorted(counts)}
+        conditions["target"] = {**conditions["target"], "num-cores": max(counts)}
     if kept is not None:
         write_samples(kept, learnt, conditions)
     pretrained = Pretrained.train([each.samples for each in learnt], conditions)

@@ -101,7 +101,7 @@ def test_counts_have_to_be_those_of_the_samples(tmp_path: Path) -> None:
         read_samples(path)
 
 
-@pytest.mark.parametrize(("key", "value"), [("lanes", 16), ("threads", 4), ("device", "another")])
+@pytest.mark.parametrize(("key", "value"), [("lanes", 16), ("tvm", "0.28"), ("device", "another")])
 def test_only_samples_of_one_machine_are_mixed(key: str, value: Any) -> None:
     require_alike(Path("own.npz"), CONDITIONS, dict(CONDITIONS))
     with pytest.raises(InputError, match=f"have {key} .*{CONDITIONS[key]}"):

@@ -58,6 +58,8 @@ class RuledBlock:
     in_one_pass : bool
         Whether its results are written as they lie in memory, not in several passes.
     lanes : int
+    threads : int
+        Cores that share its loops.
     """
 
     name: str
@@ -67,6 +69,7 @@ class RuledBlock:
     streamed: frozenset[int]
     in_one_pass: bool
     lanes: int
+    threads: int
 
     @staticmethod
     def of(module: tvm.IRModule, name: str, traits: CpuTraits) -> RuledBlock | None:
@@ -81,7 +84,7 @@ class RuledBlock:
             return None
         in_one_pass = is_written_in_one_pass(block, vector)
         lanes = traits.lanes("float32")
-        return RuledBlock(name, block, vector, tiles, streamed, in_one_pass, lanes)
+        return RuledBlock(name, block, vector, tiles, streamed, in_one_pass, lanes, traits.threads)
 
     @property
     def points(self) -> int:

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import TaskTable
-from fewtune.predictor.feature_names import NAMES
+from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
 from fewtune.predictor.pretrained import Pretrained, TaskSamples
+from fewtune.predictor.training_samples import Sampled, write_samples
+from fewtune.predictor.trial_sampling import RULES
 from fewtune.task.extract import write_modules
 from pipelines import cli
+from pipelines.arguments import logs
 from pipelines.commands import predictor
 from stages.paths import Places
 from tests import tuned_tiny
@@ -80,6 +83,40 @@ def test_predictors_are_listed_and_described(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["lanes"] == 16
     assert cli.main(["predictor", "info", "nobody"]) == 2
     assert "there is no predictor nobody: give epyc" in capsys.readouterr().err
+
+
+def test_samples_of_two_numbers_of_threads_are_learnt_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).random((24, len(OF_POINTS))).astype("float32")
+    command = [
+        "predictor",
+        "train",
+        "--output",
+        "both",
+        "--most-trials",
+        "30",
+        "--sampling",
+        "walk",
+    ]
+    for threads in (1, 2):
+        target = {"kind": "llvm", "mcpu": "znver5", "num-cores": threads}
+        known = {"device": "a CPU", "target": target, "tvm": "0.27", "lanes": 16}
+        samples = TaskSamples(with_cores(rows, threads), 1e-3 + rows[:, 0])
+        task = Sampled("('conv2d', '[[1, 8], [8, 8]]')", samples)
+        write_samples(Path(f"{threads}.npz"), [task], {**known, "threads": threads})
+        command += ["--samples", f"{threads}.npz"]
+    assert cli.main(command) == 0
+    told = json.loads(Path("both.json").read_text())
+    assert (told["threads"], told["thread_counts"]) == (2, [1, 2])
+    assert (told["trials"], told["sampling"]) == (30, "walk")
+    table = predictor.predictor_table([Path("both")])
+    assert table.columns()["threads"] == ["1, 2"]
+
+
+def test_the_command_knows_every_rule() -> None:
+    assert logs._SAMPLING == RULES
 
 
 def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:

@@ -1,0 +1,125 @@
+"""Numbers of threads: features of them, trained on several, extrapolated beyond, and said so."""
+
+from __future__ import annotations
+
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.errors import InputError
+from fewtune.predictor import shipped
+from fewtune.predictor.feature_names import NAMES, OF_CORES, OF_POINTS, with_cores
+from fewtune.predictor.predictor import consensus_for, extrapolated, predictor_for
+from fewtune.predictor.pretrained import Pretrained, TaskSamples, read_conditions
+from fewtune.predictor.training_samples import Sampled, read_samples, require_alike, write_samples
+from fewtune.runtime.tvm import tvm
+from tests.made.predictors import features, some_points
+
+CPU = {"kind": "llvm", "mcpu": "znver5", "keys": ["cpu"]}
+CONDITIONS: dict[str, Any] = {
+    "device": "a CPU",
+    "target": {**CPU, "num-cores": 2},
+    "tvm": "0.27",
+    "threads": 2,
+    "lanes": 16,
+}
+BOTH = {**CONDITIONS, "thread_counts": [1, 2]}
+
+
+def target(threads: int) -> tvm.target.Target:
+    return tvm.target.Target({**CPU, "num-cores": threads})
+
+
+def parted(iterations: list[int], cores: int) -> np.ndarray:
+    """Points that differ in the iterations of their parallel loop alone, on so many cores."""
+    rows = np.zeros((len(iterations), len(OF_POINTS)), dtype="float32")
+    rows[:, OF_POINTS.index("threads")] = np.log2(iterations)
+    return with_cores(rows, cores)
+
+
+def both() -> Pretrained:
+    """Taught that on two cores odd numbers of iterations are slow, and on one all are as fast."""
+    iterations = [1, 2, 3, 4, 5, 6] * 20
+    times_s = {1: [1e-3, 1e-3] * 60, 2: [3e-3, 1e-3] * 60}
+    samples = [TaskSamples(parted(iterations, n), np.array(times_s[n])) for n in (1, 2)]
+    return Pretrained.train(samples, BOTH)
+
+
+def test_cores_add_how_many_iterations_each_gets() -> None:
+    found = parted([1, 3, 4, 6], 2)[:, -len(OF_CORES) :]
+    assert found[:, 0] == pytest.approx(1.0)
+    assert found[:, 1] == pytest.approx([-1, log2(1.5), 1, log2(3)])
+    assert list(found[:, 2]) == [1, 1, 0, 0]
+    # The recorded task's target has two.
+    assert set(features(some_points(8))[:, NAMES.index("cores")]) == {1.0}
+
+
+def test_one_number_of_threads_teaches_nothing_of_them() -> None:
+    samples = [TaskSamples(parted([1, 2, 4, 8] * 8, 2), np.linspace(1e-3, 2e-3, 32))]
+    assert Pretrained.train(samples, CONDITIONS).conditions["features"] == list(OF_POINTS)
+    assert Pretrained.train(samples, BOTH).conditions["features"] == list(NAMES)
+
+
+def test_what_comes_with_fewtune_goes_by_its_own_features() -> None:
+    for path in shipped():
+        read = Pretrained.read(path)
+        assert read.conditions["features"] == list(OF_POINTS)
+        rows = np.random.default_rng(0).random((4, len(OF_POINTS)), dtype="float32")
+        one, two = (read.expected(with_cores(rows, cores)) for cores in (1, 2))
+        np.testing.assert_array_equal(one, two)
+
+
+def test_several_numbers_are_told_apart(tmp_path: Path) -> None:
+    both().write(tmp_path / "both")
+    read = Pretrained.read(tmp_path / "both")
+    alone, two = (read.expected(parted([3, 4], cores)) for cores in (1, 2))
+    assert two[1] - two[0] > 0.5
+    assert abs(alone[1] - alone[0]) < 0.1
+
+
+def test_beyond_what_was_learnt_is_extrapolated_and_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert predictor_for("auto", target(4)) is None
+    own = tmp_path / "both"
+    both().write(own)
+    monkeypatch.setattr("fewtune.predictor.predictor.shipped", lambda: [*shipped(), own])
+    for threads, told in ((1, ""), (2, ""), (4, "runs of 1 and 2 threads: for 4")):
+        found = consensus_for("auto", target(threads))
+        assert found is not None
+        assert told in extrapolated(found.pretrained, target(threads))
+    # Of two, those that know two alone are asked as well.
+    assert "for 4 its" in extrapolated(Pretrained.read(shipped()[0]), target(4))
+    assert not extrapolated(Pretrained.read(shipped()[0]), target(2))
+
+
+def test_samples_kept_before_are_of_their_number_of_threads(tmp_path: Path) -> None:
+    rows = parted([1, 2, 3], 2)
+    write_samples(tmp_path / "new.npz", [Sampled("a", TaskSamples(rows, np.ones(3)))], CONDITIONS)
+    with np.load(tmp_path / "new.npz", allow_pickle=False) as stored:
+        content = dict(stored)
+    told = str(content["conditions"]).replace(", " + ", ".join(f'"{x}"' for x in OF_CORES), "")
+    content |= {"conditions": np.array(told), "features": rows[:, : len(OF_POINTS)]}
+    np.savez(tmp_path / "old.npz", **content)
+    for name in ("new.npz", "old.npz"):
+        ((_, samples),), _ = read_samples(tmp_path / name)
+        np.testing.assert_array_equal(samples.features, rows)
+
+
+def test_samples_of_several_numbers_are_mixed_and_processors_are_not() -> None:
+    one = {**CONDITIONS, "threads": 1, "target": {**CPU, "num-cores": 1}}
+    require_alike(Path("one.npz"), one, CONDITIONS)
+    with pytest.raises(InputError, match="have target .*znver4"):
+        other = {**CPU, "mcpu": "znver4", "num-cores": 1}
+        require_alike(Path("one.npz"), {**one, "target": other}, CONDITIONS)
+
+
+def test_a_file_of_wrong_counts_is_damaged(tmp_path: Path) -> None:
+    both().write(tmp_path / "both")
+    file = tmp_path / "both.json"
+    file.write_text(file.read_text().replace('"thread_counts"', '"thread_counts": 2, "was"'))
+    with pytest.raises(InputError, match="is damaged"):
+        read_conditions(tmp_path / "both")
