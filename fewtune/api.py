@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 # What runs in processes of their own, in the order in which it is wanted.
-_APART = (TVM, "fewtune.model.import_apart", *CHILD_MODULES, "fewtune.compile.compile_apart")
+_APART = (
+    TVM,
+    "fewtune.model.import_apart",
+    *CHILD_MODULES,
+    "fewtune.oneshot.predict_apart",
+    "fewtune.compile.compile_apart",
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
 from fewtune.fleet.runner import runner_of
-from fewtune.oneshot.predict import predict_schedules
+from fewtune.oneshot.predict_apart import predict_apart
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
@@ -21,12 +21,16 @@ def run(model: str, strategy: str) -> None:
     options = load_section("share_schedules")
     places = Places()
     fingerprint = Fingerprint.read(places.fingerprint)
-    tasks = read_tasks(places.tasks(model))
-    selection = Selection.read(places.selected(model, strategy))
     if TuneReport.read(places.tuned(model, strategy)).is_predicted:
-        bank = places.bank(strategy)
         with whole_directory(places.shared(model, strategy)) as directory:
-            report = predict_schedules(tasks, selection, fingerprint, options, directory, bank)
+            report = predict_apart(
+                places.tasks(model),
+                places.selected(model, strategy),
+                places.fingerprint,
+                options,
+                directory,
+                places.bank(strategy),
+            )
         _tell(model, strategy, report)
         return
     journal = places.journal(model, strategy, "share_schedules")
@@ -35,8 +39,8 @@ def run(model: str, strategy: str) -> None:
         whole_directory(places.shared(model, strategy)) as directory,
     ):
         report = share_schedules(
-            tasks,
-            selection,
+            read_tasks(places.tasks(model)),
+            Selection.read(places.selected(model, strategy)),
             places.tuned(model, strategy),
             fingerprint,
             options,

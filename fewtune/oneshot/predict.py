@@ -1,12 +1,14 @@
 """Give every task a schedule without measuring: the bank's where it is known, else a predicted one.
 
-Everything happens in the process that asks: no worker is started, no device is held. What is
-written is marked as predicted, and no bank, merged log or later search takes it for measured.
+No worker is started, no device is held. What is written is marked as predicted, and no bank, merged
+log or later search takes it for measured. TVM may end the process that predicts by a signal: who
+has more to do asks `fewtune.oneshot.predict_apart`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +29,13 @@ from fewtune.oneshot.choose import most_promising, points_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor import AUTO, PREDEFINED
 from fewtune.predictor.predefined import Predefined
-from fewtune.predictor.predictor import Predictor, consensus_for, is_trained_on, predictor_for
+from fewtune.predictor.predictor import (
+    Predictor,
+    consensus_for,
+    extrapolated,
+    is_trained_on,
+    predictor_for,
+)
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.prior import Prior
@@ -39,6 +47,7 @@ from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
+from fewtune.util.apart import at, in_step
 from fewtune.util.optional_steps import first_line
 
 # What stands in the log for the time of a schedule that nobody measured.
@@ -106,6 +115,7 @@ def predict_schedules(
     options: ShareOptions,
     directory: Path,
     bank_directory: Path | None = None,
+    left_out: Mapping[str, str] | None = None,
 ) -> ShareReport:
     """Predict a schedule of every task that is not set aside, and write their log.
 
@@ -121,6 +131,8 @@ def predict_schedules(
         Gets what `fewtune.sharing.share.share_schedules` writes there.
     bank_directory : Path, optional
         What `fewtune.bank` wrote.
+    left_out : mapping of str, optional
+        Tasks that keep their default schedule, by name, with the reason.
 
     Raises
     ------
@@ -142,12 +154,20 @@ def predict_schedules(
     whole = sum(task.info.share for task in wanted) or 1.0
     is_cold = weights_outgrow_cache(tasks)
     chosen: dict[str, _Chosen] = {}
+    left_out = left_out or {}
+    at("it was reading what it needs", optional=[task.info.name for task in wanted])
     for task in wanted:
-        known = _from_bank(task, bank, target)
-        count = points_of(task.info.share / whole)
-        chosen[task.info.name] = known or _predicted(
-            task, target, predictor, count, is_cold=is_cold, seed=options.seed
-        )
+        name = task.info.name
+        if name in left_out:
+            chosen[name] = _Chosen(_line(task, "default", left_out[name]), None, 0)
+            continue
+        at(f"it was predicting a schedule of {name}")
+        with in_step(name):
+            count = points_of(task.info.share / whole)
+            chosen[name] = _from_bank(task, bank, target) or _predicted(
+                task, target, predictor, count, is_cold=is_cold, seed=options.seed
+            )
+    at("it was writing the log")
     log_info(fingerprint).model_copy(update={"predicted": True, "checked": False}).write(directory)
     found = {name: [each.trial] for name, each in chosen.items() if each.trial is not None}
     modules = {task.info.name: task.mod for task in wanted if task.info.name in found}
@@ -266,11 +286,12 @@ def _told(predictor: Predictor | None, target: tvm.target.Target, points: int) -
         return Prediction(predictor=PREDEFINED, points=points, warning=_ANALYTIC)
     conditions = predictor.pretrained.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
-    warning = ""
+    warnings = [extrapolated(predictor.pretrained, target)]
     if not is_trained_on(predictor.pretrained, target):
-        warning = (
+        warnings.append(
             f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
             f"times the best trial, on its own {_OWN}"
         )
+    warning = "; ".join(filter(None, warnings))
     return Prediction(predictor=trained_on, points=points, warning=warning)

@@ -20,7 +20,8 @@ from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
-from fewtune.oneshot.predict import empty_report, predict_schedules
+from fewtune.oneshot.predict import empty_report
+from fewtune.oneshot.predict_apart import predict_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import select_tasks
@@ -148,10 +149,10 @@ class ModelSteps:
 
     def _share(self, scratch: Path) -> None:
         if TuneReport.read(self.folder / "tune").is_predicted:
-            predict_schedules(
-                read_tasks(self.folder / "tasks"),
-                Selection.read(self.folder / "select"),
-                self.fingerprint,
+            predict_apart(
+                self.folder / "tasks",
+                self.folder / "select",
+                self.folder / "fingerprint",
                 self.options["share_schedules"],
                 scratch,
                 bank_directory=self.folder / "bank",

@@ -7,32 +7,54 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fewtune.artifacts import LogInfo, ShareReport, TuneReport
+from fewtune.artifacts import LogInfo, Selection, ShareReport, TaskTable, TuneReport
 from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
 from fewtune.oneshot.predict import empty_report, predict_schedules
+from fewtune.oneshot.predict_apart import job_of, predict_apart
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, read_database
 from fewtune.storage.log_archive import logs_below, merge
+from fewtune.task.extract import write_modules
+from fewtune.util.apart import run_apart
 from tests import tuned_tiny
 
 
-def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareReport:  # noqa: B008
-    directory.mkdir()
-    tasks = tuned_tiny.tasks()
+def selected() -> Selection:
     selection, _ = select_tasks(
-        tasks,
+        tuned_tiny.tasks(),
         SelectOptions(method="predict", min_share=0.0),
         target=tuned_tiny.target(),
         model=tuned_tiny.NAME,
         strategy="oneshot",
     )
     assert not selection.clusters
-    return predict_schedules(tasks, selection, tuned_tiny.fingerprint(), options, directory)
+    return selection
+
+
+def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareReport:  # noqa: B008
+    directory.mkdir()
+    return predict_schedules(
+        tuned_tiny.tasks(), selected(), tuned_tiny.fingerprint(), options, directory
+    )
+
+
+def laid_out(directory: Path) -> tuple[Path, Path, Path]:
+    """The tiny network's tasks, selection and machine, as stages leave them."""
+    tasks, chosen, machine = (directory / name for name in ("tasks", "select", "fingerprint"))
+    for folder in (tasks, chosen, machine):
+        folder.mkdir()
+    fingerprint = tuned_tiny.fingerprint()
+    table = [task.info for task in tuned_tiny.tasks()]
+    TaskTable(model=tuned_tiny.NAME, target=fingerprint.target, tasks=table).write(tasks)
+    write_modules(tuned_tiny.tasks(), tasks)
+    selected().write(chosen)
+    fingerprint.write(machine)
+    return tasks, chosen, machine
 
 
 def test_no_worker_and_no_lock_and_the_library_verifies(
@@ -66,6 +88,26 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
     )
     assert compiled.allowances <= 1
     assert compiled.scheduled_from_log >= len(convolutions)
+
+
+def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    report = predict_apart(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart")
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    here = predicted(tmp_path / "here")
+    assert (tmp_path / "apart" / RECORDS).read_bytes() == (tmp_path / "here" / RECORDS).read_bytes()
+    assert report.tasks == here.tasks
+
+
+def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
+    info = tuned_tiny.convolutions()["b"].info
+    job = job_of(*laid_out(tmp_path), ShareOptions(), tmp_path / "share")
+    run_apart("tests.oneshot.crashing:predict", {**job, "dies_at": info.workload})
+    told = {line.task: line for line in ShareReport.read(tmp_path / "share").tasks}
+    assert told[info.name].status == "default"
+    assert f"SIGSEGV while it was predicting a schedule of {info.name}" in told[info.name].note
+    others = {task.info.name for task in tuned_tiny.convolutions().values()} - {info.name}
+    assert {told[name].status for name in others} == {"predicted"}
 
 
 def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path: Path) -> None:
