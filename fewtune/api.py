@@ -19,8 +19,8 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
-from fewtune.util.uncollected import uncollected
 from fewtune.util.warm import warm_process
+from fewtune.util.without_gc import without_gc
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +167,7 @@ def _tuned(
     seed: int,
 ) -> TunedModel:
     """Do what `tune` does, with its arguments checked."""
-    with uncollected():
+    with without_gc():
         from fewtune.model.source import add_model
         from fewtune.steps.kept_steps import KeptSteps, digests
         from fewtune.steps.model_steps import NAME, ModelSteps

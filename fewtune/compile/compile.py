@@ -18,8 +18,8 @@ from fewtune.artifacts import (
 from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.compile.settle import Settling
 from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
+from fewtune.compile.working_plan import Settling
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
@@ -57,7 +57,7 @@ def compile_model(
     """Build the tuned library into ``directory`` and compare it with onnxruntime.
 
     A rewrite that fails, and a kernel that does not compile or computes something else, is left
-    out or scheduled by default; the report names it (`fewtune.compile.settle`).
+    out or scheduled by default; the report names it (`fewtune.compile.working_plan`).
 
     Parameters
     ----------

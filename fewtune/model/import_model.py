@@ -17,16 +17,16 @@ from fewtune.model.lower import NHWC, lower
 from fewtune.model.lower_checked import (
     STEPS,
     checking_target,
-    has_brain_floats,
+    has_bf16,
     lower_checked,
 )
-from fewtune.model.passes.brain_products import is_product
+from fewtune.model.passes.bf16_products import is_product
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.borders import border_notes
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
+from fewtune.onnx_graph.string_outputs import border_notes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
@@ -36,7 +36,7 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
-from fewtune.verify.jitter import BRAIN_AMPLITUDE
+from fewtune.verify.jitter import BF16_AMPLITUDE
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.session import tensor_specs
@@ -110,8 +110,8 @@ def import_model(
         draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
     at("onnxruntime was loading or running the model")
     shared, shared_simplified = light(bound), light(simplified)
-    is_brain = options.precision == "bf16" and has_brain_floats(target)
-    amplitude = BRAIN_AMPLITUDE if is_brain else None
+    is_bf16 = options.precision == "bf16" and has_bf16(target)
+    amplitude = BF16_AMPLITUDE if is_bf16 else None
     reference = make_reference(
         shared, shared_simplified, outputs, draws, threads, options.seed, amplitude
     )
@@ -175,7 +175,7 @@ def import_model(
     count = sum(n for kernel, n in call_counts(lowered).items() if is_product(kernel))
     if count:
         notes.append(
-            f"{count} convolutions and products multiply brain floats (bf16): outputs are "
+            f"{count} convolutions and products multiply in bf16: outputs are "
             f"{found.max_relative_error:.1e} of their largest off onnxruntime's in fp32, "
             f"{found.allowances:.2f} of what rounding to bf16 may move them"
         )

@@ -33,8 +33,8 @@ class ImportOptions(BaseModel):
     )
     precision: Precision = Field(
         default="fp32",
-        description="bf16: convolutions and products with constant weights multiply brain floats "
-        "(bf16) and sum in fp32, on CPUs with AVX-512 BF16, but where Winograd's transforms serve; "
+        description="bf16: convolutions and products with constant weights multiply in "
+        "bf16 and sum in fp32, on CPUs with AVX-512 BF16, but where Winograd's transforms serve; "
         "the check allows what rounding to bf16 moves, and the import says how much that is; "
         "elsewhere, and with fp32, everything is computed in fp32",
     )

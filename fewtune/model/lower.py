@@ -11,9 +11,9 @@ from typing import Any, Literal
 import onnx
 
 from fewtune.errors import InputError
-from fewtune.model import half_weights
+from fewtune.model import float16_weights
 from fewtune.model.import_options import Precision
-from fewtune.model.passes import brain_products, pad_matmul, resize
+from fewtune.model.passes import bf16_products, pad_matmul, resize
 from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import legalize
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
@@ -180,7 +180,7 @@ def _legalizers(
     """Our own legalisers by operator, each an optional step."""
     traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
     convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
-    product = tvm.ir.Op.get(half_weights.PRODUCT).get_attr("FLegalize")
+    product = tvm.ir.Op.get(float16_weights.PRODUCT).get_attr("FLegalize")
     found: dict[str, Any] = {}
 
     def add(step: str, ours: dict[str, Any]) -> None:
@@ -194,14 +194,14 @@ def _legalizers(
         add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(convolution)})
         if traits is not None:
             add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
-    if all(has_feature(target, feature) for feature in half_weights.FEATURES):
-        theirs = found.get(half_weights.PRODUCT, product)
-        add(_HALF_WEIGHTS, {half_weights.PRODUCT: half_weights.legalizer(theirs)})
+    if all(has_feature(target, feature) for feature in float16_weights.FEATURES):
+        theirs = found.get(float16_weights.PRODUCT, product)
+        add(_HALF_WEIGHTS, {float16_weights.PRODUCT: float16_weights.legalizer(theirs)})
     if precision == "bf16" and traits is not None:
         theirs = found.get(_CONVOLUTION, convolution)
-        add(BF16_PRODUCTS, {_CONVOLUTION: brain_products.convolutions(traits, theirs)})
-        theirs = found.get(brain_products.PRODUCT, product)
-        add(BF16_PRODUCTS, {brain_products.PRODUCT: brain_products.products(traits, theirs)})
+        add(BF16_PRODUCTS, {_CONVOLUTION: bf16_products.convolutions(traits, theirs)})
+        theirs = found.get(bf16_products.PRODUCT, product)
+        add(BF16_PRODUCTS, {bf16_products.PRODUCT: bf16_products.products(traits, theirs)})
     if tile_of is not None:
         otherwise = found.get(_CONVOLUTION, convolution)
         add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})

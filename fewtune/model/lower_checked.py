@@ -24,8 +24,8 @@ from fewtune.model.passes.choose_winograd import Chooser
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.halves import has_halves
-from fewtune.runtime import brain_dot_products
+from fewtune.onnx_graph.float16 import has_halves
+from fewtune.runtime import bf16_dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, host_target, is_foreign
@@ -151,7 +151,7 @@ def lower_checked(
     try:
         if not is_cpu and has_halves(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
-        if options.precision == "bf16" and not has_brain_floats(target):
+        if options.precision == "bf16" and not has_bf16(target):
             known[BF16_PRODUCTS] = "this processor has no bf16 products (AVX-512 BF16): fp32 it is"
         made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)
     except FewtuneError:
@@ -172,10 +172,10 @@ def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     return target if runs_here else host_target(usable_cores())
 
 
-def has_brain_floats(target: tvm.target.Target) -> bool:
-    """Whether a target multiplies brain floats in one instruction."""
+def has_bf16(target: tvm.target.Target) -> bool:
+    """Whether a target multiplies bfloat16 numbers in one instruction."""
     is_cpu = str(target.kind.name) == "llvm"
-    return is_cpu and all(has_feature(target, each) for each in brain_dot_products.FEATURES)
+    return is_cpu and all(has_feature(target, each) for each in bf16_dot_products.FEATURES)
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:

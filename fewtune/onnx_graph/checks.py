@@ -10,11 +10,11 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.borders import numbers_at_borders
 from fewtune.onnx_graph.external_data import external_files
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import check_types
+from fewtune.onnx_graph.string_outputs import numbers_at_borders
 
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4

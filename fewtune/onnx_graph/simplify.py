@@ -14,6 +14,7 @@ from onnx import ModelProto, inliner, shape_inference, version_converter
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
+from fewtune.onnx_graph.float16 import halves_in_floats
 from fewtune.onnx_graph.functions import expand_functions
 from fewtune.onnx_graph.gathers import slices_for_gathers
 from fewtune.onnx_graph.graph import (
@@ -25,7 +26,6 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     parameter_count,
 )
-from fewtune.onnx_graph.halves import halves_in_floats
 from fewtune.onnx_graph.integers.rewrite import integers
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
@@ -109,7 +109,7 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):
             result = integers(result)
-        # What is left of these has kernels of bytes.
+        # The operators that remain have kernels of bytes.
         early = {kind: handler for kind, handler in EARLY.items() if kind not in _INTEGERS}
     result = expand(result, early)
     if steps.uses(_FOLDING):

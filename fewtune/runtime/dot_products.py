@@ -20,7 +20,7 @@ import tvm  # tvm_runtime registers what is here: it cannot be imported from her
 import tvm_ffi
 from tvm import tirx
 
-from fewtune.runtime import brain_dot_products as brain
+from fewtune.runtime import bf16_dot_products as bf16
 
 VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
     "vnni",
@@ -94,7 +94,7 @@ def register() -> None:
             return _dot(form, start, unsigned, signed, lanes)
 
         tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
-    brain.register()
+    bf16.register()
     _sum_in_place()
 
 
@@ -136,7 +136,7 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, joined), order="post")
     made = function.with_body(body)
-    return brain.with_functions(made) if of_pairs else made
+    return bf16.with_functions(made) if of_pairs else made
 
 
 def any_dot(statement: Any) -> bool:
@@ -145,7 +145,7 @@ def any_dot(statement: Any) -> bool:
 
 
 def any_pair(statement: Any) -> bool:
-    """Whether a statement has a dot product of brain floats in it."""
+    """Whether a statement has a dot product of bfloat16 numbers in it."""
     return _any(statement, _is_pair)
 
 
@@ -166,7 +166,7 @@ def _is_dot(node: Any) -> bool:
 
 
 def _is_pair(node: Any) -> bool:
-    return bool(getattr(getattr(node, "op", None), "name", "") == brain.NAME)
+    return bool(getattr(getattr(node, "op", None), "name", "") == bf16.NAME)
 
 
 def _lanes_of(vector: Any) -> int:

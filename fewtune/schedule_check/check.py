@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.schedule_check.buffers import Buffers
-from fewtune.schedule_check.kept import KeptReferences
 from fewtune.schedule_check.reference import Reference
+from fewtune.schedule_check.reference_cache import KeptReferences
 
 # What the references of several tasks may take together, as a part of the machine's memory. One
 # that is let go is found out anew when its task is back.
@@ -23,7 +23,7 @@ _LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
 
 
 class ScheduleCheck(NamedTuple):
-    """What a candidate is to be compared with, as it is sent to whoever runs it.
+    """What a candidate is compared with, as the process that runs it receives it.
 
     Attributes
     ----------

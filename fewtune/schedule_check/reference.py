@@ -22,9 +22,9 @@ from fewtune.schedule_check.arguments import Signature, drawn, signature
 from fewtune.schedule_check.buffers import Buffers, copy
 from fewtune.schedule_check.expected import Expected, is_usable
 from fewtune.schedule_check.interpreter import outputs_of
-from fewtune.schedule_check.kept import Kept, KeptReferences
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError
+from fewtune.schedule_check.reference_cache import Kept, KeptReferences
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
 

@@ -26,7 +26,7 @@ from typing import Any
 from fewtune import errors
 from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
 from fewtune.util.child_python import child_python, is_child_of
-from fewtune.util.uncollected import uncollected
+from fewtune.util.without_gc import without_gc
 
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
@@ -233,7 +233,7 @@ def _main(folder: Path, parent: int) -> int:
     module, function = described["work"].split(":")
     told: dict[str, Any]
     try:
-        with uncollected():
+        with without_gc():
             work = getattr(importlib.import_module(module), function)
         told = {"result": work(described["job"])}
     except Exception as fault:  # noqa: BLE001 (the parent raises it)

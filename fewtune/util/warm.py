@@ -3,10 +3,10 @@
 An interpreter that loads TVM anew takes a second or two of a core, and a model is imported, tuned,
 shared and compiled in processes of their own. The warm process only imports: a fork of one that
 has run a kernel, or started a thread, hangs. It loads what is needed while the first of them run,
-listens on a socket in a private folder, and ends with whoever started it, as do all that it has
-forked.
+listens on a socket in a private folder, and ends with the process that started it, as do all its
+forks.
 
-Whoever starts a process asks `fewtune.util.child_python` for the program: while a warm process is
+To start a process, ask `fewtune.util.child_python` for the program: while a warm process is
 kept, `fewtune.util.warm_python`. Without it the same modules are run by Python, and give the same
 files.
 """

@@ -42,8 +42,8 @@ AMPLITUDE: dict[int, float] = {
     TensorProto.DOUBLE: 2.0**-47,
     TensorProto.FLOAT16: 3 * 2.0**-9,
 }
-# Of float32 whose products are of brain floats: each factor is rounded by up to 2^-9 of itself.
-BRAIN_AMPLITUDE = 2.0**-8
+# Of float32 whose products are in bfloat16: each factor is rounded by up to 2^-9 of itself.
+BF16_AMPLITUDE = 2.0**-8
 # These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
 # of that, not of the result. In units of the amplitude.
 _ABSOLUTE = 1 / 16

@@ -10,8 +10,8 @@ from onnx import ModelProto, numpy_helper
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
+from fewtune.onnx_graph.float16 import has_halves
 from fewtune.onnx_graph.graph import attach_weights, detach_weights
-from fewtune.onnx_graph.halves import has_halves
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.draws import GIVEN, Draw
 from fewtune.verify.noise import NoiseMeter

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto
 
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.verify.brain_weights import with_brain_weights
+from fewtune.verify.bf16_weights import with_bf16_weights
 from fewtune.verify.comparison import PEAK, Expected, is_graded
 from fewtune.verify.jitter import Jittered, jittered
 from fewtune.verify.session import OnnxruntimeSession
@@ -34,7 +34,7 @@ class NoiseMeter:
     steps : dict of float
         By output, the quantisation step of those that are quantised last.
     amplitude : float, optional
-        As of `fewtune.verify.jitter.jittered`, where products are of brain floats: weights are
+        As of `fewtune.verify.jitter.jittered`, where products are in bfloat16: weights are
         rounded to such, too.
 
     Notes
@@ -42,7 +42,7 @@ class NoiseMeter:
     Where values inside are quantised, what moves an output are steps taken the other way: an
     element moves in one run and not in the next six. Few runs see which elements a step moves, but
     how many and how far, they do: to an element's own noise that of all elements of its tensor is
-    added, as a mean of squares. So it is where products are of brain floats: of the elements that
+    added, as a mean of squares. So it is where products are in bfloat16: of the elements that
     ReLU makes zero, few runs see which come above it.
     """
 
@@ -56,9 +56,9 @@ class NoiseMeter:
         given, arrays = light(model)
         self._moving: Jittered = jittered(given, amplitude)
         self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
-        self._brain: OnnxruntimeSession | None = None
+        self._bf16: OnnxruntimeSession | None = None
         if amplitude is not None:
-            self._brain = OnnxruntimeSession(with_brain_weights(LightModel(given, arrays)), threads)
+            self._bf16 = OnnxruntimeSession(with_bf16_weights(LightModel(given, arrays)), threads)
         self._names = [value.name for value in given.graph.output]
         self._steps = steps
 
@@ -91,7 +91,7 @@ class NoiseMeter:
                 counts[index] += np.isfinite(distance)
                 farthest[index] = np.fmax(farthest[index], np.nan_to_num(distance))
         behind = self._behind_kinks(feeds, values, seed)
-        others = [*others, self._brain.run(feeds)] if self._brain else others
+        others = [*others, self._bf16.run(feeds)] if self._bf16 else others
         found = []
         for index, value in enumerate(values):
             value = np.asarray(value)
@@ -102,7 +102,7 @@ class NoiseMeter:
                 noise = farthest[index]
             for other in others:
                 noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
-            adds = self._moving.takes_steps or self._brain is not None
+            adds = self._moving.takes_steps or self._bf16 is not None
             if adds and is_graded(value.dtype) and noise.size:
                 noise = np.sqrt(np.square(noise) + np.mean(np.square(noise)))
             noise += _floor(value, self._steps.get(self._names[index], 0.0))

@@ -17,7 +17,7 @@ import socket
 from multiprocessing.connection import Connection
 
 from fewtune.errors import MachineError
-from fewtune.util.uncollected import uncollected
+from fewtune.util.without_gc import without_gc
 
 _MOST_BYTES = 4096
 
@@ -91,7 +91,7 @@ def _serve(control: socket.socket) -> None:
     """Fork and reap until the tuning process closes its end; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
-    with uncollected():
+    with without_gc():
         importlib.import_module("fewtune.workers.worker")
         importlib.import_module("fewtune.machine.peak")
         importlib.import_module("fewtune.workers.model_runner")

@@ -12,7 +12,7 @@ from fewtune.model_check.estimate import TuningPace
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.util.apart import run_apart
-from fewtune.util.uncollected import uncollected
+from fewtune.util.without_gc import without_gc
 from stages.params import load_all
 from stages.paths import Places
 
@@ -42,7 +42,7 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
 
 def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
-    with uncollected():
+    with without_gc():
         from fewtune.model.import_options import ImportOptions
         from fewtune.model_check import check
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fewtune.util.uncollected import uncollected
+from fewtune.util.without_gc import without_gc
 from stages.paths import Places
 
 _PATIENCE_S = 600
@@ -126,7 +126,7 @@ def _quiet() -> Iterator[None]:
 
 def _main() -> None:
     root = Path.cwd()
-    with uncollected(), contextlib.suppress(Exception), _quiet():
+    with without_gc(), contextlib.suppress(Exception), _quiet():
         from dvc.repo import Repo
 
         with Repo() as repo:

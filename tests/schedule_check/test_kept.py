@@ -10,7 +10,7 @@ import pytest
 
 from fewtune.schedule_check import reference
 from fewtune.schedule_check.expected import Expected
-from fewtune.schedule_check.kept import Kept, KeptReferences
+from fewtune.schedule_check.reference_cache import Kept, KeptReferences
 from fewtune.util.temporary import SESSION_PREFIX
 from tests.schedule_check.test_check import altered, checked, convolution
 

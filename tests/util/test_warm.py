@@ -1,4 +1,4 @@
-"""A warm process forks what would start Python, and nothing outlives whoever keeps it."""
+"""A warm process forks what would start Python, and nothing outlives its owner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Convolutions and products of bytes: unsigned activations, signed constant weights, int32 sums.
 
-Four channels are one word of 32 bits (`fewtune.model.passes.word_products`).
+Four channels are one word of 32 bits (`fewtune.model.passes.packed_products`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.pad_filters import without_padding
-from fewtune.model.passes.word_products import (
+from fewtune.model.passes.packed_products import (
     Window,
     Words,
     convolved,
@@ -21,6 +20,7 @@ from fewtune.model.passes.word_products import (
     packed,
     padded,
 )
+from fewtune.model.passes.pad_filters import without_padding
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm

@@ -1,4 +1,4 @@
-"""Schedules drawn for products of brain floats, of halves and of joined groups: all are right."""
+"""Schedules drawn for products in bfloat16, in float16 and of joined groups: all are right."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from fewtune.model.lower import lower
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import extract_tasks
-from fewtune.util.brain_floats import rounded
-from tests.model.passes.test_brain_products import convolution as brain_convolution
+from fewtune.util.bfloat16 import rounded
+from tests.model.passes.test_bf16_products import convolution as bf16_convolution
 from tests.model.passes.test_integer_products import convolution as byte_convolution
-from tests.model.test_half_weights import product
+from tests.model.test_float16_weights import product
 from tests.quantised_models import simplified
 from tests.tuned_tiny import target
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.slow
 DRAWS = 4
 PADS = [1, 1, 1, 1]
 MODELS = {
-    "brain": (brain_convolution(17, 33, 3, pads=PADS)[0], "bf16", "bf16_conv2d"),
+    "bfloat16": (bf16_convolution(17, 33, 3, pads=PADS)[0], "bf16", "bf16_conv2d"),
     "halves": (product(2, 320, are_halves=True), "fp32", "half_weights_matmul"),
     "groups": (byte_convolution(32, 32, 3, group=8, pads=PADS)[0], "fp32", "integer_conv2d"),
 }
 
 
 def drawn(parameter, precision, random):
-    """Numbers for an argument; of words and bits, brain floats."""
+    """Numbers for an argument; of words and bits, bfloat16 numbers."""
     shape, kind = [int(extent) for extent in parameter.shape], str(parameter.dtype)
     if kind.startswith("float"):
         return random.random(shape).astype(kind)

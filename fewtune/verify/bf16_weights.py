@@ -1,4 +1,4 @@
-"""A model whose weights are brain floats (bf16): what rounding them alone moves.
+"""A model whose weights are bfloat16: what rounding them alone moves.
 
 Each product's own rounding is drawn at random (`fewtune.verify.jitter`). That of a weight is the
 same wherever the weight is used, so that a mean over places does not lose it.
@@ -11,12 +11,12 @@ from onnx import TensorProto, numpy_helper
 
 from fewtune.onnx_graph.external_data import LightModel
 from fewtune.onnx_graph.graph import copy_model
-from fewtune.util.brain_floats import rounded, widened
+from fewtune.util.bfloat16 import rounded, widened
 
 _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
 
 
-def with_brain_weights(given: LightModel) -> LightModel:
+def with_bf16_weights(given: LightModel) -> LightModel:
     """Round the constant second factors of products; the model is left as it is."""
     names = {node.input[1] for node in given.model.graph.node if node.op_type in _PRODUCTS}
     made = copy_model(given.model)

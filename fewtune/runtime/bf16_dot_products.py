@@ -1,10 +1,10 @@
-"""Dot products of two brain floats as one operator of TensorIR: AVX-512 BF16's ``vdpbf16ps``.
+"""Dot products of two bfloat16 numbers as one operator of TensorIR: AVX-512 BF16's ``vdpbf16ps``.
 
-A word of 32 bits holds two brain floats (bf16), the upper halves of float32. ``dot2`` multiplies
+A word of 32 bits holds two bfloat16 numbers, the upper halves of float32. ``dot2`` multiplies
 those of one word with those of another and sums them in float32, in every lane of a vector; as
 `fewtune.runtime.dot_products` does with four bytes.
 
-TVM's code generator for LLVM knows no brain floats. The instruction stands in functions of LLVM's
+TVM's code generator for LLVM knows no bfloat16. The instruction stands in functions of LLVM's
 own language, which TVM links into a kernel's module and LLVM puts in place of the calls.
 """
 
@@ -37,12 +37,12 @@ define linkonce_odr <{lanes} x float> @{name}(
 
 
 def dot2(first: Any, second: Any) -> Any:
-    """The dot product of two brain floats with two others, each two in an int32, as float32."""
+    """The dot product of two bfloat16 numbers with two others, each two in an int32, as float32."""
     return tirx.call_intrin("float32", NAME, first, second)
 
 
 def rounding(value: Any) -> Any:
-    """The bits of a float32 expression rounded to a brain float, as an uint16 expression."""
+    """The bits of a float32 expression rounded to bfloat16, as an uint16 expression."""
 
     def number(of: int) -> Any:
         return tirx.const(of, "uint32")
@@ -55,7 +55,7 @@ def rounding(value: Any) -> Any:
 
 def register() -> None:
     """Make the operator known to TVM, once in each process."""
-    tvm.ir._ffi_api.RegisterOp(NAME, "Dot product of two brain floats.")  # noqa: SLF001 (no other way)
+    tvm.ir._ffi_api.RegisterOp(NAME, "Dot product of two bfloat16 numbers.")  # noqa: SLF001 (no other way)
     tvm.ir.register_op_attr(NAME, "TVectorizable", True)
     tvm.ir.register_op_attr(NAME, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
     tvm.ir.register_op_attr(NAME, "TScriptPrinterName", NAME.removeprefix("tirx."))

@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, Built, Plan, build
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.compile.settle import Settled, Settling
+from fewtune.compile.working_plan import Settled, Settling
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.storage.database import read_database, write_database

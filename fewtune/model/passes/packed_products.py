@@ -1,6 +1,6 @@
-"""Convolutions and products in words: neighbouring channels that one instruction multiplies.
+"""Convolutions and products of packed words: neighbouring channels that one instruction multiplies.
 
-A word of 32 bits holds four bytes, or two brain floats. Weights are packed into words once; an
+A word of 32 bits holds four bytes, or two bfloat16 numbers. Weights are packed into words once; an
 activation's word is its neighbouring channels as they lie. In words a convolution is one like any
 other, with an operator of `fewtune.runtime` for its multiplication: the same loops and rules tile
 it.

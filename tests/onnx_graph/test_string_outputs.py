@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.onnx_graph.borders import border_notes, numbers_at_borders
+from fewtune.onnx_graph.string_outputs import border_notes, numbers_at_borders
 from fewtune.verify.session import run_onnxruntime
 
 DOMAIN = "ai.onnx.ml"

@@ -1,7 +1,7 @@
-"""Convolutions and products of brain floats (bf16): float32 activations are rounded, sums are not.
+"""Convolutions and products in bfloat16: float32 activations are rounded, sums are not.
 
-Two channels are one word of 32 bits (`fewtune.model.passes.word_products`). Weights are rounded and
-packed here, once; activations are rounded by the kernel that makes them, or by a small one.
+Two channels are one word of 32 bits (`fewtune.model.passes.packed_products`). Weights are rounded
+and packed here, once. The kernel that makes an activation rounds it, or a small kernel does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from fewtune.model.passes.pad_filters import Legalizer, without_padding
-from fewtune.model.passes.word_products import (
+from fewtune.model.passes.packed_products import (
     Window,
     Words,
     convolved,
@@ -21,10 +20,11 @@ from fewtune.model.passes.word_products import (
     multiplied,
     packed,
 )
-from fewtune.runtime.brain_dot_products import dot2, rounding
+from fewtune.model.passes.pad_filters import Legalizer, without_padding
+from fewtune.runtime.bf16_dot_products import dot2, rounding
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.util.brain_floats import rounded
+from fewtune.util.bfloat16 import rounded
 
 CONVOLUTION, PRODUCT = "relax.nn.conv2d", "relax.matmul"
 NAME = "bf16"
@@ -37,7 +37,7 @@ _ELEMENTWISE, _OUT_ELEMENTWISE_FUSABLE = 0, 4
 
 
 def is_product(kernel: str) -> bool:
-    """Whether a kernel of this name multiplies brain floats."""
+    """Whether a kernel of this name multiplies in bfloat16."""
     return re.search(rf"(^|_){NAME}_(conv2d|matmul)", kernel) is not None
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from fewtune.util.uncollected import uncollected
+from fewtune.util.without_gc import without_gc
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -14,7 +14,7 @@ def test_the_collector_is_afterwards_what_it_was(before: bool) -> None:
     was_enabled = gc.isenabled()
     try:
         gc.enable() if before else gc.disable()
-        with pytest.raises(ImportError), uncollected():
+        with pytest.raises(ImportError), without_gc():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == before

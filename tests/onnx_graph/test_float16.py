@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.model.reference import run_onnxruntime
-from fewtune.onnx_graph.halves import halves_in_floats, has_halves
+from fewtune.onnx_graph.float16 import halves_in_floats, has_halves
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from tests.tiny_models import half_precision_model, tiny_convolutional_model

@@ -1,7 +1,7 @@
-"""Models in half precision computed in float32, for processors without half arithmetic.
+"""Models in float16 computed in float32, for processors without float16 arithmetic.
 
 There LLVM widens and rounds every value at every operation. Weights are widened when the model is
-imported; those that `fewtune.model.half_weights` multiplies are halved again, which rounds nothing.
+imported. Those that `fewtune.model.float16_weights` multiplies become float16 again: exact.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
-"""Products of brain floats beside onnxruntime's of values rounded in the same way."""
+"""Products in bfloat16 beside onnxruntime's of values rounded in the same way."""
 
 import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
-from fewtune.model.lower_checked import has_brain_floats
+from fewtune.model.lower_checked import has_bf16
 from fewtune.model.reference import run_onnxruntime
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.calls import call_counts
-from fewtune.util.brain_floats import rounded, widened
+from fewtune.util.bfloat16 import rounded, widened
 from tests.quantised_models import FLOAT, model_of, simplified
 from tests.tuned_tiny import target
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_brain_floats(target()), reason="the processor has no bf16 products"),
+    pytest.mark.skipif(not has_bf16(target()), reason="the processor has no bf16 products"),
 ]
 
 RANDOM = np.random.default_rng(0)
 
 
-def as_brain(values):
+def as_bf16(values):
     """Rounded to bf16, as float32."""
     return widened(rounded(values))
 
@@ -50,7 +50,7 @@ def rounded_model(model):
     for tensor in copy.graph.initializer:
         if len(tensor.dims) > 1:
             tensor.CopyFrom(
-                numpy_helper.from_array(as_brain(numpy_helper.to_array(tensor)), tensor.name)
+                numpy_helper.from_array(as_bf16(numpy_helper.to_array(tensor)), tensor.name)
             )
     return copy
 
@@ -61,7 +61,7 @@ def assert_rounds_its_factors_only(model, shape):
     assert any("bf16_" in name for name in call_counts(lowered))
     data = normal(*shape)
     (found,) = CompiledModel(build_executable(lowered, target()), target()).outputs([data])
-    (exact,) = run_onnxruntime(rounded_model(model), {"x": as_brain(data)}, 1)
+    (exact,) = run_onnxruntime(rounded_model(model), {"x": as_bf16(data)}, 1)
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
 
 
@@ -103,7 +103,7 @@ def test_an_activation_that_two_kernels_read_is_rounded_once():
 
 def test_what_is_no_number_stays_so_and_the_infinite_infinite():
     given = np.array([np.nan, np.inf, -np.inf, 3.4e38, 1.00390625], np.float32)
-    found = as_brain(given)
+    found = as_bf16(given)
     assert np.isnan(found[0])
     assert found[1:4].tolist() == [np.inf, -np.inf, np.inf]
     assert found[4] == 1.0

@@ -1,4 +1,4 @@
-"""What tasks have to compute, found out once for all processes of a command.
+"""Expected outputs of tasks, computed once for all processes of a command.
 
 Two workers check candidates of one task, and so do the stages after each other. Who finds out what
 is right leaves it in a file of the command's temporary folder, which goes with the command; the

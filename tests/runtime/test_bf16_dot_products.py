@@ -1,11 +1,11 @@
-"""Dot products of two brain floats in vectors of every length."""
+"""Dot products of two bfloat16 numbers in vectors of every length."""
 
 import numpy as np
 import pytest
 
-from fewtune.runtime.brain_dot_products import FEATURES, dot2
+from fewtune.runtime.bf16_dot_products import FEATURES, dot2
 from fewtune.runtime.tvm import has_feature, te, tvm
-from fewtune.util.brain_floats import rounded
+from fewtune.util.bfloat16 import rounded
 
 ROWS, DEPTH = 8, 24
 HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
@@ -13,7 +13,7 @@ HAS = all(has_feature(HERE, feature) for feature in FEATURES)
 
 
 def product(columns, lanes):
-    """A product of matrices of brain floats, its columns in vectors of so many lanes."""
+    """A product of bfloat16 matrices, its columns in vectors of so many lanes."""
     data = te.placeholder((ROWS, DEPTH // 2), "int32", name="data")
     weights = te.placeholder((DEPTH // 2, columns), "int32", name="weights")
     k = te.reduce_axis((0, DEPTH // 2), name="k")
@@ -46,7 +46,7 @@ def test_every_length_sums_in_float32(columns, lanes):
         tvm.runtime.tensor(np.ascontiguousarray(words).view(np.int32)[..., 0]),
         result,
     )
-    # Whole numbers of eight bits are brain floats, and their sums are exact.
+    # Whole numbers of eight bits are exact in bfloat16, and their sums are exact.
     assert np.array_equal(result.numpy(), data @ weights)
 
 

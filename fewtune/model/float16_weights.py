@@ -1,7 +1,7 @@
-"""Weights that lie in memory as halves: of products so narrow that reading weights takes the time.
+"""Weights kept in memory as float16: of products so narrow that reading the weights takes the time.
 
-A model in half precision is computed in float32, and its weights are then halves still. A product
-of few rows reads each of them once or twice: as halves they are read in half the time, and a
+A model in half precision is computed in float32, and its weights can stay float16. A product
+of few rows reads each of them once or twice: float16 is read in half the time, and a
 processor widens a vector of them in one instruction. Nothing is rounded by it.
 """
 

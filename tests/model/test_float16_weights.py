@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from fewtune.model.half_weights import FEATURES
+from fewtune.model.float16_weights import FEATURES
 from fewtune.model.lower import lower
 from fewtune.model.reference import run_onnxruntime
 from fewtune.runtime.executable import CompiledModel, build_executable

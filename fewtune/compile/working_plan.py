@@ -1,4 +1,4 @@
-"""Find a plan that builds and computes what it should, and say what had to be left out.
+"""Find a compilation plan that builds and computes the right outputs, and say what it leaves out.
 
 A library that is wrong, or does not build, costs neither the model nor what was tuned: the rewrite
 or the kernel that is responsible is found, replaced, and named.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fewtune.artifacts import LeftOut, ReplacedSchedule
+from fewtune.compile.bisection import find_by_halves
 from fewtune.compile.build import REWRITES, Built, Plan
-from fewtune.compile.halves import find_by_halves
 from fewtune.compile.schedules import Level, first_line
 
 

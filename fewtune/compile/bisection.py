@@ -1,4 +1,4 @@
-"""Search by halves: which of many are wrong, asked of as few groups as possible."""
+"""Bisection: which of many are wrong, found by asking about as few groups as possible."""
 
 from __future__ import annotations
 

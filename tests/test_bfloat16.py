@@ -1,4 +1,4 @@
-"""A small network in brain floats, tuned, shared, compiled and checked as any other."""
+"""A small network in bfloat16, tuned, shared, compiled and checked as any other."""
 
 import numpy as np
 import onnx
@@ -6,7 +6,7 @@ import pytest
 
 import fewtune
 from fewtune.artifacts import ImportReport, Metrics
-from fewtune.model.lower_checked import has_brain_floats
+from fewtune.model.lower_checked import has_bf16
 from fewtune.model.reference import run_onnxruntime
 from tests.quantised_models import network
 from tests.tuned_tiny import target
@@ -20,7 +20,7 @@ QUICK = {
 }
 
 
-def test_a_network_in_brain_floats_is_tuned_and_right(tmp_path):
+def test_a_network_in_bfloat16_is_tuned_and_right(tmp_path):
     path = tmp_path / "small.onnx"
     model = network(np.random.default_rng(0))
     onnx.save(model, path)
@@ -28,7 +28,7 @@ def test_a_network_in_brain_floats_is_tuned_and_right(tmp_path):
     report = ImportReport.read(tuned.directory / "import")
     said = [each for each in [*report.notes, *report.left_out] if "bf16" in each]
     assert said
-    if has_brain_floats(target()):
+    if has_bf16(target()):
         assert not report.left_out
         assert report.allowances <= 1
         # More than rounding to float32, less than rounding to eleven bits.

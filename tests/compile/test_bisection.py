@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from fewtune.compile.halves import find_by_halves
+from fewtune.compile.bisection import find_by_halves
 
 MANY = [f"kernel_{number}" for number in range(64)]
 

@@ -1,4 +1,4 @@
-"""Texts and maps at the end of a classifier written as numbers, and said so."""
+"""Strings and maps at the end of a classifier become numbers, and a note says so."""
 
 from __future__ import annotations
 
