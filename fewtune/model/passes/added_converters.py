@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes import suppression
+from fewtune.model.passes.loops import coupling, suppression
 from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types as TVM names them.
@@ -41,6 +41,7 @@ def added_converters() -> Iterator[None]:
             "ConvInteger": _ConvInteger,
             "MatMulInteger": _MatMulInteger,
             "NonMaxSuppression": _NonMaxSuppression,
+            "SVMClassifier": _SVMClassifier,
         }
 
     onnx_frontend._get_convert_map = extended  # noqa: SLF001
@@ -106,6 +107,14 @@ class _NonMaxSuppression(_Converter):
             for each in inputs[2:]
         ]
         return suppression.converted(bb, [*inputs[:2], *bounds], attr)
+
+
+class _SVMClassifier(_Converter):
+    """What `fewtune.onnx_graph.operators.classical.vectors` leaves of it: the coupling."""
+
+    @staticmethod
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+        return coupling.converted(bb, inputs, attr)
 
 
 class _ConvInteger(_Converter):

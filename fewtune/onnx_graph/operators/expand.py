@@ -17,7 +17,7 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
-from fewtune.onnx_graph.operators.classical import arithmetic, trees
+from fewtune.onnx_graph.operators.classical import arithmetic, trees, vectors
 from fewtune.onnx_graph.operators.quantized import affine, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
@@ -41,6 +41,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **places.HANDLERS,
     **arithmetic.HANDLERS,
     **trees.HANDLERS,
+    **vectors.HANDLERS,
     **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,

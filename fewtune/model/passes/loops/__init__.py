@@ -1,0 +1,1 @@
+"""Kernels written as loops: what depends on values, step by step."""

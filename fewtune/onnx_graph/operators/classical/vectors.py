@@ -1,0 +1,204 @@
+"""Support vector machines of ai.onnx.ml, as onnxruntime computes them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.classical import scores
+from fewtune.onnx_graph.operators.fused import attributes_of
+
+_DOMAIN = "ai.onnx.ml"
+_BINARY = 2
+# What is left of a classifier whose scores are computed before it: their coupling.
+COUPLING = "couples: "
+
+
+def _features(graph: GraphBuilder, node: NodeProto) -> str | None:
+    """The data, (rows, features), as floats; None where the node is refused."""
+    shape = graph.shape(node.input[0])
+    if shape is None or len(shape) != 2:  # noqa: PLR2004
+        graph.refuse(node, "reads features whose shape, (rows, features), is not known")
+        return None
+    return graph.cast(node.input[0], TensorProto.FLOAT)
+
+
+def _numbers(graph: GraphBuilder, values: object) -> str:
+    return graph.constant(np.array(values), np.float32)
+
+
+def _kernel(graph: GraphBuilder, data: str, vectors: np.ndarray, given: dict[str, Any]) -> str:
+    """Likeness of each row to each support vector, (rows, vectors)."""
+    kind = given.get("kernel_type", b"LINEAR").decode()
+    gamma, shift, degree = (given.get("kernel_params") or [0.0, 0.0, 0.0])[:3]
+    if kind == "RBF":
+        # Not by squares and a product: of near vectors the difference would be lost in rounding.
+        rows, features = graph.shape(data)
+        apart = graph.op(
+            "Sub", [graph.reshape(data, [rows, 1, features]), _numbers(graph, vectors[None])]
+        )
+        squares = graph.op("Mul", [apart, apart])
+        distances = graph.reduce("ReduceSum", squares, [2], 0)
+        return graph.op("Exp", [graph.op("Mul", [distances, _numbers(graph, -gamma)])])
+    result = graph.op("MatMul", [data, _numbers(graph, vectors.T)])
+    if kind == "LINEAR":
+        return result
+    result = graph.op("Mul", [result, _numbers(graph, gamma)])
+    result = graph.op("Add", [result, _numbers(graph, shift)])
+    if kind == "SIGMOID":
+        return graph.op("Tanh", [result])
+    if degree in (2, 3):
+        # A library's power of a negative number may be NaN.
+        square = graph.op("Mul", [result, result])
+        return square if degree == 2 else graph.op("Mul", [square, result])  # noqa: PLR2004
+    return graph.op("Pow", [result, _numbers(graph, degree)])
+
+
+def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given, data = attributes_of(node), _features(graph, node)
+    if data is None:
+        return False
+    weights = np.array(given["coefficients"], np.float32)
+    count = int(given.get("n_supports", 0))
+    if count:
+        vectors = np.array(given["support_vectors"], np.float32).reshape(count, -1)
+        data = _kernel(graph, data, vectors, given)
+    product = graph.op("MatMul", [data, graph.constant(weights.reshape(-1, 1))])
+    is_side = bool(given.get("one_class", 0))
+    total = graph.op(
+        "Add", [product, _numbers(graph, given["rho"][:1])], None if is_side else node.output[0]
+    )
+    if is_side:
+        inside = graph.op("Greater", [total, _numbers(graph, 0.0)])
+        sides = [_numbers(graph, 1.0), _numbers(graph, -1.0)]
+        graph.op("Where", [inside, *sides], node.output[0])
+    return True
+
+
+def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    given = attributes_of(node)
+    if node.doc_string.startswith(COUPLING):
+        return False
+    labels = given.get("classlabels_ints")
+    if not labels or len(labels) < _BINARY:
+        return graph.refuse(node, "has texts as labels, which other nodes read, or only one label")
+    transform = given.get("post_transform", b"NONE").decode()
+    if transform not in scores.TRANSFORMS:
+        return graph.refuse(node, f"transforms its scores by {transform}, which is not supported")
+    data = _features(graph, node)
+    if data is None:
+        return False
+    if not sum(given.get("vectors_per_class") or []):
+        return _linear(graph, node, data, given)
+    pairs = _pair_scores(graph, data, given)
+    _most_votes(graph, pairs, labels, node.output[0])
+    if given.get("prob_a"):
+        shares = _shares(graph, pairs, given)
+        scores.transformed(graph, shares, transform, node.output[1])
+    elif len(labels) > _BINARY:
+        scores.transformed(graph, pairs, transform, node.output[1])
+    elif transform == "NONE":
+        graph.op("Concat", [graph.op("Neg", [pairs]), pairs], node.output[1], axis=1)
+    else:
+        return graph.refuse(node, f"transforms the one score of two classes by {transform}")
+    return True
+
+
+def _linear(graph: GraphBuilder, node: NodeProto, data: str, given: dict[str, Any]) -> bool:
+    """Scores of each class by a product, without support vectors."""
+    labels, transform = given["classlabels_ints"], given.get("post_transform", b"NONE").decode()
+    matrix = np.array(given["coefficients"], np.float32).reshape(len(labels), -1)
+    product = graph.op("MatMul", [data, graph.constant(matrix.T)])
+    total = graph.op("Add", [product, _numbers(graph, given["rho"][:1])])
+    if len(labels) == _BINARY:
+        # The second label, too, where the highest score, whichever it is, is above a bound.
+        is_share = bool((matrix >= 0).all())
+        bound = np.nextafter(np.float32(0.5), np.float32(0)) if is_share else np.float32(0)
+        most = graph.reduce("ReduceMax", total, [1])
+        above = graph.op("Greater", [most, graph.constant(bound)])
+        first, second = (graph.slice(total, 1, at, at + 1) for at in range(_BINARY))
+        is_second = graph.op("Or", [above, graph.op("Greater", [second, first])])
+        place = graph.reshape(graph.cast(is_second, TensorProto.INT64), [-1])
+        graph.op("Gather", [graph.constant(labels, np.int64), place], node.output[0], axis=0)
+    else:
+        scores.best_label(graph, total, labels, node.output[0])
+    scores.transformed(graph, total, transform, node.output[1])
+    return True
+
+
+def _pair_scores(graph: GraphBuilder, data: str, given: dict[str, Any]) -> str:
+    """For each pair of classes how far the first is ahead, (rows, pairs)."""
+    counts = list(given["vectors_per_class"])
+    total, begins = sum(counts), [0, *itertools.accumulate(counts)]
+    vectors = np.array(given["support_vectors"], np.float32).reshape(total, -1)
+    weights = np.array(given["coefficients"], np.float32).reshape(-1, total)
+    pairs = list(itertools.combinations(range(len(counts)), 2))
+    matrix = np.zeros((total, len(pairs)), np.float32)
+    for place, (first, second) in enumerate(pairs):
+        for own, row in ((first, second - 1), (second, first)):
+            its = slice(begins[own], begins[own + 1])
+            matrix[its, place] = weights[row, its]
+    product = graph.op("MatMul", [_kernel(graph, data, vectors, given), graph.constant(matrix)])
+    return graph.op("Add", [product, _numbers(graph, given["rho"][: len(pairs)])])
+
+
+def _most_votes(graph: GraphBuilder, pairs: str, labels: list[int], output: str) -> None:
+    """Label of the class that is ahead of most others, the first of several; (rows)."""
+    if not output:
+        return
+    combinations = list(itertools.combinations(range(len(labels)), 2))
+    for_first, for_second = np.zeros((2, len(combinations), len(labels)), np.float32)
+    for place, (first, second) in enumerate(combinations):
+        for_first[place, first] = 1
+        for_second[place, second] = 1
+    ahead = graph.cast(graph.op("Greater", [pairs, _numbers(graph, 0.0)]), TensorProto.FLOAT)
+    # A pair's vote is the first's or the second's.
+    won = graph.op("MatMul", [ahead, graph.constant(for_first - for_second)])
+    votes = graph.op("Add", [won, graph.constant(for_second.sum(axis=0))])
+    scores.best_label(graph, votes, labels, output)
+
+
+def _shares(graph: GraphBuilder, pairs: str, given: dict[str, Any]) -> str:
+    """Probabilities of all classes coupled from those of pairs, (rows, classes).
+
+    A classifier of a linear kernel does it, whose scores are its features: it is the only operator
+    of ONNX that couples. Its support vectors are unit vectors, one of the first class of each pair.
+    """
+    classes = len(given["classlabels_ints"])
+    count = classes * (classes - 1) // 2
+    weights = np.zeros((classes - 1, count), np.float32)
+    for place, (_, second) in enumerate(itertools.combinations(range(classes), 2)):
+        weights[second - 1, place] = 1
+    names = [graph.fresh(f"coupled_{what}") for what in ("label", "shares")]
+    coupling = helper.make_node(
+        "SVMClassifier",
+        [pairs],
+        names,
+        names[1],
+        domain=_DOMAIN,
+        doc_string=f"{COUPLING}{count} pairs",
+        classlabels_ints=list(range(classes)),
+        coefficients=weights.reshape(-1).tolist(),
+        kernel_params=[0.0, 0.0, 0.0],
+        kernel_type="LINEAR",
+        prob_a=list(given["prob_a"])[:count],
+        prob_b=list(given["prob_b"])[:count],
+        rho=[0.0] * count,
+        support_vectors=np.eye(count, dtype=np.float32).reshape(-1).tolist(),
+        vectors_per_class=list(range(classes - 1, -1, -1)),
+    )
+    rows = graph.shape(pairs)[0]
+    graph.declare(names[0], TensorProto.INT64, [rows])
+    graph.declare(names[1], TensorProto.FLOAT, [rows, classes])
+    graph.add(coupling, {})
+    return names[1]
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    (_DOMAIN, "SVMClassifier"): _classifier,
+    (_DOMAIN, "SVMRegressor"): _regressor,
+}
