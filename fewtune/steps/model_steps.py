@@ -65,6 +65,14 @@ class ModelSteps:
 
     def run(self, steps: KeptSteps) -> Path:
         """Run every step that does not stand, and give the library's path."""
+        library = self.library(steps)
+        steps.run(
+            "benchmark", self.options["benchmark"], self.folder / "benchmark", self._benchmark
+        )
+        return library
+
+    def library(self, steps: KeptSteps) -> Path:
+        """Run the steps up to the compiled library, and give its path."""
         steps.run("fingerprint", None, self.folder / "fingerprint", self.fingerprint.write)
         steps.run(
             "import",
@@ -91,9 +99,6 @@ class ModelSteps:
         # Journals are for a call that was killed; their results are safe now.
         shutil.rmtree(self.journals, ignore_errors=True)
         steps.run("compile", self.options["compile"], self.folder / "compile", self._compile)
-        steps.run(
-            "benchmark", self.options["benchmark"], self.folder / "benchmark", self._benchmark
-        )
         return (
             self.folder / "compile" / artifacts.CompileReport.read(self.folder / "compile").library
         )
