@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -18,10 +21,11 @@ from fewtune.model.lower import lower
 from fewtune.options import STRATEGY_GROUP, TuneOptions
 from fewtune.runtime.executable import build_executable
 from fewtune.search import Knowledge, make_strategy
+from pipelines.cli import parser
 from tests import recorded, tuned_tiny
 
 PROJECT = Path(__file__).parent.parent
-PAGES = sorted(PROJECT.glob("docs/*.md")) + [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md"]
+PAGES = [*PROJECT.glob("docs/*.md"), *PROJECT.glob("results/*.md"), *PROJECT.glob("[CR]*.md")]
 # What TVM's wheel declares that it needs, and nothing else of the environment.
 RUNTIME = ("tvm", "tvm_ffi", "numpy", "numpy.libs", "ml_dtypes", "typing_extensions.py")
 
@@ -47,8 +51,32 @@ def test_the_readme_is_short_and_links_lead_somewhere() -> None:
 def test_files_that_pages_name_exist() -> None:
     named = re.compile(r"`((?:fewtune|stages|pipelines|benchmarks|examples|docs)/[\w/]+\.\w+)`")
     for page in PAGES:
+        # Results and changes name what there was then.
+        if page.parent.name == "results" or page.name == "CHANGELOG.md":
+            continue
         for path in named.findall(page.read_text()):
             assert (PROJECT / path).exists(), f"{page.name} names {path}"
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """The words of every command that a page says to give to a shell."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            for together, command in itertools.groupby(words, lambda word: word != "&&"):
+                if together:
+                    yield list(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_pages_can_be_given(page: Path) -> None:
+    for words in commands_of(page):
+        if words[:1] == ["fewtune"]:
+            parser().parse_args(words[1:])
+        elif words[:1] == ["python"] and words[1].endswith(".py"):
+            assert (PROJECT / words[1]).is_file(), words
+        elif words[:1] == ["make"]:
+            assert f"\n{words[1]}:" in (PROJECT / "Makefile").read_text(), words
 
 
 @pytest.fixture
