@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.loops import coupling, suppression
+from fewtune.model.passes.loops import coupling, suppression, walking
 from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types as TVM names them.
@@ -42,6 +42,8 @@ def added_converters() -> Iterator[None]:
             "MatMulInteger": _MatMulInteger,
             "NonMaxSuppression": _NonMaxSuppression,
             "SVMClassifier": _SVMClassifier,
+            "TreeEnsemble": _TreeEnsemble,
+            "TreeEnsembleRegressor": _TreeEnsembleRegressor,
         }
 
     onnx_frontend._get_convert_map = extended  # noqa: SLF001
@@ -115,6 +117,20 @@ class _SVMClassifier(_Converter):
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
         return coupling.converted(bb, inputs, attr)
+
+
+class _TreeEnsemble(_Converter):
+    """What `fewtune.onnx_graph.operators.classical.trees` leaves of many trees: the walk."""
+
+    operator = "TreeEnsemble"
+
+    @classmethod
+    def convert(cls, bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG003
+        return walking.converted(cls.operator, bb, inputs, attr)
+
+
+class _TreeEnsembleRegressor(_TreeEnsemble):
+    operator = "TreeEnsembleRegressor"
 
 
 class _ConvInteger(_Converter):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper, numpy_helper
+from onnx import numpy_helper
 
 _LEAF = "LEAF"
 # TreeEnsemble of ai.onnx.ml 5 numbers them.
-_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+MEMBER = "BRANCH_MEMBER"
+_MODES = (
+    "BRANCH_LEQ",
+    "BRANCH_LT",
+    "BRANCH_GTE",
+    "BRANCH_GT",
+    "BRANCH_EQ",
+    "BRANCH_NEQ",
+    MEMBER,
+)
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -28,13 +38,20 @@ class Forest:
     features, splits, modes, missing : numpy.ndarray
         Of the conditions: the feature that one reads, what it is compared with, how, and whether
         NaN fulfils it.
-    paths, ways : numpy.ndarray
-        Of the leaves, (leaves, depth): the conditions on the way there, and whether each is
-        fulfilled. A shorter way repeats its last condition.
-    weights, weighted : numpy.ndarray
-        (leaves, targets): what a leaf adds to each target, and whether it does.
+    members : numpy.ndarray
+        (conditions, size): the set that a feature is to be in, filled up with NaN; of size 0
+        where there are no sets.
+    children : numpy.ndarray
+        (conditions, 2): where a condition leads that is fulfilled, and where one that is not: to
+        the condition of this number, or, beyond these, to a leaf.
+    roots : numpy.ndarray
+        Where each tree begins, numbered as the children are.
+    depth : int
+        Conditions on the longest way.
     trees : numpy.ndarray
         The tree of each leaf.
+    weights, weighted : numpy.ndarray
+        (leaves, targets): what a leaf adds to each target, and whether it does.
     base : numpy.ndarray
         What is added to each target, or nothing.
     transform, aggregate : str
@@ -44,11 +61,13 @@ class Forest:
     splits: np.ndarray
     modes: np.ndarray
     missing: np.ndarray
-    paths: np.ndarray
-    ways: np.ndarray
+    members: np.ndarray
+    children: np.ndarray
+    roots: np.ndarray
+    depth: int
+    trees: np.ndarray
     weights: np.ndarray
     weighted: np.ndarray
-    trees: np.ndarray
     base: np.ndarray
     transform: str
     aggregate: str
@@ -62,43 +81,43 @@ class _Nodes:
     splits: np.ndarray
     modes: list[str]
     missing: np.ndarray
+    sets: list[list[float]]
     children: list[tuple[int, int] | None]
     leaves: dict[int, list[tuple[int, float]]]
     roots: list[int]
 
 
-def forest_of(node: NodeProto, most: int) -> Forest:
+def forest_of(operator: str, given: Mapping[str, Any]) -> Forest:
     """The forest that a node holds.
 
     Parameters
     ----------
-    node : NodeProto
+    operator : str
         TreeEnsemble, TreeEnsembleClassifier or TreeEnsembleRegressor.
-    most : int
-        Conditions on the ways to all leaves, at most, each way as long as the longest.
+    given : mapping
+        The node's attributes.
 
     Raises
     ------
     UnknownFormError
-        If it has conditions of sets, is no forest, or is larger.
+        If it has conditions that are not known, or is no forest.
     """
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    if node.op_type == "TreeEnsemble":
+    if operator == "TreeEnsemble":
         nodes, targets = _numbered(given), int(given.get("n_targets", 1))
         transform = _TRANSFORMS[given.get("post_transform", 0)]
         aggregate, base = _AGGREGATES[given.get("aggregate_function", 1)], np.zeros(0)
     else:
-        kind = "class" if node.op_type == "TreeEnsembleClassifier" else "target"
+        kind = "class" if operator == "TreeEnsembleClassifier" else "target"
         labels = given.get("classlabels_int64s") or given.get("classlabels_strings") or []
         targets = len(labels) if kind == "class" else int(given.get("n_targets", 1))
         nodes = _named(given, kind)
         transform = given.get("post_transform", b"NONE").decode()
         aggregate = given.get("aggregate_function", b"SUM").decode()
         base = _array(given, "base_values")
-    return _laid_out(nodes, targets, base, transform, aggregate, most)
+    return _laid_out(nodes, targets, base, transform, aggregate)
 
 
-def _array(given: dict[str, Any], name: str) -> np.ndarray:
+def _array(given: Mapping[str, Any], name: str) -> np.ndarray:
     """Values of an attribute in its own precision; those of a tensor come first."""
     tensor = given.get(f"{name}_as_tensor")
     if tensor is not None:
@@ -106,13 +125,10 @@ def _array(given: dict[str, Any], name: str) -> np.ndarray:
     return np.array(given.get(name, []), np.float32)
 
 
-def _numbered(given: dict[str, Any]) -> _Nodes:
+def _numbered(given: Mapping[str, Any]) -> _Nodes:
     """Of TreeEnsemble, whose nodes and leaves are numbered apart."""
-    if any(name in given for name in ("membership_values",)):
-        raise UnknownFormError("has conditions of sets, which are not supported")
     modes = [int(each) for each in numpy_helper.to_array(given["nodes_modes"])]
-    if any(each >= len(_MODES) for each in modes):
-        raise UnknownFormError("has conditions of sets, which are not supported")
+    sets = _sets(given, [_MODES[each] == MEMBER for each in modes])
     inner, weights = len(modes), numpy_helper.to_array(given["leaf_weights"]).reshape(-1)
     sides = [
         [int(at) + inner * bool(is_leaf) for at, is_leaf in zip(ids, leaves, strict=True)]
@@ -129,13 +145,27 @@ def _numbered(given: dict[str, Any]) -> _Nodes:
         numpy_helper.to_array(given["nodes_splits"]).reshape(-1),
         [_MODES[each] for each in modes],
         np.array(tracked, bool),
+        sets,
         [*zip(*sides, strict=True), *[None] * len(weights)],
         {inner + place: [(int(target), weight)] for place, (target, weight) in enumerate(entries)},
         [int(each) for each in given["tree_roots"]],
     )
 
 
-def _named(given: dict[str, Any], kind: str) -> _Nodes:
+def _sets(given: Mapping[str, Any], chosen: list[bool]) -> list[list[float]]:
+    """The set of each condition, empty where it has none. NaN ends each of those that are given."""
+    found: list[list[float]] = [[]]
+    values = given.get("membership_values")
+    for each in () if values is None else numpy_helper.to_array(values).reshape(-1):
+        if np.isnan(each):
+            found.append([])
+        else:
+            found[-1].append(float(each))
+    following = iter(found)
+    return [next(following, []) if each else [] for each in chosen]
+
+
+def _named(given: Mapping[str, Any], kind: str) -> _Nodes:
     """Of the older operators, whose nodes have a number within their tree."""
     names = list(zip(given["nodes_treeids"], given["nodes_nodeids"], strict=True))
     places = {name: place for place, name in enumerate(names)}
@@ -168,6 +198,7 @@ def _named(given: dict[str, Any], kind: str) -> _Nodes:
         _array(given, "nodes_values"),
         modes,
         np.array(tracked, bool),
+        [[] for _ in names],
         children,
         leaves,
         [place for place in range(len(names)) if place not in below],
@@ -175,56 +206,49 @@ def _named(given: dict[str, Any], kind: str) -> _Nodes:
 
 
 def _laid_out(
-    nodes: _Nodes, targets: int, base: np.ndarray, transform: str, aggregate: str, most: int
+    nodes: _Nodes, targets: int, base: np.ndarray, transform: str, aggregate: str
 ) -> Forest:
-    """Follow every way from the roots."""
-    ways: list[list[tuple[int, bool]]] = []
-    entries: list[list[tuple[int, float]]] = []
-    trees: list[int] = []
-    depth = 0
-    for tree, root in enumerate(nodes.roots):
-        open_nodes: list[tuple[int, list[tuple[int, bool]]]] = [(root, [])]
-        while open_nodes:
-            place, way = open_nodes.pop()
-            depth = max(depth, len(way))
-            if depth * len(ways) > most:
-                raise UnknownFormError(
-                    f"has {len(ways)} leaves or more, up to {depth} conditions deep; at most "
-                    f"{most} conditions are looked at: train it with fewer or shallower trees"
-                )
-            pair = nodes.children[place]
-            if pair is None:
-                ways.append(way)
-                entries.append(nodes.leaves[place])
-                trees.append(tree)
-                continue
-            for child, fulfilled in zip(pair, (True, False), strict=True):
-                open_nodes.append((child, [*way, (place, fulfilled)]))
-    inner = sorted({place for way in ways for place, _ in way})
-    numbers = {place: number for number, place in enumerate(inner)}
-    paths, taken = np.zeros((2, len(ways), depth), np.int64)
-    for leaf, way in enumerate(ways):
-        if not way and depth:
-            raise UnknownFormError("has trees of a single leaf beside others")
-        filled = [*way, *way[-1:] * (depth - len(way))]
-        paths[leaf] = [numbers[place] for place, _ in filled]
-        taken[leaf] = [fulfilled for _, fulfilled in filled]
+    """Number conditions and leaves apart, and follow the trees down."""
+    inner = [place for place, pair in enumerate(nodes.children) if pair is not None]
+    outer = [place for place, pair in enumerate(nodes.children) if pair is None]
+    numbers = np.zeros(len(nodes.children), np.int64)
+    numbers[inner + outer] = np.arange(len(numbers))
+    children = np.array([nodes.children[place] for place in inner], np.int64).reshape(-1, 2)
+    children, roots = numbers[children], numbers[np.array(nodes.roots, np.int64)]
+    trees = np.zeros(len(numbers), np.int64)
+    trees[roots] = np.arange(len(roots))
+    depth, level = 0, roots[roots < len(inner)]
+    while len(level):
+        depth += 1
+        if depth > len(inner):
+            raise UnknownFormError("has a tree with a way that never ends")
+        trees[children[level]] = trees[level][:, None]
+        level = np.unique(children[level])
+        level = level[level < len(inner)]
+    entries = [nodes.leaves[place] for place in outer]
     dtype = np.result_type(*[weight for each in entries for _, weight in each] or [np.float32(0)])
-    weights, weighted = np.zeros((len(ways), targets), dtype), np.zeros((len(ways), targets), bool)
+    weights = np.zeros((len(outer), targets), dtype)
+    weighted = np.zeros((len(outer), targets), bool)
     for leaf, each in enumerate(entries):
         for target, weight in each:
             weights[leaf, target] += weight
             weighted[leaf, target] = True
+    sets = [nodes.sets[place] for place in inner]
+    members = np.full((len(inner), max(map(len, sets), default=0)), np.nan)
+    for row, values in zip(members, sets, strict=True):
+        row[: len(values)] = values
     return Forest(
         nodes.features[inner],
         nodes.splits[inner],
         np.array([nodes.modes[place] for place in inner]),
         nodes.missing[inner],
-        paths,
-        taken.astype(bool),
+        members,
+        children,
+        roots,
+        depth,
+        trees[len(inner) :],
         weights,
         weighted,
-        np.array(trees),
         base,
         transform,
         aggregate,

@@ -1,23 +1,37 @@
 """Ensembles of decision trees: every condition at once, the leaves reached, a product.
 
 A leaf is reached where all conditions on the way to it come out as they must. The leaves, as zeros
-and ones, times what each of them adds are one matrix product.
+and ones, times what each of them adds are one matrix product. A forest of more than a few leaves
+is walked instead: it is left as one plain regressor, which the import turns into a kernel of loops
+(`fewtune.model.passes.loops.walking`).
 """
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
-from fewtune.onnx_graph.operators.classical.forest import Forest, UnknownFormError, forest_of
+from fewtune.onnx_graph.operators.classical.forest import (
+    MEMBER,
+    Forest,
+    UnknownFormError,
+    forest_of,
+)
+from fewtune.onnx_graph.operators.classical.ways import Ways, ways_of
 from fewtune.onnx_graph.operators.fused import attributes_of
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
-# A hundred trees of a thousand leaves each, thirty conditions deep.
-_MOST_CONDITIONS = 3_000_000
+# Attributes that say what is made of the sums.
+_ABOUT_SCORES = ("base_values", "classlabels_", "post_transform")
+# Ten trees of a hundred leaves, ten conditions deep; of a million, a compiler takes minutes.
+_MOST_CONDITIONS = 10_000
+# What is left of an ensemble that is walked.
+WALKED = "walks: "
 # Old operator sets have no LessOrEqual; of NaN, "not greater" would be true.
 _COMPARISONS = {
     "BRANCH_LEQ": ("Less", "Equal"),
@@ -25,7 +39,8 @@ _COMPARISONS = {
     "BRANCH_GTE": ("Greater", "Equal"),
     "BRANCH_GT": ("Greater",),
     "BRANCH_EQ": ("Equal",),
-    "BRANCH_NEQ": ("Equal",),
+    # Not "not equal", which TVM 0.27 finds false of NaN.
+    "BRANCH_NEQ": ("Less", "Greater"),
 }
 
 
@@ -36,7 +51,7 @@ def _forest(graph: GraphBuilder, node: NodeProto) -> Forest | None:
         graph.refuse(node, "reads features whose shape, (rows, features), is not known")
         return None
     try:
-        forest = forest_of(node, _MOST_CONDITIONS)
+        forest = forest_of(node.op_type, attributes_of(node))
     except UnknownFormError as fault:
         graph.refuse(node, str(fault))
         return None
@@ -55,10 +70,13 @@ def _conditions(graph: GraphBuilder, data: str, forest: Forest) -> str:
     splits = graph.constant(forest.splits.astype(graph.dtype(data)))
     result = ""
     for mode in sorted(set(forest.modes.tolist())):
-        each = [graph.op(operator, [read, splits]) for operator in _COMPARISONS[mode]]
+        if mode == MEMBER:
+            each = [_members(graph, read, forest)]
+        else:
+            each = [graph.op(operator, [read, splits]) for operator in _COMPARISONS[mode]]
         found = graph.op("Or", each) if len(each) > 1 else each[0]
         if mode == "BRANCH_NEQ":
-            found = graph.op("Not", [found])
+            found = graph.op("Or", [found, graph.op("IsNaN", [read])])
         if len(set(forest.modes.tolist())) > 1:
             found = graph.op("And", [found, graph.constant(forest.modes == mode)])
         result = graph.op("Or", [result, found]) if result else found
@@ -68,45 +86,90 @@ def _conditions(graph: GraphBuilder, data: str, forest: Forest) -> str:
     return result
 
 
-def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str:
-    """What the leaves reached add up to, (rows, targets)."""
+def _members(graph: GraphBuilder, read: str, forest: Forest) -> str:
+    """Whether what each condition reads is in its set, (rows, conditions)."""
+    rows, conditions = graph.shape(read)
+    sets = graph.constant(forest.members[None].astype(graph.dtype(read)))
+    same = graph.op("Equal", [graph.reshape(read, [rows, conditions, 1]), sets])
+    found = graph.reduce("ReduceMax", graph.cast(same, TensorProto.FLOAT), [2], 0)
+    return graph.cast(found, TensorProto.BOOL)
+
+
+def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str | None:
+    """What the leaves reached add up to, (rows, targets); None where the node is refused."""
     data = node.input[0]
     if graph.element_type(data) != TensorProto.DOUBLE:
         data = graph.cast(data, TensorProto.FLOAT)
+    ways = ways_of(forest, _MOST_CONDITIONS)
+    if ways is not None:
+        total = _product(graph, data, forest, ways)
+    elif forest.members.size:
+        graph.refuse(node, "has conditions of sets in many or in single leaves: not supported")
+        return None
+    else:
+        total = _walked(graph, node, data, forest)
+    if len(forest.base):
+        base = graph.constant(forest.base.astype(graph.dtype(total)))
+        total = graph.op("Add", [total, base])
+    return total
+
+
+def _walked(graph: GraphBuilder, node: NodeProto, data: str, forest: Forest) -> str:
+    """The same by a node of the same trees, which does nothing but add up leaves."""
+    kept = [each for each in node.attribute if not each.name.startswith(_ABOUT_SCORES)]
+    output = graph.fresh(f"{node.output[0]}_walked")
     kind = graph.element_type(data)
-    weights = forest.weights.astype(graph.dtype(data))
+    plain = helper.make_node(node.op_type, [data], [output], output, domain=_DOMAIN)
+    plain.doc_string = f"{WALKED}{len(forest.roots)} trees"
+    plain.attribute.extend(kept)
+    if node.op_type == "TreeEnsembleClassifier":
+        plain.op_type = "TreeEnsembleRegressor"
+        for each in plain.attribute:
+            each.name = re.sub("^class_", "target_", each.name)
+        plain.attribute.append(helper.make_attribute("n_targets", forest.weights.shape[1]))
+    if node.op_type != "TreeEnsemble":
+        kind = TensorProto.FLOAT
+    graph.declare(output, kind, [graph.shape(data)[0], forest.weights.shape[1]])
+    graph.add(plain, {})
+    return output
+
+
+def _product(graph: GraphBuilder, data: str, forest: Forest, ways: Ways) -> str:
+    """The same by a product of all leaves."""
+    kind = graph.element_type(data)
+    weights = forest.weights[ways.leaves].astype(graph.dtype(data))
     rows = graph.shape(data)[0]
-    if forest.paths.shape[1] == 0:
+    if forest.depth == 0:
         reached = graph.constant(np.ones((rows, len(weights)), weights.dtype))
     else:
         met = _conditions(graph, data, forest)
-        on_way = graph.op("Gather", [met, graph.constant(forest.paths)], axis=1)
-        right = graph.op("Xor", [on_way, graph.constant(~forest.ways)])
+        on_way = graph.op("Gather", [met, graph.constant(ways.conditions)], axis=1)
+        right = graph.op("Xor", [on_way, graph.constant(~ways.fulfilled)])
         reached = graph.reduce("ReduceMin", graph.cast(right, kind), [2], 0)
+    count = len(forest.roots)
     if forest.aggregate in ("MIN", "MAX"):
-        count = int(forest.trees.max()) + 1
         apart = np.zeros((len(weights), count), weights.dtype)
-        apart[np.arange(len(weights)), forest.trees] = weights[:, 0]
+        apart[np.arange(len(weights)), ways.trees] = weights[:, 0]
         each = graph.op("MatMul", [reached, graph.constant(apart)])
         total = graph.reduce(f"Reduce{forest.aggregate.title()}", each, [1])
     else:
         total = graph.op("MatMul", [reached, graph.constant(weights)])
     if forest.aggregate == "AVERAGE":
-        count = len(set(forest.trees.tolist()))
         total = graph.op("Div", [total, graph.constant(count, weights.dtype)])
-    if len(forest.base):
-        total = graph.op("Add", [total, graph.constant(forest.base.astype(weights.dtype))])
     return total
 
 
 def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    forest = _forest(graph, node)
+    forest = None if node.doc_string.startswith(WALKED) else _forest(graph, node)
     if forest is None:
         return False
     if len(forest.base) not in (0, forest.weights.shape[1]):
         return graph.refuse(node, "has another number of base values than of targets")
+    total = _sums(graph, node, forest)
+    if total is None:
+        return False
     kind = graph.element_type(node.input[0]) if node.op_type == "TreeEnsemble" else 0
-    total = graph.cast(_sums(graph, node, forest), kind or TensorProto.FLOAT)
+    total = graph.cast(total, kind or TensorProto.FLOAT)
     # onnxruntime transforms several targets only.
     transform = forest.transform if forest.weights.shape[1] > 1 else "NONE"
     scores.transformed(graph, total, transform, node.output[0])
@@ -114,7 +177,7 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
 
 
 def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    forest = _forest(graph, node)
+    forest = None if node.doc_string.startswith(WALKED) else _forest(graph, node)
     if forest is None:
         return False
     labels = attributes_of(node).get("classlabels_int64s")

@@ -4,66 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators.classical.forest import UnknownFormError, forest_of
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
-
-DOMAIN = "ai.onnx.ml"
-FEATURES = 5
-MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-
-
-def grown(kind: str, targets: int, ids: list[int], modes: tuple[str, ...], low: float) -> dict:
-    """Attributes of three random trees whose leaves add to the targets of these numbers."""
-    draws = np.random.default_rng(3)
-    nodes: list[tuple] = []
-    leaves: list[tuple] = []
-
-    def grow(tree: int, depth: int) -> int:
-        number = sum(node[0] == tree for node in nodes)
-        nodes.append(())
-        place = len(nodes) - 1
-        nodes[place] = (tree, number, "LEAF", 0, 0.0, 0, 0, 0)
-        if depth == 0 or (depth < 3 and draws.random() < 0.3):
-            leaves.extend((tree, number, each, draws.uniform(low, 1)) for each in ids)
-            return number
-        true, false = grow(tree, depth - 1), grow(tree, depth - 1)
-        feature, mode = int(draws.integers(FEATURES)), modes[int(draws.integers(len(modes)))]
-        split = float(draws.integers(-1, 2))
-        nodes[place] = (tree, number, mode, feature, split, true, false, int(draws.integers(2)))
-        return number
-
-    for tree in range(3):
-        grow(tree, 3)
-    names = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids")
-    names += ("missing_value_tracks_true",)
-    given = {f"nodes_{name}": [node[i] for node in nodes] for i, name in enumerate(names)}
-    parts = ("treeids", "nodeids", "ids", "weights")
-    given |= {f"{kind}_{name}": [leaf[i] for leaf in leaves] for i, name in enumerate(parts)}
-    return given | ({"n_targets": targets} if kind == "target" else {})
-
-
-def modelled(
-    operator: str, attributes: dict, outputs: int, element_type: int = TensorProto.FLOAT, opset=3
-) -> ModelProto:
-    names = ["y", "z"][:outputs]
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["x"], names, "trees", domain=DOMAIN, **attributes)],
-        "trees",
-        [helper.make_tensor_value_info("x", element_type, [40, FEATURES])],
-        [helper.make_empty_tensor_value_info(name) for name in names],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+from tests.made.trees import MODES, grown, modelled, rows
 
 
 def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
-    # Whole numbers: what lies on a split tells the comparisons apart. Some are missing.
-    data = np.random.default_rng(0).integers(-2, 3, (40, FEATURES)).astype(dtype)
-    data[::7, 1] = np.nan
+    data = rows(dtype)
     result = expand(model, EARLY)
     assert {node.domain for node in result.graph.node} == {""}
     given, wanted = (run_onnxruntime(each, {"x": data}, 1) for each in (result, model))
@@ -145,8 +95,46 @@ def test_what_is_not_known_is_refused_by_node():
         expand(modelled("TreeEnsembleRegressor", trees, 1), EARLY)
 
 
-def test_an_ensemble_with_too_many_ways_is_refused():
+def test_conditions_of_sets_are_what_onnxruntime_gives():
+    def tensor(values: list[float], dtype: type = np.float32) -> TensorProto:
+        return numpy_helper.from_array(np.array(values, dtype))
+
+    attributes = {
+        "n_targets": 1,
+        "tree_roots": [0],
+        "nodes_featureids": [0, 1, 2],
+        "nodes_splits": tensor([0.0, 0.5, 0.0]),
+        "nodes_modes": tensor([6, 0, 6], np.uint8),
+        "membership_values": tensor([1.0, -2.0, np.nan, 2.0, np.nan]),
+        "nodes_truenodeids": [1, 0, 2],
+        "nodes_trueleafs": [0, 1, 1],
+        "nodes_falsenodeids": [2, 1, 3],
+        "nodes_falseleafs": [0, 1, 1],
+        "leaf_targetids": [0, 0, 0, 0],
+        "leaf_weights": tensor([0.1, 0.7, -0.3, 0.9]),
+    }
+    assert_same(modelled("TreeEnsemble", attributes, 1, opset=5))
+
+
+def test_a_large_forest_stays_one_plain_ensemble():
+    trees = grown("class", 3, [0, 1, 2], MODES, 0, trees=60, deepest=10)
+    given = {"classlabels_int64s": [4, 2, 7], "post_transform": "SOFTMAX"}
+    model = modelled("TreeEnsembleClassifier", trees | given, 2)
+    result = expand(model, EARLY)
+    (left,) = (node for node in result.graph.node if node.domain)
+    assert left.op_type == "TreeEnsembleRegressor"
+    assert expand(result, EARLY).graph.node == result.graph.node
+    feeds = {"x": rows()}
+    given, wanted = (run_onnxruntime(each, feeds, 1) for each in (result, model))
+    np.testing.assert_array_equal(given[0], wanted[0])
+    np.testing.assert_allclose(given[1], wanted[1], rtol=1e-5)
+
+
+def test_a_tree_without_end_is_refused():
     trees = grown("target", 1, [0], MODES[:1], 0)
-    node = modelled("TreeEnsembleRegressor", trees, 1).graph.node[0]
-    with pytest.raises(UnknownFormError, match="leaves or more"):
-        forest_of(node, 10)
+    trees["nodes_truenodeids"] = [
+        0 if mode != "LEAF" else at
+        for at, mode in zip(trees["nodes_truenodeids"], trees["nodes_modes"], strict=True)
+    ]
+    with pytest.raises(InputError, match="never ends|no root"):
+        expand(modelled("TreeEnsembleRegressor", trees, 1), EARLY)
