@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fewtune.util.child_python import end_by_interrupts_while_loading
+
 if TYPE_CHECKING:
     from fewtune.api import TunedModel, load, tune
     from fewtune.model_check.check import check
     from fewtune.model_check.report import CheckReport
 
 __version__ = "0.1.0"
+end_by_interrupts_while_loading()
 _HOMES = {
     "CheckReport": "fewtune.model_check.report",
     "TunedModel": "fewtune.api",

@@ -19,6 +19,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.util.temporary import own_temporary_folder
 from fewtune.util.warm import warm_process
 from fewtune.util.without_gc import without_gc
 
@@ -143,7 +144,7 @@ def tune(
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
     # It loads TVM beside this process.
-    with warm_process(_APART):
+    with own_temporary_folder(), warm_process(_APART):
         return _tuned(
             model,
             Path(out),

@@ -63,10 +63,11 @@ def main(stage: str, run: Callable[..., None], arguments: list[str] | None = Non
     for name in inspect.signature(run).parameters:
         parser.add_argument(f"--{name}", required=True, help=_HELP.get(name))
     options = vars(parser.parse_args(arguments))
-    # So that a stage that is stopped tidies up as one that is interrupted.
-    signal.signal(signal.SIGTERM, _terminate)
-    end_with_starter()
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # So that a stage that is stopped tidies up as one that is interrupted.
+        signal.signal(signal.SIGTERM, _terminate)
+        end_with_starter()
         with own_temporary_folder():
             run(**options)
     except FewtuneError as error:

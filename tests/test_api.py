@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +107,23 @@ def test_mode_predict_measures_nothing_while_it_tunes(model: Path) -> None:
     assert told["trials"] == 0
     assert {line["status"] for line in told["tasks"]} <= {"predicted", "default"}
     assert "predicted, not measured" in result.report
+
+
+def test_a_killed_call_leaves_what_the_next_one_removes(model: Path, tmp_path: Path) -> None:
+    code = f"import fewtune; fewtune.tune({str(model)!r}, out={str(tmp_path / 'out')!r})"
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=PROJECT) as killed:
+        deadline = time.monotonic() + 60
+        while not list(temporary.glob("**/fewtune-apart-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        killed.terminate()
+    left = list(temporary.iterdir())
+    assert list(temporary.glob("**/fewtune-apart-*"))
+    for path in left:
+        os.utime(path, (0, 0))
+    refused = "import fewtune; fewtune.check('none.onnx')"
+    subprocess.run([sys.executable, "-c", refused], env=environment, cwd=PROJECT, check=True)
+    # One of onnxruntime's, written over each time.
+    assert [path.name for path in temporary.iterdir() if path.name != ".ses"] == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from fewtune.machine.steal_time import Stolen
 from fewtune.measure import interleave
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
+from fewtune.util.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.util.files import file_sha256, write_text
 from fewtune.verify.comparison import Difference
 
@@ -154,14 +156,32 @@ def compare_strategies(
 
 def _in_another_process(measure: Callable[[], Measured]) -> Measured:
     """What is measured in a process of its own."""
-    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), _be_child, (os.getpid(),)) as pool:
+        measured = pool.submit(measure)
+        processes = active_children()
         try:
-            return pool.submit(measure).result()
+            return measured.result()
         except BrokenProcessPool:
+            for process in processes:
+                process.join()
+            if any(was_interrupted(process.exitcode) for process in processes):
+                raise KeyboardInterrupt from None
             raise MachineError(
                 "a process that measured the libraries was killed, maybe for want of memory; "
                 "lower compare.copies and run again"
             ) from None
+        except BaseException:
+            # Whoever is stopped does not wait for the rounds that are left.
+            for process in processes:
+                process.terminate()
+            raise
+
+
+def _be_child(parent: int) -> None:
+    end_by_interrupts()
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _measure(

@@ -23,6 +23,7 @@ from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
 from fewtune.util.apart import at, run_apart
+from fewtune.util.temporary import own_temporary_folder
 
 
 def check(
@@ -49,7 +50,8 @@ def check(
     """
     job = model if isinstance(model, CheckJob) else CheckJob(model, shapes, **further)
     try:
-        return CheckReport.from_json(run_apart(f"{__name__}:check_here", job.as_json()))
+        with own_temporary_folder():
+            return CheckReport.from_json(run_apart(f"{__name__}:check_here", job.as_json()))
     except FewtuneError as error:
         found = CheckReport(ok=False, reason=None, exit_code=0, model=str(job.model))
         return _refused(found, error)

@@ -7,7 +7,6 @@ task that it had begun is left out, and another child resumes from the journal.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
 import json
@@ -28,12 +27,17 @@ from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.job import Work
-from fewtune.util.child_python import child_python, is_child_of
+from fewtune.util.child_python import (
+    child_python,
+    end_by_interrupts,
+    end_with_parent,
+    is_child_of,
+    was_interrupted,
+)
 from fewtune.util.temporary import SESSION_PREFIX
 from fewtune.workers.fork_server import ForkServer
 
 _ERROR = "error.json"
-_PR_SET_PDEATHSIG = 1
 
 
 def journal_path(directory: Path, header: dict[str, Any]) -> Path:
@@ -69,6 +73,8 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         while (code := _run(file)) != 0:
             if code > 0:
                 raise _told(file, code)
+            if was_interrupted(code):
+                raise KeyboardInterrupt
             name = signal.Signals(-code).name
             journal = Journal(path, work.header)
             task = lay_crash(journal, name)
@@ -125,8 +131,9 @@ def _tell(file: Path, error: FewtuneError) -> int:
 
 
 def _main(file: Path, parent: int) -> int:
+    end_by_interrupts()
     # The child never outlives the stage that started it, which may have ended while this loaded.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if not is_child_of(parent):
         return 1
     # Temporary files go where the stage removes them, however this process ends.

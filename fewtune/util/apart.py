@@ -8,7 +8,6 @@ that died, or all of them, and starts another child.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -25,16 +24,19 @@ from typing import Any
 
 from fewtune import errors
 from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
-from fewtune.util.child_python import child_python, is_child_of
+from fewtune.util.child_python import (
+    child_python,
+    end_by_interrupts,
+    end_with_parent,
+    is_child_of,
+    was_interrupted,
+)
 from fewtune.util.without_gc import without_gc
 
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
 LEFT_OUT = "left_out"
-_PR_SET_PDEATHSIG = 1
 _NOTE, _RESULT = "note.json", "result.json"
-# What ends a child from outside: the user, or the system when memory runs out.
-_INTERRUPTED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 @dataclass
@@ -145,9 +147,9 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
             note = _note_of(folder)
         if code >= 0:
             raise RuntimeError(f"the process ended with exit code {code} while {note.doing}")
-        ended_by = signal.Signals(-code)
-        if ended_by in _INTERRUPTED:
+        if was_interrupted(code):
             raise KeyboardInterrupt
+        ended_by = signal.Signals(-code)
         if ended_by == signal.SIGKILL:
             raise MachineError(
                 f"the system killed the process while {note.doing}, most likely for want of "
@@ -222,8 +224,9 @@ def _error(fault: BaseException) -> dict[str, str]:
 
 
 def _main(folder: Path, parent: int) -> int:
+    end_by_interrupts()
     # The child never outlives the process that waits for it.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if not is_child_of(parent):
         return 1
     # What is written for a while goes where the parent removes it, however this process ends.

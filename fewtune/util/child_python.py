@@ -1,9 +1,14 @@
-"""Which Python starts the processes that work is done in: a warm one, where somebody keeps one."""
+"""The processes that work is done in: which Python starts them, and how they end.
+
+A warm one starts them, where somebody keeps one.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import signal
 import sys
 
 # A program that takes Python's ``-m MODULE ...`` and behaves as Python does.
@@ -20,6 +25,9 @@ CHILD_MODULES = (
     "fewtune.sharing.session",
     "fewtune.machine.peak",
 )
+_PR_SET_PDEATHSIG = 1
+# A terminal sends the first to all processes of a command; the others end what they are sent to.
+_FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 def child_python() -> str:
@@ -41,3 +49,31 @@ def is_child_of(parent: int) -> bool:
     A process that was forked by another one's order ends with it, whatever its parent is.
     """
     return CHILD_PYTHON in os.environ or os.getppid() == parent
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_by_interrupts() -> None:
+    """Have an interrupt end this process at once, without a traceback.
+
+    For a process that another one waits for, which tells of the interruption.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def end_by_interrupts_while_loading() -> None:
+    """Do so where this is the start of ``python -m PACKAGE.MODULE``, before that is imported.
+
+    Importing TVM takes seconds, for which a process has no handler of its own yet.
+    """
+    # Until Python has found the module that is to run.
+    if sys.argv[:1] == ["-m"]:
+        end_by_interrupts()
+
+
+def was_interrupted(exit_code: int | None) -> bool:
+    """Whether a process was ended by a signal from outside, and through no fault of its own."""
+    return exit_code is not None and -exit_code in _FROM_OUTSIDE

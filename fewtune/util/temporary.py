@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,11 @@ from fewtune.util.files import locked_directory, remove_left
 _PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"
 # Of the folder of a session in a process of its own, where no command is around it.
 SESSION_PREFIX = "fewtune-"
+
+# How many blocks of this process use its folder.
+_users = 0
+_lock = threading.Lock()
+_kept: contextlib.ExitStack[bool | None] = contextlib.ExitStack()
 
 
 def shared_folder() -> Path | None:
@@ -30,8 +37,25 @@ def own_temporary_folder() -> Iterator[None]:
 
     What a killed process left there, TVM's and a linker's files among it, is removed with the
     folder: at the end of the block, or by the next process if this one is killed itself. Inside
-    the block of another process, that process's folder is used.
+    the block of another process, that process's folder is used; blocks of several threads share
+    one until the last of them ends.
     """
+    global _users  # noqa: PLW0603 (the folder for temporary files is one a process, too)
+    with _lock:
+        if _users == 0:
+            _kept.enter_context(_made())
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _kept.close()
+
+
+@contextmanager
+def _made() -> Iterator[None]:
     shared = Path(tempfile.gettempdir())
     if shared.name.startswith(_PREFIX):
         yield

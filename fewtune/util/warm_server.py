@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import io
 import json
@@ -25,9 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fewtune.util.child_python import TVM, load
+from fewtune.util.child_python import TVM, end_with_parent, load
 
-_PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 3.0
 
 
@@ -172,7 +170,7 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     """Be the process that was asked for; never returns."""
     # It never outlives the warm process, which never outlives the run.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     code = 1
     try:
         for number, descriptor in enumerate(descriptors):
@@ -195,6 +193,10 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+        if code < 0:
+            # As the interpreter itself would, without its traceback.
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
         os._exit(code)
 
 
@@ -213,7 +215,7 @@ def _run(arguments: list[str]) -> int:
         print(ended.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return -signal.SIGINT
     except BaseException:  # noqa: BLE001 (as the interpreter itself would)
         traceback.print_exc()
         return 1

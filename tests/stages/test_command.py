@@ -13,6 +13,11 @@ import psutil
 import pytest
 
 PROJECT = Path(__file__).parents[2]
+STAGES = [
+    f"stages.{path.stem}"
+    for path in sorted((PROJECT / "stages").glob("*.py"))
+    if 'main("' in path.read_text()
+]
 STAGE = """
 import os, pathlib, sys, time
 from stages.command import main
@@ -58,6 +63,22 @@ def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: s
     finally:
         starter.kill()
         starter.wait()
+
+
+@pytest.mark.parametrize("module", [*STAGES, "fewtune.tuning.child_process"])
+def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+    # What each of them imports.
+    stub = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    (tmp_path / "pydantic.py").write_text(stub)
+    path = os.pathsep.join([str(tmp_path), str(PROJECT)])
+    ended = subprocess.run(
+        [sys.executable, "-m", module],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path: Path) -> None:

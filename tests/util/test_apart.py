@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
 import pytest
 
 from fewtune.errors import InputError, MachineError, VerificationError
 from fewtune.util.apart import run_apart
+from fewtune.util.warm import warm_process
 from tests.util.dying_work import NAMES
 
 
@@ -41,6 +47,15 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
 def test_an_end_is_told_by_its_kind(how: str, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         run_apart("tests.util.dying_work:always", {"how": how})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kept", [nullcontext, partial(warm_process, [])], ids=["cold", "warm"])
+def test_a_child_that_is_interrupted_interrupts_its_parent(
+    kept: Callable[[], AbstractContextManager[None]], number: signal.Signals
+) -> None:
+    with kept(), pytest.raises(KeyboardInterrupt):
+        run_apart("tests.util.dying_work:always", {"how": number.name})
 
 
 def test_a_full_disk_is_the_machines_fault() -> None:

@@ -44,6 +44,17 @@ def test_all_that_is_made_is_removed(shared: Path) -> None:
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
 
 
+def test_one_block_ends_while_another_goes_on(shared: Path) -> None:
+    first, second = own_temporary_folder(), own_temporary_folder()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert Path(tempfile.mkdtemp()).is_dir()
+    second.__exit__(None, None, None)
+    assert list(shared.iterdir()) == []
+    assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(shared)
+
+
 def test_the_next_command_removes_what_a_killed_one_left(shared: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as it:
         assert it.stdout is not None

@@ -58,6 +58,13 @@ def test_it_ends_as_python_would(warm: Path, what: str, code: int) -> None:
     assert forked.returncode == by_itself.returncode == code
 
 
+def test_an_interrupt_ends_what_was_forked_as_it_ends_python(warm: Path) -> None:
+    asked, pid = start(warm)
+    os.kill(pid, signal.SIGINT)
+    assert asked.wait(10) == -signal.SIGINT
+    gone(pid)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_was_forked_ends_with_the_process_that_asked(
     warm: Path, number: signal.Signals
