@@ -47,7 +47,11 @@ def expanded(model: ModelProto) -> ModelProto:
         ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
     }
     # Of these, some forms stay as they are.
-    stays = plain.HANDLERS.keys() | normalizations.HANDLERS.keys() | {("", "MaxPool")}
+    stays = (
+        plain.HANDLERS.keys()
+        | normalizations.HANDLERS.keys()
+        | {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
+    )
     assert not kinds & ((EARLY | LATE).keys() - stays)
     return result
 

@@ -28,7 +28,8 @@ _NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear", "Expand", "Tile"}
 def fold_constants(model: ModelProto) -> None:
     """Replace what constants and shapes alone decide by initialisers, in place.
 
-    Shapes of values whose shape is static are constants; so is what follows from them.
+    Shapes of values whose shape is static are constants, and so are values without elements. So is
+    what follows from them.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ def fold_constants(model: ModelProto) -> None:
     """
     for node in list(model.graph.node):
         _fold_shape(model, node)
+    _fold_empty(model)
     known = {tensor.name: element_count(tensor) for tensor in model.graph.initializer}
     chosen: list[NodeProto] = []
     computed: set[str] = set()
@@ -69,6 +71,28 @@ def _fold_shape(model: ModelProto, node: NodeProto) -> None:
         value = np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
     model.graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
     model.graph.node.remove(node)
+
+
+def _fold_empty(model: ModelProto) -> None:
+    """Let values without elements be constants: TVM has no slice whose end is before its begin."""
+    graph = model.graph
+    empty = {
+        value.name: value.type.tensor_type.elem_type
+        for value in [*graph.value_info, *graph.output]
+        if 0 in (static_shape(value) or [])
+    }
+    if not empty:
+        return
+    kept = []
+    for node in graph.node:
+        names = [name for name in node.output if name]
+        if not names or any(name not in empty for name in names):
+            kept.append(node)
+            continue
+        for name in names:
+            value = np.empty(_shape_of(graph, name), helper.tensor_dtype_to_np_dtype(empty[name]))
+            graph.initializer.append(numpy_helper.from_array(value, name))
+    set_nodes(model, kept)
 
 
 def _shape_of(graph: GraphProto, name: str) -> list[int] | None:

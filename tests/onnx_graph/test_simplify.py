@@ -267,3 +267,16 @@ def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
     monkeypatch.setattr("onnxslim.slim", fail)
     model = tiny_models.tiny_convolutional_model()
     assert operators(simplified(model)) == operators(model)
+
+
+@pytest.mark.parametrize(("begin", "end", "step"), [(0, 5, -1), (3, 3, 1)])
+def test_a_slice_of_nothing_is_a_constant(begin, end, step):
+    bounds = {"b": [begin], "e": [end], "a": [0], "s": [step]}
+    weights = {name: np.array(value, np.int64) for name, value in bounds.items()}
+    nodes = [
+        helper.make_node("Slice", ["input", "b", "e", "a", "s"], ["none"], "slice"),
+        helper.make_node("Concat", ["none", "input"], ["joined"], "join", axis=0),
+        helper.make_node("Neg", ["joined"], ["output"], "negate"),
+    ]
+    model = model_of(nodes, shape=(10, 3), weights=weights, opset=13)
+    assert operators(simplified(model))["Slice"] == 0

@@ -1,4 +1,4 @@
-"""Max pooling that tells the places of its maxima, and its inverse."""
+"""Padding that poolings only imply; max pooling that tells its places, and its inverse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAD_AS_INPUT = 11
 def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     """Of a pooling with its places: windows gathered, their largest and its place taken."""
     if len(node.output) < 2 or not node.output[1]:  # noqa: PLR2004
-        return False
+        return _write_pads(graph, node, scope)
     data, given = node.input[0], attributes_of(node)
     graph.infer(node)
     shape, pooled = graph.shape(data), graph.shape(node.output[0])
@@ -61,6 +61,44 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
+def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Write the padding of ``auto_pad`` out: TVM rounds strided extents down, ONNX up."""
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    if given.get("auto_pad", b"NOTSET") == b"NOTSET" or shape is None:
+        return False
+    sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
+    strides = given.get("strides") or [1] * axes
+    # As onnxruntime has it, which pads as if the window was not dilated.
+    dilations = [1] * axes
+    pooled = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
+    before = _pads_before(given, sizes, pooled, kernel, strides, dilations)
+    totals = _implied(given, sizes, pooled, kernel, strides, dilations)
+    after = [total - first for total, first in zip(totals, before, strict=True)]
+    written = {**given, "pads": [*before, *after]}
+    del written["auto_pad"]
+    graph.op(node.op_type, node.input, node.output[0], **written)
+    return True
+
+
+def _implied(
+    given: dict[str, object],
+    sizes: list[int],
+    pooled: list[int],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+) -> list[int]:
+    """Padding of each axis, both ends together, by ``auto_pad``."""
+    if given["auto_pad"] == b"VALID":
+        return [0] * len(sizes)
+    return [
+        max(0, (out - 1) * stride + (size - 1) * dilation + 1 - extent)
+        for out, stride, size, dilation, extent in zip(
+            pooled, strides, kernel, dilations, sizes, strict=True
+        )
+    ]
+
+
 def _pads_before(
     given: dict[str, object],
     sizes: list[int],
@@ -70,15 +108,8 @@ def _pads_before(
     dilations: list[int],
 ) -> list[int]:
     mode = given.get("auto_pad", b"NOTSET")
-    if mode == b"VALID":
-        return [0] * len(sizes)
-    if mode in (b"SAME_UPPER", b"SAME_LOWER"):
-        totals = [
-            max(0, (out - 1) * stride + (size - 1) * dilation + 1 - extent)
-            for out, stride, size, dilation, extent in zip(
-                pooled, strides, kernel, dilations, sizes, strict=True
-            )
-        ]
+    if mode != b"NOTSET":
+        totals = _implied(given, sizes, pooled, kernel, strides, dilations)
         return [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
     return list(given.get("pads") or [0] * 2 * len(sizes))[: len(sizes)]
 
@@ -116,6 +147,8 @@ def _max_unpool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "AveragePool"): _write_pads,
+    ("", "LpPool"): _write_pads,
     ("", "MaxPool"): _max_pool,
     ("", "MaxUnpool"): _max_unpool,
 }

@@ -49,3 +49,23 @@ def test_unpooling_puts_maxima_back(given):
         helper.make_node("MaxUnpool", ["pooled", "places", *given], ["y"], "unpool", **window),
     ]
     assert_same(model_of(nodes, shape, ["y"], [("whole", shape)]), {"x": data})
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("mode", ["SAME_LOWER", "SAME_UPPER", "VALID"])
+def test_implied_padding_is_written_out(operator, mode):
+    shape = (1, 3, 9, 8)
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    window = {"kernel_shape": [3, 2], "strides": [2, 3], "auto_pad": mode}
+    nodes = [helper.make_node(operator, ["x"], ["y"], "pool", **window)]
+    result = assert_same(model_of(nodes, shape, ["y"]), {"x": data})
+    (pool,) = result.graph.node
+    assert "auto_pad" not in {attribute.name for attribute in pool.attribute}
+
+
+def test_a_dilated_window_is_padded_as_onnxruntime_does():
+    shape = (1, 3, 10)
+    data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    window = {"kernel_shape": [3], "strides": [2], "dilations": [2], "auto_pad": "SAME_LOWER"}
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], "pool", **window)]
+    assert_same(model_of(nodes, shape, ["y"]), {"x": data})
