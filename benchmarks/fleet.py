@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import statistics
 import sys
 import tempfile
@@ -59,21 +60,22 @@ _TASKS, _TRIALS, _BATCH = 16, 16, 8
 _ROUNDS, _BOARD_TASKS = 3, 6
 
 
-def asleep(order: dict[str, Any]) -> tuple:
+def asleep(order: dict[str, Any]) -> tuple[str, Any, list[dict[str, Any]]]:
     """A device that takes 50 ms a candidate, whatever it is, and no time for anything else."""
-    name = order["tasks"][0][0]["name"]
-    known = sum(len(event.get("trials", [])) for event in order["events"])
-    if order["what"] == "batch":
-        time.sleep(SLEEP_S * order["room"])
-        trials = [{"trace": [known + i], "run_s": [1e-3]} for i in range(order["room"])]
-        phases = {"run_s": SLEEP_S * order["room"]}
-        events = [{"kind": "batch", "task": name, "phases": phases, "trials": trials}]
-    elif order["what"] == "default":
-        time.sleep(SLEEP_S)
-        events = [{"kind": "default", "task": name, "trial": {"trace": None, "run_s": [2e-3]}}]
-    else:
-        events = []
-    return "ok", {"events": events, "is_done": False}
+    events: list[dict[str, Any]] = []
+    for name in order["of"]:
+        if order["what"] == "batch":
+            time.sleep(SLEEP_S * order["room"])
+            trials = [
+                {"trace": [secrets.token_hex(8)], "run_s": [1e-3]} for _ in range(order["room"])
+            ]
+            phases = {"run_s": SLEEP_S * order["room"]}
+            events.append({"kind": "batch", "task": name, "phases": phases, "trials": trials})
+        elif order["what"] == "default":
+            time.sleep(SLEEP_S)
+            trial = {"trace": None, "run_s": [2e-3]}
+            events.append({"kind": "default", "task": name, "trial": trial})
+    return "ok", {"lacks": False, "count": 0, "is_done": False}, events
 
 
 def sleeping_task(name: str) -> Task:

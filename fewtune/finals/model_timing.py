@@ -54,6 +54,8 @@ class InModel:
         session.progress.say(
             f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
         )
+        # These take long, and whatever was measured before has to be safe.
+        session.journal.hand_over()
         held, note = FinalsResult({}), ""
         try:
             held = self._finals.hold(contenders, session.measurer)

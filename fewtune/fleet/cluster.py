@@ -198,10 +198,9 @@ class Cluster:
     def _described(self, address: str) -> Machine | None:
         future = self.submit(carry_out, {"describe": self._options}, machine=address)
         try:
-            kind, *answer = future.result(timeout=_DESCRIBE_S)
+            kind, told, _ = future.result(timeout=_DESCRIBE_S)
             if kind != "ok":
-                raise MachineError(str(answer[-1]))
-            (told,) = answer
+                raise MachineError(str(told))
         except Exception as fault:  # noqa: BLE001 (of another version, it may fail in any way)
             self._say(f"{address} takes no part: {type(fault).__name__}: {fault}")
             return None

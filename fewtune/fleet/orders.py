@@ -34,22 +34,38 @@ class Answer(NamedTuple):
         What the process that measured died of; empty where it lives.
     lost : bool
         The machine is gone: the order is to be given to another one.
+    fault : Exception, optional
+        What the machine says that ends the run.
+    most_flops_s : float
+        Operations a second that the machine can do; infinite where unknown.
     """
 
     events: list[dict[str, Any]]
     is_done: bool = False
     died: str = ""
     lost: bool = False
+    fault: Exception | None = None
+    most_flops_s: float = float("inf")
+
+    @property
+    def begun_last(self) -> str | None:
+        """The task that was begun last: what the process died of is its doing."""
+        begun = [event["task"] for event in self.events if event["kind"] == "start"]
+        return begun[-1] if begun else None
 
 
 class _Given(NamedTuple):
     machine: str
     label: Any
+    order: dict[str, Any]
+    whole: Callable[[], dict[str, Any]]
 
 
 @dataclass
 class Orders:
-    """The orders that machines of a fleet are at, one each.
+    """The orders of one run that machines of a fleet are at, one each.
+
+    What a machine needs to know of the run is sent once: it keeps a session.
 
     Parameters
     ----------
@@ -62,9 +78,11 @@ class Orders:
 
     cluster: Cluster
     fingerprint: Fingerprint
-    carry_out: Callable[[dict[str, Any]], tuple[Any, ...]] = carry_out
+    carry_out: Callable[[dict[str, Any]], tuple[str, Any, list[dict[str, Any]]]] = carry_out
     machines: dict[str, Machine] = field(default_factory=dict)
     _given: dict[distributed.Future, _Given] = field(default_factory=dict)
+    # Of each machine that has a session of this run: how many of its events came from there.
+    _counts: dict[str, int] = field(default_factory=dict)
     _class: dict[str, Any] | None = None
     _bell: threading.Event = field(default_factory=threading.Event)
 
@@ -95,12 +113,38 @@ class Orders:
         """How many are at something."""
         return len(self._given)
 
-    def give(self, machine: str, label: Any, order: dict[str, Any]) -> None:
-        """Send an order to a machine; ``label`` comes back with its answer."""
-        own = self.fingerprint.model_copy(update={"at": ""})
-        order = {**order, "fingerprint": own.model_dump(mode="json")}
-        future = self.cluster.submit(self.carry_out, order, machine=machine)
-        self._given[future] = _Given(machine, label)
+    def give(
+        self,
+        machine: str,
+        label: Any,
+        order: dict[str, Any],
+        whole: Callable[[], dict[str, Any]],
+    ) -> None:
+        """Send an order to a machine.
+
+        Parameters
+        ----------
+        machine : str
+        label : object
+            Comes back with the answer.
+        order : dict
+        whole : callable
+            Gives what a machine needs that has no session of this run (`Station.answer`).
+        """
+        self._send(_Given(machine, label, order, whole))
+
+    def forget(self, machine: str) -> None:
+        """Give the machine all that the run knows with its next order."""
+        self._counts.pop(machine, None)
+
+    def _send(self, given: _Given) -> None:
+        own = self.fingerprint.model_copy(update={"at": ""}).model_dump(mode="json")
+        count = self._counts.get(given.machine)
+        order = {**given.order, "fingerprint": own, "count": count}
+        if count is None:
+            order.update(given.whole())
+        future = self.cluster.submit(self.carry_out, order, machine=given.machine)
+        self._given[future] = given
         future.add_done_callback(lambda _: self._bell.set())
 
     def next_answer(self) -> tuple[str, Any, Answer] | None:
@@ -110,14 +154,16 @@ class Orders:
 
         Raises
         ------
-        FewtuneError
-            What a machine says that the user can mend.
+        MachineError
+            If a machine cannot take orders.
         """
         while True:
             for future, given in list(self._given.items()):
                 if future.done():
                     del self._given[future]
-                    return given.machine, given.label, self._answer(future, given)
+                    answer = self._answer(future, given)
+                    if answer is not None:
+                        return given.machine, given.label, answer
             there = self.cluster.addresses()
             for future, given in list(self._given.items()):
                 if given.machine not in there:
@@ -130,9 +176,10 @@ class Orders:
             self._bell.wait(_POLL_S)
             self._bell.clear()
 
-    def _answer(self, future: distributed.Future, given: _Given) -> Answer:
+    def _answer(self, future: distributed.Future, given: _Given) -> Answer | None:
+        """What came of an order; None where it has to be given again, with all that is known."""
         try:
-            kind, *told = future.result(timeout=_FETCH_S)
+            kind, told, events = future.result(timeout=_FETCH_S)
         except Exception as fault:  # noqa: BLE001 (killed, cancelled, lost: Dask has many names)
             if isinstance(fault, TimeoutError) or given.machine not in self.cluster.addresses():
                 # Done, and gone with its machine before it was fetched.
@@ -141,22 +188,31 @@ class Orders:
             raise MachineError(
                 f"{given.machine} cannot do what it is asked: {type(fault).__name__}: {fault}"
             ) from fault
-        if kind == "ok":
-            return Answer(told[0]["events"], told[0]["is_done"])
+        if kind != "ok":
+            self.forget(given.machine)
+        elif told["lacks"]:
+            self.forget(given.machine)
+            self._send(given)
+            return None
+        else:
+            self._counts[given.machine] = told["count"]
+            most_flops_s = told.get("most_flops_s", float("inf"))
+            return Answer(events, told["is_done"], most_flops_s=most_flops_s)
         if kind == "error":
             fault_class = getattr(errors, told[0], FewtuneError)
-            raise fault_class(f"{given.machine}: {told[1]}")
+            return Answer(events, fault=fault_class(f"{given.machine}: {told[1]}"))
         if kind == "fault":
-            raise RuntimeError(f"{given.machine}: {told[0]}")
-        return Answer([], died=f"{told[0]}" if kind == "died" else f"{kind}: {told[0]}")
+            return Answer(events, fault=RuntimeError(f"{given.machine}: {told}"))
+        return Answer(events, died=str(told) if kind == "died" else f"{kind}: {told}")
 
     def _lost(self, given: _Given) -> Answer:
         self.machines.pop(given.machine, None)
+        self.forget(given.machine)
         return Answer([], lost=True)
 
 
 def packed(task: Task) -> list[Any]:
-    """A task as it travels (`fewtune.fleet.station.task_of`)."""
+    """A task as it travels (`fewtune.fleet.sessions.task_of`)."""
     return [task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]
 
 

@@ -35,6 +35,7 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
 
     path, fingerprint = journal_path(work.journal_directory, work.header), work.fingerprint
     journal, progress = Journal(path, work.header), Progress(work.progress_path)
+    is_resumed = bool(journal.events)
     key = _run_of(journal)
     try:
         with Cluster(fingerprint.at, options_of(fingerprint), progress.say) as cluster:
@@ -42,7 +43,7 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
             progress.say(f"{len(orders.machines)} machines of {fingerprint.at} take part")
             if work.function.startswith(_TUNING):
                 job = TuneJob.from_json(work.job)
-                FleetTuning(work.tasks, job, journal, progress, orders, key).run()
+                FleetTuning(work.tasks, job, journal, progress, orders, key, is_resumed).run()
             else:
                 _on_one(work, journal, progress, orders, key)
     finally:
@@ -63,24 +64,29 @@ def _on_one(
     """Run work on one machine, a batch at a time; where that is lost, on another one."""
     from fewtune.fleet.orders import packed
 
-    order = {
-        "key": key,
-        "purpose": work.function.rpartition(":")[2],
-        "work": work.function,
-        "job": work.job,
-        "folders": {name: _files(str(work.job[name])) for name in _FOLDERS if work.job.get(name)},
-        "tasks": [packed(task) for task in work.tasks],
-    }
+    order = {"key": key, "purpose": work.function.rpartition(":")[2], "work": work.function}
     known, losses = list(journal.events), 0
+
+    def whole() -> dict[str, Any]:
+        folders = {name: work.job[name] for name in _FOLDERS if work.job.get(name)}
+        return {
+            "job": work.job,
+            "folders": {name: _files(str(folder)) for name, folder in folders.items()},
+            "tasks": [packed(task) for task in work.tasks],
+            "events": known,
+        }
+
     machine = orders.idle[0]
     while True:
-        orders.give(machine, None, {**order, "events": known})
+        orders.give(machine, None, order, whole)
         while (answered := orders.next_answer()) is None:
             pass
         answer = answered[2]
         for event in answer.events:
             journal.append(event)
             known.append(event)
+        if answer.fault is not None:
+            raise answer.fault
         if answer.is_done:
             return
         if answer.died:

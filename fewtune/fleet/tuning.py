@@ -3,7 +3,8 @@
 A task stays on the machine that measured it first, so that its bars, races and duels compare like
 with like; where that is lost, another one goes on from the journal. Search, build and measuring of
 a task happen on its machine, a batch at a time; who gets the next batch is decided here. What a
-batch came to is in the journal before that machine is asked for another one.
+batch came to is in the journal before that machine is asked for another one. Default schedules and
+duels of several tasks are one order, as they are one batch where a single machine tunes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fewtune.fleet.orders import Answer, Orders, packed
+from fewtune.fleet.worker import FETCH
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
@@ -25,12 +27,14 @@ from fewtune.tuning.task_state import TaskState
 # A task whose batch was lost with so many machines is left out.
 _MOST_LOSSES = 3
 _DEFAULT, _BATCH, _DUEL = "default", "batch", "duel"
+# Tasks of one order.
+_MOST_DEFAULTS, _MOST_DUELS = 16, 4
 
 
 class _Step(NamedTuple):
-    """What a machine measures of a task, and candidates at most."""
+    """What a machine measures of some tasks, and candidates at most."""
 
-    task: str
+    tasks: tuple[str, ...]
     what: str
     room: int = 0
 
@@ -47,6 +51,8 @@ class FleetTuning:
     orders : Orders
     key : str
         Of this run, the same after a resumption.
+    is_resumed : bool
+        Whether machines may have measured something that nobody fetched.
     clock : callable
         Monotonic seconds.
     """
@@ -59,23 +65,29 @@ class FleetTuning:
         progress: Progress,
         orders: Orders,
         key: str,
+        is_resumed: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._options = job.options
         self._job = job.as_json()
-        self._packed = {task.info.name: packed(task) for task in tasks}
+        self._packed = [packed(task) for task in tasks]
         self._journal, self._progress, self._orders, self._key = journal, progress, orders, key
         self.state = RunState(tasks, job.tuned)
-        self._events: dict[str, list[dict[str, Any]]] = {name: [] for name in self._packed}
         self.state.resume(journal)
+        self._events = list(journal.events)
+        # Which machine measured a task last, and which one it is kept for.
+        self._measured_on: dict[str, str] = {}
         for event in journal.events:
-            self._remember(event)
+            if "on" in event and event.get("task") in self.state.tasks:
+                self._measured_on[event["task"]] = event["on"]
+        self._machine_of = dict(self._measured_on)
+        self._is_resumed, self._fetched_from = is_resumed, set[str]()
+        self._most_flops_s = float("inf")
         self._patience = Patience(self._options, self.state, job.covered)
         for name, times in (job.stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
         self._clock = clock
         self._began_s = clock() - self.state.elapsed_s
-        self._machine_of: dict[str, str] = {}
         self._losses: dict[str, int] = {}
         self._under_way: dict[str, _Step] = {}
         self._ended = ""
@@ -98,6 +110,9 @@ class FleetTuning:
             )
         if self._patience.is_done(self.total_trials):
             return self.state.stopped_by or "nothing_to_tune"
+        if self._is_resumed:
+            self._keep_tasks()
+            self._work(self._next_fetch)
         self._work(self._next_search)
         stopped_by = self._ended if self.state.tuned else "nothing_to_tune"
         self._work(self._next_duel)
@@ -118,61 +133,101 @@ class FleetTuning:
                 self._take(*answered)
 
     def _send(self, machine: str, step: _Step) -> None:
-        self._machine_of[step.task] = machine
-        self._under_way[step.task] = step
+        for task in step.tasks:
+            if self._measured_on.get(task, machine) != machine:
+                # Its session there, if any, does not know what was measured elsewhere.
+                self._orders.forget(machine)
+            self._machine_of[task] = machine
+            self._under_way[task] = step
+        named = f"{step.tasks[0]} and others" if len(step.tasks) > 1 else "".join(step.tasks)
         order = {
-            "key": f"{self._key} {step.task}",
-            "purpose": f"tune {step.task}",
-            "tasks": [self._packed[step.task]],
-            "job": self._job,
-            "events": self._events[step.task],
+            "key": self._key,
+            "purpose": f"tune {named}",
             "what": step.what,
+            "of": list(step.tasks),
             "room": step.room,
         }
-        self._orders.give(machine, step, order)
+        self._orders.give(machine, step, order, self._whole)
+
+    def _whole(self) -> dict[str, Any]:
+        """What a machine needs to know that takes part for the first time."""
+        return {"tasks": self._packed, "job": self._job, "events": list(self._events)}
 
     def _take(self, machine: str, step: _Step, answer: Answer) -> None:
         """Journal what came of a step."""
-        del self._under_way[step.task]
+        for task in step.tasks:
+            del self._under_way[task]
         if answer.lost:
-            self._progress.say(f"{machine} is lost; {step.task} goes on elsewhere")
-            lost = [task for task, at in self._machine_of.items() if at == machine]
-            for task in lost:
-                del self._machine_of[task]
-            self._losses[step.task] = self._losses.get(step.task, 0) + 1
-            if self._losses[step.task] >= _MOST_LOSSES:
-                self._crash(step.task, f"the loss of {_MOST_LOSSES} machines")
+            self._progress.say(f"{machine} is lost; what it was at goes on elsewhere")
             self._orders.look()
-            return
-        if answer.died:
-            self._progress.say(f"TVM died of {answer.died} in {step.task}: it is left out")
-            self._crash(step.task, answer.died)
+            self._keep_tasks()
+            for task in step.tasks:
+                self._losses[task] = self._losses.get(task, 0) + 1
+                if self._losses[task] >= _MOST_LOSSES:
+                    self._crash(task, f"the loss of {_MOST_LOSSES} machines")
             return
         for event in answer.events:
-            self._note(event)
-        if step.what == _BATCH and not answer.events:
-            self._note({"kind": "end", "task": step.task, "why": "nothing came of a batch"})
-        state = self.state.tasks[step.task]
-        if step.what == _DUEL and not state.finals_s:
-            # Nobody was near the fastest: it is not asked again.
-            self._note({"kind": "undisputed", "task": step.task})
+            self._note({**event, "on": machine})
+        if answer.fault is not None:
+            raise answer.fault
+        if step.what == FETCH:
+            # The run begins anew for it, with all that is known now.
+            self._orders.forget(machine)
+            return
+        if answer.died:
+            task = answer.begun_last or step.tasks[0]
+            self._progress.say(f"TVM died of {answer.died} in {task}: it is left out")
+            self._crash(task, answer.died)
+            return
+        if answer.most_flops_s != float("inf"):
+            self._most_flops_s = answer.most_flops_s
+        for task in step.tasks:
+            if step.what == _BATCH and not answer.events:
+                self._note({"kind": "end", "task": task, "why": "nothing came of a batch"})
+            if step.what == _DUEL and not self.state.tasks[task].finals_s:
+                # Nobody was near the fastest: it is not asked again.
+                self._note({"kind": "undisputed", "task": task})
         snapshot = self.state.snapshot(
-            state, "tune", self.total_trials, self.elapsed_s, self._options.budget_s, {}
+            self.state.tasks[step.tasks[-1]],
+            "tune",
+            self.total_trials,
+            self.elapsed_s,
+            self._options.budget_s,
+            {},
         )
         self._progress.show(snapshot)
+
+    def _keep_tasks(self) -> None:
+        """Keep tasks only for machines that are there."""
+        there = self._orders.machines
+        self._machine_of = {task: at for task, at in self._machine_of.items() if at in there}
 
     def _crash(self, task: str, of: str) -> None:
         self._note({"kind": "crash", "task": task, "signal": of})
 
+    def _next_fetch(self, machine: str) -> _Step | None:
+        """Once of each machine: what it measured and nobody fetched."""
+        if machine in self._fetched_from:
+            return None
+        self._fetched_from.add(machine)
+        return _Step((), FETCH)
+
     def _next_search(self, machine: str) -> _Step | None:
         """What a machine measures next, until the budget is spent or nothing is gained."""
-        for state in self.state.tasks.values():
-            if not (state.default or state.crashed) and self._is_free(state, machine):
-                return _Step(state.task.info.name, _DEFAULT)
+        unknown = [
+            state
+            for state in self.state.tasks.values()
+            if not (state.default or state.crashed) and self._is_free(state, machine)
+        ]
+        if unknown:
+            # Dealt like cards, the heaviest first, so that each machine gets its part of the model.
+            unknown.sort(key=lambda state: -state.progress.stands_for * state.task.info.share)
+            dealt = unknown[:: len(self._orders.idle)][:_MOST_DEFAULTS]
+            return _Step(tuple(state.task.info.name for state in dealt), _DEFAULT)
         if self._ended:
             return None
         room = self.total_trials - self.state.trials
-        room -= sum(step.room for step in self._under_way.values())
+        room -= sum(step.room for step in self._under_way.values())  # a batch is of one task
         if room <= 0:
             self._ended = "trials" if self.total_trials <= self.state.trials else ""
             return None
@@ -181,7 +236,7 @@ class FleetTuning:
             self._ended = "budget"
             return None
         tuned = [self.state.tasks[name].progress for name in self.state.tuned]
-        rates = best_rates(tuned)
+        rates = best_rates(tuned, self._most_flops_s)
         waiting = in_order(tuned, self._options.allocation, rates)
         if not waiting or self._patience.has_run_converged():
             self._ended = "converged"
@@ -197,18 +252,27 @@ class FleetTuning:
                 most = self._options.batch_size
                 if not state.trials:
                     most = min(most, self._options.trials_per_task)
-                return _Step(task.name, _BATCH, min(room, most))
+                return _Step((task.name,), _BATCH, min(room, most))
         return None
 
     def _next_duel(self, machine: str) -> _Step | None:
-        """The next task whose fastest are measured again, in turns."""
+        """The next tasks whose fastest are measured again, in turns."""
+        undisputed = {e["task"] for e in self._last_events() if e["kind"] == "undisputed"}
+        waiting = []
         for name in self.state.tuned:
             state = self.state.tasks[name]
-            kinds = [event["kind"] for event in self._events[name]]
-            is_told = bool(state.finals_s) or "undisputed" in kinds[-1:]
+            is_told = bool(state.finals_s) or name in undisputed
             if state.trials and not (is_told or state.crashed) and self._is_free(state, machine):
-                return _Step(name, _DUEL)
-        return None
+                waiting.append(name)
+        kept = [name for name in waiting if name in self._machine_of]
+        # Tasks that are nobody's go to whoever is free, one at a time.
+        asked = kept[:_MOST_DUELS] or waiting[:1]
+        return _Step(tuple(asked), _DUEL) if asked else None
+
+    def _last_events(self) -> list[dict[str, Any]]:
+        """The last event of each task."""
+        last = {event["task"]: event for event in self._events if "task" in event}
+        return list(last.values())
 
     def _is_free(self, state: TaskState, machine: str) -> bool:
         """Whether nobody is at a task, and it is not another machine's."""
@@ -219,9 +283,7 @@ class FleetTuning:
         """Journal an event by this machine's clock, then take it in as a resumed run would."""
         event = {**event, "elapsed_s": round(self.elapsed_s, 3), "stolen_s": 0.0}
         self._journal.append(event)
-        self._remember(event)
+        self._events.append(event)
+        if "on" in event and event.get("task") in self.state.tasks:
+            self._measured_on[event["task"]] = event["on"]
         self.state.take(event)
-
-    def _remember(self, event: dict[str, Any]) -> None:
-        if "task" in event and event["task"] in self._events:
-            self._events[event["task"]].append(event)

@@ -14,8 +14,11 @@ from typing import Any
 # Seconds that a step may take: a batch takes seconds, one of a huge kernel a few minutes.
 STEP_S = 900.0
 RESOURCE = "device"
-# What the station says when it has the device.
+# What the station says when it has the device; and of each event, which goes with it.
 BEGUN = ("begun",)
+EVENT = "event"
+# What an order asks for that only wants to have what nobody fetched.
+FETCH = "fetch"
 
 _lock = threading.Lock()
 _station: _StationProcess | None = None
@@ -40,21 +43,24 @@ class _StationProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, order: dict[str, Any], limit_s: float) -> tuple[Any, ...]:
-        """The answer to an order; how it died, or that it was killed for taking too long."""
+    def ask(self, order: dict[str, Any], limit_s: float) -> tuple[str, Any, list[dict[str, Any]]]:
+        """The answer to an order, as of `carry_out`; ``limit_s`` is of the time without a word."""
+        events: list[dict[str, Any]] = []
         try:
             self._connection.send(order)
             # Another run may hold the device: that is waited for as long as it takes.
-            if (answer := self._connection.recv()) != BEGUN:
-                return answer
-            if not self._connection.poll(limit_s):
-                self.kill()
-                return "hung", f"no answer in {limit_s:g} s"
-            return self._connection.recv()
+            kind, *told = self._connection.recv()
+            while kind in (*BEGUN, EVENT):
+                events += told
+                if not self._connection.poll(limit_s):
+                    self.kill()
+                    return "hung", f"no answer in {limit_s:g} s", events
+                kind, *told = self._connection.recv()
+            return kind, told[0], events
         except (EOFError, ConnectionResetError, BrokenPipeError):
             code = self._process.wait()
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return "died", name
+            return "died", name, events
 
     def kill(self) -> None:
         """End it; its workers end with it."""
@@ -71,8 +77,27 @@ def dask_setup(_worker: Any = None) -> None:
             _station = _StationProcess()
 
 
-def carry_out(order: dict[str, Any], limit_s: float = STEP_S) -> tuple[Any, ...]:
-    """Have the station carry an order out; start one, where there is none."""
+def carry_out(
+    order: dict[str, Any], limit_s: float = STEP_S
+) -> tuple[str, Any, list[dict[str, Any]]]:
+    """Have the station carry an order out; start one, where there is none.
+
+    Parameters
+    ----------
+    order : dict
+        As of `fewtune.fleet.station.Station.answer`.
+    limit_s : float
+        Seconds after which a station that has the device, and says nothing, is killed.
+
+    Returns
+    -------
+    kind : str
+        ``ok``; ``error`` or ``fault``; ``died`` or ``hung``, after which there is another station.
+    told : object
+        The answer; the error's class and text, or the fault; what the station died of.
+    events : list of dict
+        What came of the order, up to then.
+    """
     global _station  # noqa: PLW0603 (one a process, which outlives what calls it)
     with _lock:
         if _station is None:

@@ -42,35 +42,56 @@ def order(key: str) -> dict[str, Any]:
         "tasks": [[task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]],
         "job": TuneJob([task.info.name], TuneOptions()).as_json(),
         "events": [],
+        "count": None,
         "what": "default",
+        "of": [task.info.name],
         "room": 0,
     }
 
 
 def test_what_nobody_fetched_is_given_again_and_not_measured_twice() -> None:
-    kind, first = carry_out(order("one"))
+    kind, told, first = carry_out(order("one"))
     assert kind == "ok"
-    assert [event["kind"] for event in first["events"]] == ["start", "default", "phases"]
-    # The same step again: the client was killed before it had the answer.
-    assert carry_out(order("one")) == ("ok", first)
+    assert [event["kind"] for event in first] == ["start", "default", "phases"]
+    # The client was killed before it had the answer.
+    fetch = {**order("one"), "what": "fetch", "of": []}
+    assert carry_out(fetch) == ("ok", told, first)
+    # It was killed when it had noted two of the three events.
+    assert carry_out({**fetch, "events": first[:2]})[2] == first[2:]
+    assert carry_out({**fetch, "events": first})[2] == []
     # Another run of the same task is measured anew.
-    kind, other = carry_out(order("two"))
+    kind, _, other = carry_out(order("two"))
     assert kind == "ok"
-    assert other["events"][1]["elapsed_s"] != first["events"][1]["elapsed_s"] or (
-        other["events"][1]["trial"]["run_s"] != first["events"][1]["trial"]["run_s"]
+    assert other[1]["elapsed_s"] != first[1]["elapsed_s"] or (
+        other[1]["trial"]["run_s"] != first[1]["trial"]["run_s"]
     )
+
+
+def test_a_short_order_goes_on_with_the_session_that_is_there() -> None:
+    _, told, first = carry_out(order("short"))
+    assert told["count"] == len(first)
+    short = {
+        key: value
+        for key, value in order("short").items()
+        if key not in ("tasks", "job", "events", "count")
+    }
+    duel = {**short, "what": "duel"}
+    assert carry_out({**duel, "count": told["count"]}) == ("ok", told, [])
+    # A client that knows something else, and one whose session is gone, have to say what they know.
+    assert carry_out({**duel, "count": 1}) == ("ok", {"lacks": True}, [])
+    assert carry_out({**duel, "key": "none", "count": 3}) == ("ok", {"lacks": True}, [])
 
 
 def test_a_station_that_dies_says_of_what_and_another_one_starts() -> None:
     carry_out(order("dies"))
     assert worker._station is not None
     os.kill(worker._station.pid, signal.SIGKILL)
-    assert carry_out(order("dies")) == ("died", "SIGKILL")
+    assert carry_out(order("dies")) == ("died", "SIGKILL", [])
     assert carry_out(order("dies"))[0] == "ok"
 
 
 def test_a_station_that_hangs_is_killed() -> None:
-    kind, told = carry_out(order("hangs"), limit_s=0.0)
+    kind, told, _ = carry_out(order("hangs"), limit_s=0.0)
     assert kind == "hung"
     assert "no answer" in told
     assert worker._station is None
