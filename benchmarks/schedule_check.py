@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> None:
         f"{fingerprint.threads} threads; {time.strftime('%Y-%m-%d')}."
     )
     if left_out:
-        print(f"Left out for want of time: {', '.join(left_out)}.")
+        print(f"Left out, since time ran out: {', '.join(left_out)}.")
     whole_s = sum(each[4] for each in tuned)
     checks_s = sum(each[4] * each[5] / 100 for each in tuned)
     summary = {

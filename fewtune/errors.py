@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-# What the system refuses for want of room, of leave or of a sound disk.
+# The system's errors for a full or broken disk, missing permissions and exhausted memory.
 MACHINES_FAULT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOMEM}
     | {errno.EMFILE, errno.ENFILE, errno.EAGAIN}

@@ -167,7 +167,7 @@ def _in_another_process(measure: Callable[[], Measured]) -> Measured:
             if any(was_interrupted(process.exitcode) for process in processes):
                 raise KeyboardInterrupt from None
             raise MachineError(
-                "a process that measured the libraries was killed, maybe for want of memory; "
+                "a process that measured the libraries was killed, maybe since memory ran out; "
                 "lower compare.copies and run again"
             ) from None
         except BaseException:

@@ -47,7 +47,7 @@ def compile_apart(
     InputError
         If native code crashes whatever is left out.
     MachineError
-        As there, or if the system kills the compilation for want of memory.
+        As there, or if the system kills the compilation because memory ran out.
     VerificationError
         As there.
     """

@@ -129,7 +129,7 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
 
 
 def _compiled(request: dict[str, Any]) -> dict[str, Any]:
-    """Import, schedule by rule, build and export; what came of it."""
+    """Import, schedule by rule, build and export; return the figures."""
     from fewtune.model.import_model import import_model, read_lowered
     from fewtune.model.import_options import ImportOptions
     from fewtune.runtime.executable import build_executable

@@ -1,4 +1,4 @@
-"""What a machine of a fleet is, and which of it has to be equal for figures to be compared."""
+"""What a machine of a fleet is, and what must be equal for figures to be compared."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def import_apart(
     InputError
         As there, or where native code crashes without any optional step.
     MachineError
-        If the system kills the import for want of memory.
+        If the system kills the import because memory ran out.
     VerificationError
         As there.
     """

@@ -36,7 +36,7 @@ def predict_apart(
     InputError
         As there, or if native code crashes whatever is left out.
     MachineError
-        If the system kills the process for want of memory.
+        If the system kills the process because memory ran out.
     """
     given = (task_directory, select_directory, fingerprint, options, directory, bank_directory)
     run_apart(f"{__name__}:predict_here", job_of(*given))

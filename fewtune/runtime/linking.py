@@ -15,7 +15,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.runtime.tvm_noise import without_noise
 
 _COMPILER = "Compilation error:"
-# A linker or LLVM that stops for want of room leaves less than what it wanted to write.
+# A linker, or LLVM, that stops on a full disk leaves less free room than it wanted to write.
 _ROOM_BYTES = 1 << 20
 
 

@@ -1,8 +1,8 @@
 """How a block walks through memory: the stride of each loop in each tensor it touches.
 
-TensorIR holds indices as expressions. For a default schedule only numbers matter (is this axis
-contiguous in that tensor, over how many elements?), so the flat address is computed with numpy
-along one axis at a time, the other axes at zero, and its steps are looked at.
+TensorIR holds indices as expressions. A default schedule needs numbers only: is this axis
+contiguous in that tensor, and over how many elements? So numpy computes the flat address along one
+axis at a time, with the other axes at zero. The differences are the strides.
 """
 
 from __future__ import annotations

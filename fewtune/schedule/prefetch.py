@@ -47,9 +47,9 @@ _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 18
 _AHEAD_BYTES = 1 << 13
 # Up to there the nearest cache has room for it, beyond that the next one.
 _NEAR_BYTES = 1 << 14
-# Of products of one weight: with more of them, memory is waited for so little that asking costs
-# more (ResNet 50's 1x1 convolutions on 14x14 planes, 196 products, became a tenth slower, those on
-# 7x7 planes, 49, an eighth to a fifth faster).
+# Products of one weight. With more of them, kernels wait for memory so little that a prefetch costs
+# more than it gains: ResNet 50's 1x1 convolutions on 14x14 planes (196 products) became a tenth
+# slower, those on 7x7 planes (49 products) an eighth to a fifth faster.
 _MOST_PRODUCTS = 64
 # Cache lines that are asked for at once: more have to wait for each other.
 _MOST_LINES = 16

@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     positive : bool
         Whether it was given numbers above zero.
     confirmed : bool
-        Whether the kernel without a schedule has said so.
+        Whether the kernel without a schedule gave the same.
     """
 
     expected: dict[int, Expected]

@@ -1,4 +1,4 @@
-"""Random search: the yardstick that any other strategy has to beat."""
+"""Random search: the baseline that any other strategy has to beat."""
 
 from __future__ import annotations
 

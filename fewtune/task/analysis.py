@@ -12,7 +12,7 @@ from fewtune.runtime.dot_products import any_dot, any_pair
 from fewtune.runtime.tvm import tvm
 
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
-# over 30 GB/s). Only ratios between tasks of one model come of it, so its exact value is small.
+# over 30 GB/s). Only ratios between tasks of one model depend on it, and little.
 _FLOPS_PER_BYTE = 8.0
 # A kernel call costs about 5 microseconds of thread start, the time of 150 kB.
 _CALL_BYTES = 150_000

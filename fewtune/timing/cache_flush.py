@@ -1,9 +1,9 @@
 """Takes a buffer out of all caches, by the processor's own instruction for it.
 
-TVM's function (``cache_flush_cpu_non_first_arg``) uses the older instruction, of which each waits
-for the one before: 11 ms for 16 MB, where the kernel that is measured takes one. The newer one
-(``clflushopt``, Intel SDM) is not ordered: 0.5 ms on two cores. Nor do the threads of the pool fall
-asleep meanwhile, which the kernel would wait for.
+TVM's function (``cache_flush_cpu_non_first_arg``) uses the older instruction, which waits for the
+one before: 11 ms for 16 MB, where the measured kernel takes 1 ms. The newer one (``clflushopt``,
+Intel SDM) is not ordered: 0.5 ms on two cores. In so short a time the threads of the pool do not
+fall asleep, either; the kernel would wait for them.
 """
 
 from __future__ import annotations

@@ -39,16 +39,15 @@ from fewtune.timing.cache_flush import flusher
 # Which way of measuring this is: figures of another one are not to be compared with.
 MEASURING = 5
 _BEFORE_CALL = "fewtune.before_call"
-# Weights that are so many times the cache leave nothing of themselves in it from call to call, and
-# flushing them is for nothing.
+# Weights of so many times the cache evict themselves from call to call: flushing them does nothing.
 _SELF_FLUSHED = 2
 _LEAST_REWRITTEN_BYTES = 4096
-# Activations of so many times what the cores' own caches hold leave nothing there of what is to be
-# written. Below, MobileNet V2's kernels took in the model about what they take without the flush,
+# Activations of so many times the cores' own caches leave nothing there of the output's memory.
+# Below, MobileNet V2's kernels took in the model about what they take without the flush,
 # at 1.6 to 1.8 times about half-way between.
 _OUTGROWN = 1.5
-# Calls of at least so long are timed one by one from here, where a microsecond is nothing: TVM's
-# evaluator calls a kernel once in vain each time it is asked, of twelve calls in a race three.
+# Calls of at least this length are timed one by one in Python, whose microsecond does not matter
+# then. TVM's evaluator adds an untimed call each time it is asked: three of twelve calls in a race.
 _LONG_S = 5e-4
 
 

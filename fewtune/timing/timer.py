@@ -1,8 +1,8 @@
 """How built candidates are timed in the process that built them: races, and duels.
 
-On a CPU the caches are brought into the state that a model leaves them in before each call
-(`fewtune.timing.cache_state`), a slow moment of the machine is noticed
-(`fewtune.timing.calibration`), and the measuring thread keeps apart from TVM's pool of threads
+On a CPU, three things are seen to. The caches are brought into the state that a model leaves them
+in before each call (`fewtune.timing.cache_state`). A slow moment of the machine is noticed
+(`fewtune.timing.calibration`). The measuring thread keeps off the cores of TVM's thread pool
 (`fewtune.machine.affinity`).
 """
 

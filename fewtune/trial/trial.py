@@ -69,7 +69,7 @@ class Trial:
         return Trial(key, outcome.run_s, outcome.cause, outcome.is_checked, fault)
 
     def judged(self, fault: str) -> Trial:
-        """The same candidate once it was checked; with a fault, its times count for nothing."""
+        """The same candidate once it was checked; with a fault, its times do not count."""
         if fault:
             return Trial(self.key, None, WRONG_OUTPUT, fault=fault)
         return replace(self, is_checked=True)

@@ -152,8 +152,8 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
         ended_by = signal.Signals(-code)
         if ended_by == signal.SIGKILL:
             raise MachineError(
-                f"the system killed the process while {note.doing}, most likely for want of "
-                "memory: give smaller shapes, or run it on a machine with more"
+                f"the system killed the process while {note.doing}, most likely since it ran out "
+                "of memory: give smaller shapes, or run it on a machine with more"
             )
         reason = f"the process died of {ended_by.name} while {note.doing}"
         further = _further(note, reason, left_out)

@@ -1,8 +1,8 @@
 """A worker's side of the finals in the model: kernels timed where the model calls them.
 
-One run of the model gives a sample of every kernel. From run to run other contenders stand in, of
-each kernel for itself and in an order drawn by lot, so that no contender always meets the same
-neighbours, and drift meets all alike. What a contender does to the calls after it is charged to it
+One run of the model gives a sample of every kernel. From run to run other contenders
+stand in. Each kernel has a random order of its own, so that no contender always meets the same
+neighbours, and drift meets all alike. A contender pays for what it does to the calls after it
 (`fewtune.timing.interference`).
 """
 
@@ -51,7 +51,7 @@ class Runs(NamedTuple):
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
-    """Which contender of each kernel stands in, run by run: all in turn, in an order by lot."""
+    """Which contender of each kernel stands in, run by run: all in turn, in a random order."""
     generator = random.Random(seed)
     orders: dict[str, list[int]] = {}
     for run in range(runs):

@@ -2,10 +2,10 @@
 
 Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and every task of
 a kind that the predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for another
-model that was tuned in full: nothing of its shapes is learnt then, and a table says how much slower
-than the best of all its trials the best of those is that the predictor would have had measured,
-and what drawing lots among them comes to. ``--keep FILE.npz`` keeps what was learnt from, a few
-hundred kilobytes, and ``--samples FILE.npz`` learns from such a file, too, or from nothing else.
+model that was tuned in full. Nothing of that model's shapes is learnt then. A table compares the
+best trial that the predictor would have had measured with the best of all trials, and with trials
+drawn at random. ``--keep FILE.npz`` keeps the samples, a few hundred kilobytes. ``--samples
+FILE.npz`` learns from such a file, beside the models' logs or alone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
             drawn += weight * float(np.mean(lots))
             best += weight * times_s.min()
         rows.append([str(top), number(found / best), number(drawn / best)])
-    return Table(["chosen", "by the predictor", "by lot"], rows)
+    return Table(["chosen", "by the predictor", "at random"], rows)
 
 
 def predictor_table(paths: Sequence[Path]) -> Table:

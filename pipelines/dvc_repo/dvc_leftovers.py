@@ -19,9 +19,9 @@ def mend_rwlock(root: Path) -> None:
     """Take out of DVC's list of outputs in use what no process uses any more.
 
     DVC empties the file, then writes it: killed in between, or on a full disk, it leaves a file
-    that every later `dvc repro` refuses. A killed process stays in the list. DVC drops it if its
-    number is nobody's, but waits for it where the number is that of a zombie, as in a container
-    whose first process does not reap, or of a process that came later.
+    that every later `dvc repro` refuses. A killed process stays in the list. DVC drops it if
+    no process has its number. DVC waits where a zombie has it, as in a container whose first
+    process does not reap, or where a later process has it.
 
     Parameters
     ----------

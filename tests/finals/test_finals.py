@@ -1,4 +1,4 @@
-"""Finals in the model: who takes part, who is taken, and that they are held for real."""
+"""Finals in the model: which schedules take part, which is chosen, and that they are held."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_all_contenders_take_turns_in_an_order_by_lot() -> None:
     assert len({(run["three"], run["four"]) for run in runs}) > 8
 
 
-def test_whoever_is_taken_is_faster_in_every_process() -> None:
+def test_the_chosen_one_is_faster_in_every_process() -> None:
     first, second = [[4.0, 4.2, 4.1], [3.0], [3.5]], [[4.0], [4.5], [3.6]]
     # The second is the fastest by far in one process only.
     final = Final.of(["a", "b", "c"], [first, second])
@@ -81,7 +81,7 @@ def test_heavy_tasks_send_more(part: float, names: str) -> None:
     assert "".join(t.trace[0] for t in contenders_of(state.ranked(), part, most=4)) == names
 
 
-def test_who_is_far_behind_alone_does_not_take_part() -> None:
+def test_a_schedule_far_behind_alone_does_not_take_part() -> None:
     assert len(contenders_of(state_of(1.0, 1.1, 1.3).ranked(), 0.5, most=4)) == 2
     assert contenders_of([], 0.5, most=4) == []
 

@@ -29,9 +29,10 @@ _LEAST_GAIN = 0.9
 # on an Emerald Rapids, with weights in memory (results/what-parts-are-worth.md).
 _SUMMED, _MOVED = 0.1, 0.35
 _CALL_BYTES = 85_000
-# Operations that take as long as a byte of weights. With 8 the estimate chooses what was measured
-# to be faster, or within some per cent of it, on an EPYC whose peak is 8 operations a byte of its
-# bandwidth, and on the Emerald Rapids, of 18: part of what memory does, it does beside arithmetic.
+# Operations that take as long as a byte of weights. With 8 the estimate chooses the tile that was
+# measured to be the fastest, or one within some per cent of it. That holds on an EPYC, whose peak
+# is 8 operations a byte of its bandwidth, and on the Emerald Rapids, whose is 18: memory works
+# beside the arithmetic for a part of the time.
 _FLOPS_PER_BYTE = 8.0
 # TVM's kinds of operators (OpPatternKind): what may be fused behind, and nothing at all.
 _OUT_ELEMENTWISE_FUSABLE, _OPAQUE = 4, 8

@@ -1,8 +1,8 @@
 """Default schedules of Winograd's transforms (`fewtune.model.passes.winograd`).
 
-Both stream through memory once: what lies between their two blocks is a tile of one vector of
-channels, which stays in the first-level cache, and the rows of the transform matrices are
-unrolled, so that their zeros and ones cost nothing.
+Both stream through memory once. Between their two blocks lies a tile of one vector of channels,
+which stays in the first-level cache. The rows of the transform matrices are unrolled, so that their
+zeros and ones cost nothing.
 """
 
 from __future__ import annotations

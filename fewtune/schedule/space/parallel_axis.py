@@ -28,9 +28,9 @@ def parted_axis_of(decisions: Iterable[Any]) -> int | None:
     Returns
     -------
     axis : int or None
-        The place among the spatial tiles of the first whose outermost level has more than one
-        iteration: the outermost levels are one parallel loop, of which each thread takes a stretch.
-        None where none has.
+        The first spatial tile whose outermost level has more than one iteration, by its place. The
+        outermost levels are one parallel loop, and each thread takes a stretch of it. None where no
+        tile has.
     """
     outermost = [decision[0] for decision in decisions if _is_spatial(decision)]
     return next((axis for axis, count in enumerate(outermost) if count > 1), None)

@@ -1,7 +1,7 @@
 """Points of a search space that fill the vector registers: where a search on a CPU begins.
 
-Of the factorisations that a tile can have, nearly all leave registers empty or spill them, and a
-search that starts from random ones spends its first dozens of trials to learn just that. Here the
+Nearly all factorisations of a tile leave registers empty, or spill them. A search that starts from
+random ones spends its first dozens of trials on learning just that. Here the
 register tile of a contraction is one that fits (`fewtune.schedule.tiling`): accumulators enough to
 hide the latency of a multiply-add, few enough to stay in registers, whole vectors along the
 contiguous axis. Every decision is drawn, the likelier the faster it is expected to be

@@ -156,10 +156,10 @@ def is_written_in_one_pass(block: Block, vector: int) -> bool:
 
     A depthwise convolution reads and writes each channel by itself: it may as well take some of
     them at a time over all of the plane, and does so faster where the caches hold that. Where they
-    do not, it waits for memory, and longer for lines that do not follow each other. The six fastest
-    of the 96 to 128 trials that full tuning made of each of MobileNet V2's three of results of 1.2
-    to 1.8 MB take all channels in one pass, and 0.050 to 0.064 ms, where those that sharing chose
-    took 0.076 to 0.106 (an EPYC).
+    do not, it waits for memory, and longer for lines that do not follow each other. MobileNet
+    V2 has three with results of 1.2 to 1.8 MB. Of each, full tuning made 96 to 128 trials. The six
+    fastest take all channels in one pass, and 0.050 to 0.064 ms. Those that sharing chose took
+    0.076 to 0.106 ms (an EPYC).
 
     Parameters
     ----------

@@ -127,8 +127,9 @@ def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:
     pretrained = Pretrained.train([samples] * 8, {"lanes": 16, "threads": 2})
     table = predictor.regret(pretrained, [predictor.Learnable(("conv2d", "a"), 2, samples)])
     assert table.columns()["chosen"] == ["1", "2", "4", "8"]
-    by_predictor, by_lot = (
-        [float(cell) for cell in table.columns()[name]] for name in ("by the predictor", "by lot")
+    by_predictor, at_random = (
+        [float(cell) for cell in table.columns()[name]]
+        for name in ("by the predictor", "at random")
     )
     assert by_predictor[-1] == 1
-    assert all(ours < lots for ours, lots in zip(by_predictor, by_lot, strict=True))
+    assert all(ours < drawn for ours, drawn in zip(by_predictor, at_random, strict=True))

@@ -247,7 +247,7 @@ def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
     assert kept == {"data/data/model.so", "data/data/library.json"}
 
 
-def test_the_champion_is_who_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
+def test_the_champion_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.
     for latency_ms, fastest in ((50.0, "50"), (47.0, "50"), (40.0, "40"), (60.0, "40")):
