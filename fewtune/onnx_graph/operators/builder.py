@@ -56,6 +56,10 @@ class GraphBuilder(KnownValues):
         """Number of nodes so far."""
         return len(self._nodes)
 
+    def forget(self, count: int) -> None:
+        """Take back the nodes that came after the first ``count``."""
+        del self._nodes[count:]
+
     def op(
         self,
         operator: str,

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, helper
 
 from fewtune.errors import InputError
+from fewtune.onnx_graph.operators import all_steps
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # A model of more nodes takes minutes to import and to compile.
@@ -49,7 +50,7 @@ def inline_constant_if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bo
         return False
     wanted = "then_branch" if condition.reshape(()) else "else_branch"
     (chosen,) = (attribute.g for attribute in node.attribute if attribute.name == wanted)
-    _give(graph, _inlined(graph, chosen, {}, scope), node.output)
+    all_steps.give(graph, _inlined(graph, chosen, {}, scope), node.output)
     return True
 
 
@@ -68,6 +69,8 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
     carried = list(node.input[2:])
     scans: list[list[str]] = [[] for _ in node.output[len(carried) :]]
+    if most is not None and all_steps.loop(graph, node, int(most.reshape(())), scope):
+        return True
     going = condition or graph.constant(True)
     step, begin = 0, graph.node_count
     while most is None or step < int(most.reshape(())):
@@ -113,6 +116,8 @@ def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
     outputs = len(given["body"].output) - count
     if graph.opset >= _SCAN_WITHOUT_BATCH:
+        if all_steps.scan(graph, node, inputs[:count], inputs[count:], given, scope):
+            return True
         results = _scanned(graph, node, inputs[:count], inputs[count:], given, scope)
         if results is None:
             return False
@@ -141,10 +146,7 @@ def _scanned(
 ) -> tuple[list[str], list[list[str]]] | None:
     """The states after the last step, and each output's parts in order; None if too long."""
     body: GraphProto = given["body"]
-    ranks = [len(graph.shape(name)) for name in sequences]
-    axes = given.get("scan_input_axes") or [0] * len(sequences)
-    axes = [axis % rank for axis, rank in zip(axes, ranks, strict=True)]
-    backwards = given.get("scan_input_directions") or [0] * len(sequences)
+    axes, backwards = all_steps.of_sequences(graph, sequences, given)
     length = graph.shape(sequences[0])[axes[0]]
     scans: list[list[str]] = [[] for _ in body.output[len(states) :]]
     begin, names = graph.node_count, [value.name for value in body.input]
@@ -236,7 +238,7 @@ def _finish(
     scans: list[list[str]],
     axes: Sequence[int],
 ) -> bool:
-    _give(graph, states, node.output[: len(states)])
+    all_steps.give(graph, states, node.output[: len(states)])
     for parts, axis, output in zip(scans, axes, node.output[len(states) :], strict=True):
         if not parts:
             return graph.refuse(node, f"has no step, so that output {output!r} is empty")
@@ -244,13 +246,6 @@ def _finish(
             rank = len(graph.shape(parts[0]) or []) + 1
             stacked(graph, parts, axis % rank, output)
     return True
-
-
-def _give(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:
-    """Call values by the names that a node's outputs have."""
-    for value, output in zip(values, outputs, strict=True):
-        if output:
-            graph.op("Identity", [value], output)
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
