@@ -68,9 +68,10 @@ def check_types(model: ModelProto) -> None:
     for role, value in values:
         kind = value.type.WhichOneof("value")
         if kind not in ("tensor_type", None):
+            word = kind.removesuffix("_type").replace("_", " ")
             raise InputError(
-                f"{role} {value.name!r} is a {kind.removesuffix('_type').replace('_', ' ')}; "
-                f"only tensors of {supported} are supported"
+                f"{role} {value.name!r} is {'an' if word[0] in 'aeiou' else 'a'} {word}; only "
+                f"tensors of {supported} are supported: give each of its tensors a name of its own"
             )
         element_type = value.type.tensor_type.elem_type
         # An output may leave its type to be inferred; an input may not.

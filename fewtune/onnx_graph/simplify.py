@@ -27,6 +27,8 @@ from fewtune.onnx_graph.graph import (
     parameter_count,
 )
 from fewtune.onnx_graph.integers.rewrite import integers
+from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
+from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
@@ -94,6 +96,9 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
         dropouts, identities and constant subgraphs are folded; then come the rewrites.
     """
     steps = steps or OptionalSteps()
+    if opset_of(model) < SCAN_WITHOUT_BATCH and any(n.op_type == "Scan" for n in model.graph.node):
+        # onnx converts it to a newer operator set without its batch.
+        model = expand(model, CONTROL_FLOW)
     light_model, weights = detach_weights(model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name

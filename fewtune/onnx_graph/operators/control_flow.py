@@ -17,7 +17,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 # A model of more nodes takes minutes to import and to compile.
 _MOST_NODES = 20_000
 _MOST_STEPS = 2000
-_SCAN_WITHOUT_BATCH = 9
+SCAN_WITHOUT_BATCH = 9
 
 
 class TooLongError(InputError):
@@ -107,7 +107,7 @@ def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Unroll a scan, whose length is that of an axis."""
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     inputs = list(node.input)
-    if graph.opset < _SCAN_WITHOUT_BATCH:
+    if graph.opset < SCAN_WITHOUT_BATCH:
         if inputs.pop(0):
             return graph.refuse(node, "has sequences of different lengths, which is not supported")
         given["scan_input_directions"] = given.get("directions", [])
@@ -115,7 +115,7 @@ def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if any(graph.shape(name) is None for name in inputs):
         return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
     outputs = len(given["body"].output) - count
-    if graph.opset >= _SCAN_WITHOUT_BATCH:
+    if graph.opset >= SCAN_WITHOUT_BATCH:
         if all_steps.scan(graph, node, inputs[:count], inputs[count:], given, scope):
             return True
         results = _scanned(graph, node, inputs[:count], inputs[count:], given, scope)

@@ -21,7 +21,7 @@ from fewtune.onnx_graph.operators.classical import arithmetic, trees, vectors
 from fewtune.onnx_graph.operators.quantized import affine, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
-from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, places
+from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, ngrams, places
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
 EARLY: dict[tuple[str, str], Handler] = {
@@ -39,6 +39,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **sequences.HANDLERS,
     **fourier.HANDLERS,
     **places.HANDLERS,
+    **ngrams.HANDLERS,
     **arithmetic.HANDLERS,
     **trees.HANDLERS,
     **vectors.HANDLERS,
