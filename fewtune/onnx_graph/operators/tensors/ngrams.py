@@ -40,12 +40,14 @@ def _vectorizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
             total = graph.op("Add", [total, each])
     else:
         total = graph.constant(np.zeros((graph.shape(data)[0], width), np.float32))
-    mode, weights = given["mode"].decode(), given.get("weights") or [1.0] * width
+    mode, weights = given["mode"].decode(), np.ones(width, np.float32)
+    # A weight is a run's, whatever the column.
+    weights[columns] = given.get("weights") or 1
     if mode == "IDF":
         found = graph.op("Greater", [total, graph.constant(np.float32(0))])
         total = graph.cast(found, TensorProto.FLOAT)
     if mode != "TF":
-        total = graph.op("Mul", [total, graph.constant(weights, np.float32)])
+        total = graph.op("Mul", [total, graph.constant(weights)])
     graph.reshape(total, [*shape[:-1], width], node.output[0])
     return True
 
