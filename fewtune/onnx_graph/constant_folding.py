@@ -77,9 +77,9 @@ def _fold_empty(model: ModelProto) -> None:
     """Let values without elements be constants: TVM has no slice whose end is before its begin."""
     graph = model.graph
     empty = {
-        value.name: value.type.tensor_type.elem_type
+        value.name: (shape, value.type.tensor_type.elem_type)
         for value in [*graph.value_info, *graph.output]
-        if 0 in (static_shape(value) or [])
+        if 0 in (shape := static_shape(value) or [])
     }
     if not empty:
         return
@@ -90,8 +90,9 @@ def _fold_empty(model: ModelProto) -> None:
             kept.append(node)
             continue
         for name in names:
-            value = np.empty(_shape_of(graph, name), helper.tensor_dtype_to_np_dtype(empty[name]))
-            graph.initializer.append(numpy_helper.from_array(value, name))
+            shape, kind = empty[name]
+            nothing = np.empty(shape, helper.tensor_dtype_to_np_dtype(kind))
+            graph.initializer.append(numpy_helper.from_array(nothing, name))
     set_nodes(model, kept)
 
 
