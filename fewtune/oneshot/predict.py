@@ -17,7 +17,6 @@ import numpy as np
 from fewtune.artifacts import (
     Curve,
     Fingerprint,
-    Prediction,
     Selection,
     SharedTask,
     ShareReport,
@@ -26,14 +25,12 @@ from fewtune.artifacts import (
 )
 from fewtune.bank.bank import Bank
 from fewtune.oneshot.choose import most_promising, points_of
+from fewtune.oneshot.worth import BY_RULE, told
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor import AUTO, PREDEFINED
-from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import (
     Predictor,
     consensus_for,
-    extrapolated,
-    is_trained_on,
     predictor_for,
 )
 from fewtune.runtime.target import target_from_json
@@ -57,13 +54,6 @@ _TRIED = 16
 _RULE = (
     "each task takes the schedule that is rated best, or the bank's where that holds this very "
     "task; nothing is measured"
-)
-# What the first choice took over the best trial of a task, geometric means over 588 practice tasks
-# measured on a Zen 4: by predictors of a Zen 5 and of a Xeon; and by its own, of shapes held out.
-_FOREIGN, _OWN = "1.23 to 1.25", "1.11"
-_ANALYTIC = (
-    "schedules are rated by the analytic model, which knows the processor's figures and learnt "
-    "nothing: expect less than from a predictor of such a CPU (`fewtune predictor train`)"
 )
 
 
@@ -183,7 +173,7 @@ def predict_schedules(
         trials=0,
         sharing_s=spent_s,
         stopped_by="predicted",
-        prediction=_told(predictor, target, points),
+        prediction=told(predictor, target, points, [each.line for each in chosen.values()]),
     )
     report.write(directory)
     return report
@@ -229,7 +219,7 @@ def _predicted(
             made = space.make(point, seed=place + 1)
             if made.schedule is not None:
                 trial = Trial(trace_key(made.schedule.trace), [_UNMEASURED_S], None)
-                note = "" if guide is not None else "rated by rule, no predictor knows it"
+                note = "" if guide is not None else BY_RULE
                 return _Chosen(_line(task, "predicted", note), trial, len(points))
     except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
         note = f"no schedule could be predicted: {first_line(fault)}"
@@ -270,28 +260,3 @@ def _round(tasks: int, spent_s: float) -> ShareRound:
         model_update_s=0.0,
         gained_ms=0.0,
     )
-
-
-def _told(predictor: Predictor | None, target: tvm.target.Target, points: int) -> Prediction:
-    """What was rated by which predictor, and what that is worth here."""
-    if predictor is None:
-        return Prediction(
-            predictor=None,
-            points=points,
-            warning="no predictor is for this target's vectors and threads: schedules are chosen "
-            "by rule, which is worth little; tune the model (`--strategy selective`), or train a "
-            "predictor (`fewtune predictor train`)",
-        )
-    if isinstance(predictor.pretrained, Predefined):
-        return Prediction(predictor=PREDEFINED, points=points, warning=_ANALYTIC)
-    conditions = predictor.pretrained.conditions
-    trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
-    warnings = [extrapolated(predictor.pretrained, target)]
-    if not is_trained_on(predictor.pretrained, target):
-        warnings.append(
-            f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
-            f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
-            f"times the best trial, on its own {_OWN}"
-        )
-    warning = "; ".join(filter(None, warnings))
-    return Prediction(predictor=trained_on, points=points, warning=warning)

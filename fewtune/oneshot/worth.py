@@ -1,0 +1,52 @@
+"""What predicted schedules are worth on this machine, as the report says it."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import Prediction, SharedTask
+from fewtune.predictor import PREDEFINED
+from fewtune.predictor.predefined import Predefined
+from fewtune.predictor.predictor import Predictor, extrapolated, is_trained_on
+from fewtune.runtime.tvm import tvm
+
+# The note of a task that a predictor was at hand for, and could not rate.
+BY_RULE = "rated by rule, no predictor knows it"
+# What the first choice took over the best trial of a task, geometric means over 588 practice tasks
+# measured on a Zen 4: by predictors of a Zen 5 and of a Xeon; and by its own, of shapes held out.
+_FOREIGN, _OWN = "1.23 to 1.25", "1.11"
+_ANALYTIC = (
+    "schedules are rated by the analytic model, which knows the processor's figures and learnt "
+    "nothing: expect less than from a predictor of such a CPU (`fewtune predictor train`)"
+)
+
+
+def told(
+    predictor: Predictor | None, target: tvm.target.Target, points: int, lines: list[SharedTask]
+) -> Prediction:
+    """What was rated by which predictor, and what that is worth here."""
+    if predictor is None:
+        return Prediction(
+            predictor=None,
+            points=points,
+            warning="no predictor is for this target's vectors and threads: schedules are chosen "
+            "by rule, which is worth little; tune the model (`--strategy selective`), or train a "
+            "predictor (`fewtune predictor train`)",
+        )
+    if isinstance(predictor.pretrained, Predefined):
+        return Prediction(predictor=PREDEFINED, points=points, warning=_ANALYTIC)
+    conditions = predictor.pretrained.conditions
+    trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
+    warnings = [extrapolated(predictor.pretrained, target)]
+    by_rule = sum(line.note == BY_RULE for line in lines)
+    if by_rule:
+        warnings.append(
+            f"{by_rule} of {len(lines)} tasks are of a kind that no predictor knows, such as "
+            "products of bytes: rules chose their schedules, which is worth less"
+        )
+    if not is_trained_on(predictor.pretrained, target):
+        warnings.append(
+            f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
+            f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
+            f"times the best trial, on its own {_OWN}"
+        )
+    warning = "; ".join(filter(None, warnings))
+    return Prediction(predictor=trained_on, points=points, warning=warning)

@@ -1,0 +1,34 @@
+"""What a report says of predicted schedules."""
+
+from __future__ import annotations
+
+from fewtune.artifacts import SharedTask
+from fewtune.oneshot.worth import BY_RULE, told
+from fewtune.predictor.predefined import Predefined
+from fewtune.predictor.predictor import Predictor, consensus_for
+from fewtune.runtime.tvm import tvm
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "znver5", "num-cores": 2, "keys": ["cpu"]})
+
+
+def line(note: str) -> SharedTask:
+    known = {"task": "t", "donors": [], "status": "predicted", "failures": {}, "note": note}
+    rest = ("donor", "donor_rank", "default_ms", "best_ms")
+    counts = ("offered", "valid", "trials")
+    return SharedTask.model_validate({**known, **dict.fromkeys(rest), **dict.fromkeys(counts, 0)})
+
+
+def test_a_known_cpu_and_tasks_that_its_predictor_knows_need_no_warning() -> None:
+    found = told(consensus_for("auto", TARGET), TARGET, 100, [line("")])
+    assert (found.predictor, found.points, found.warning) == ("znver5", 100, "")
+
+
+def test_tasks_that_no_predictor_knows_are_counted() -> None:
+    lines = [line(BY_RULE), line(""), line(BY_RULE)]
+    found = told(consensus_for("auto", TARGET), TARGET, 100, lines)
+    assert "2 of 3 tasks are of a kind that no predictor knows" in found.warning
+
+
+def test_without_a_predictor_or_by_the_analytic_model_it_says_so() -> None:
+    assert "chosen by rule" in told(None, TARGET, 0, []).warning
+    assert "analytic model" in told(Predictor(Predefined.of(TARGET)), TARGET, 0, []).warning
