@@ -32,13 +32,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.comparison import (
     accept,
     page,
+    pictures,
     replay,
     sampling,
     strategies,
     strategy_rows,
     whole_models,
 )
-from benchmarks.comparison.pool_models import models_on_pools
+from benchmarks.comparison.held_out import models_on_logs, models_on_pools
 from benchmarks.helpers.common import alone
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from stages.paths import Places
@@ -46,8 +47,38 @@ from stages.paths import Places
 PROJECT = Path(__file__).parents[1]
 _PARTS = ("strategies", "selections", "cost_models")
 _MODELS = ("squeezenet_v1_1", "mobilenet_v2", "resnet50_v1", "yolov3_mobilenet")
+# What is replayed: strategies on the recorded task, and cost models on this and that.
+_REPLAYS = ("strategies", "recorded", "practice", "sampling", "pools", "logs")
 # Cost models end to end: those that the issue of this study names.
 _END_TO_END = ("squeezenet_v1_1", "mobilenet_v2")
+
+
+def wanted_models(arguments: argparse.Namespace, places: Places, part: str) -> list[str]:
+    """Those of a part that were tuned in full here; others are named."""
+    wanted = arguments.models or (_MODELS if part == "selections" else _END_TO_END)
+    tuned = {path.parents[2].name for path in places.out.glob("*/full/tune/tune.json")}
+    for name in wanted:
+        if name not in tuned:
+            print(f"{part}: {name} is left out, it was not tuned in full here", flush=True)
+    return [name for name in wanted if name in tuned]
+
+
+def say_plan(arguments: argparse.Namespace, places: Places) -> None:
+    """Print about how long what is missing of each part takes."""
+    for part in arguments.parts:
+        if part == "strategies":
+            given = (arguments.work, arguments.tasks, arguments.trials, arguments.most_seeds)
+            told = [f"seed {n} {s:.0f} s" for n, s in enumerate(strategies.expected_s(*given), 1)]
+        else:
+            names = wanted_models(arguments, places, part)
+            about_s = whole_models.expected_s(part, places, names, _kept_file(arguments, part))
+            told = [f"{name} {seconds:.0f} s" for name, seconds in about_s.items()]
+        print(f"{part}, at most about: {', '.join(told) or 'nothing is missing'}", flush=True)
+
+
+def _kept_file(arguments: argparse.Namespace, part: str) -> Path:
+    work: Path = arguments.work
+    return work / f"{part}.json"
 
 
 def measure(arguments: argparse.Namespace, places: Places) -> None:
@@ -60,12 +91,8 @@ def measure(arguments: argparse.Namespace, places: Places) -> None:
             if part == "strategies":
                 _strategies(arguments, left_s)
                 continue
-            tuned = sorted(
-                path.parents[2].name for path in places.out.glob("*/full/tune/tune.json")
-            )
-            wanted = arguments.models or (_MODELS if part == "selections" else _END_TO_END)
-            kept = arguments.work / f"{part}.json"
-            whole_models.measure(part, places, [m for m in wanted if m in tuned], left_s, kept)
+            wanted = wanted_models(arguments, places, part)
+            whole_models.measure(part, places, wanted, left_s, _kept_file(arguments, part))
 
 
 def _strategies(arguments: argparse.Namespace, budget_s: float) -> None:
@@ -90,6 +117,40 @@ def _strategies(arguments: argparse.Namespace, budget_s: float) -> None:
         print(f"a search ended by signal {-child.exitcode}; going on", flush=True)
 
 
+def models_replayed(
+    arguments: argparse.Namespace, replays: list[str], rated: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Rows of cost models: those of the replays that are asked for anew, the others as they are."""
+    practice = sorted((PROJECT / "results" / "practice").glob("*.npz"))
+    earlier = [row for row in rated if "rank_correlation" in row]
+    rows: list[dict[str, Any]] = []
+    for part in _REPLAYS[1:]:
+        made: list[dict[str, Any]] = []
+        if part in replays:
+            print(f"replaying {part}", flush=True)
+            if part == "recorded":
+                made = replay.models_on_recorded(arguments.seeds)
+            elif part == "practice":
+                made = [row for file in practice for row in replay.models_on_practice(file)]
+            elif part == "sampling":
+                made = [row for file in practice for row in sampling.rows_of(file)]
+            elif part == "pools":
+                made = models_on_pools(arguments.work, arguments.tasks)
+            else:
+                made = models_on_logs(Places())
+        # Without pools or logs in this checkout, what another one found stands.
+        rows += made or [row for row in earlier if _replay_of(row) == part]
+    return rows
+
+
+def _replay_of(row: dict[str, Any]) -> str:
+    """Which replay a cost model's row is of."""
+    for part in ("pools", "logs", "sampling"):
+        if part in row:
+            return part
+    return "recorded" if row["on"].startswith("recorded") else "practice"
+
+
 def _kept(path: Path, earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that a measured part left, or those of an earlier study."""
     if not path.is_file():
@@ -101,6 +162,7 @@ def main() -> None:
     """Run the parts that are asked for, and write file, page and pictures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--measured", action="store_true", help="measure, too")
+    parser.add_argument("--plan", action="store_true", help="say how long that takes, and end")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--budget-s", type=float, default=780, help="of all measured parts")
     parser.add_argument("--seeds", type=int, default=5, help="on the recorded task")
@@ -108,46 +170,45 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64, help="of a search (strategies)")
     parser.add_argument("--most-seeds", type=int, default=5, help="as the budget lasts")
     parser.add_argument("--models", nargs="*", default=[], help="tuned in full here")
-    parser.add_argument("--skip-replay", action="store_true", help="keep those rows as they are")
+    parser.add_argument(
+        "--replays",
+        nargs="*",
+        choices=_REPLAYS,
+        help="which to do anew; other rows stay (all, or none with --measured)",
+    )
     parser.add_argument("--work", type=Path, default=Places().scratch / "study", metavar="DIR")
     parser.add_argument("--output", type=Path, default=PROJECT / "results" / "study.json")
     parser.add_argument("--page", type=Path, default=PROJECT / "docs" / "study.md")
     arguments = parser.parse_args()
     earlier = json.loads(arguments.output.read_text()) if arguments.output.is_file() else {}
+    if arguments.plan or arguments.measured:
+        say_plan(arguments, Places())
+    if arguments.plan:
+        return
     if arguments.measured:
         measure(arguments, Places())
     blocks = strategies.blocks(arguments.work, arguments.trials)
     searched, rated = earlier.get("strategies", []), earlier.get("cost_models", [])
-    measured = strategy_rows.rows(blocks) or [row for row in searched if "over_best" in row]
-    found = {
-        "strategies": [row for row in searched if "over_optimum" in row],
-        "cost_models": [row for row in rated if "rank_correlation" in row and "pools" not in row],
-        "selections": _kept(arguments.work / "selections.json", earlier.get("selections", [])),
-    }
-    replays = not arguments.measured and not arguments.skip_replay
-    if replays or not found["strategies"]:
-        practice = sorted((PROJECT / "results" / "practice").glob("*.npz"))
-        found["strategies"] = replay.strategies_recorded(arguments.seeds)
-        found["cost_models"] = [
-            *replay.models_on_recorded(arguments.seeds),
-            *(row for file in practice for row in replay.models_on_practice(file)),
-            *(row for file in practice for row in sampling.rows_of(file)),
-        ]
-    found["strategies"] += measured
-    # That takes minutes, and needs no silent machine.
-    pooled = []
-    if blocks and not arguments.measured:
-        pooled = models_on_pools(arguments.work, arguments.tasks)
-    found["cost_models"] += pooled or [row for row in rated if "pools" in row]
-    whole = [row for row in rated if "achieved_pct" in row]
-    found["cost_models"] += _kept(arguments.work / "cost_models.json", whole)
+    replays = arguments.replays
+    if replays is None:
+        replays = [] if arguments.measured else list(_REPLAYS)
     walked = [row for row in earlier.get("accepted", []) if row["name"].startswith("grid")]
-    if not arguments.measured and (replays or not walked):
-        walked = [accept.grid_verdict()]
-    found["accepted"] = walked + accept.verdicts(found, blocks)
+    recorded = [row for row in searched if "over_optimum" in row]
+    if "strategies" in replays:
+        recorded, walked = replay.strategies_recorded(arguments.seeds), [accept.grid_verdict()]
+    whole = [row for row in rated if "achieved_pct" in row]
+    found = {
+        "strategies": recorded
+        + (strategy_rows.rows(blocks) or [row for row in searched if "over_best" in row]),
+        "cost_models": models_replayed(arguments, replays, rated)
+        + _kept(_kept_file(arguments, "cost_models"), whole),
+        "selections": _kept(_kept_file(arguments, "selections"), earlier.get("selections", [])),
+    }
+    oneshot = PROJECT / "results" / "oneshot.json"
+    found["accepted"] = walked + accept.verdicts(found, blocks, json.loads(oneshot.read_text()))
     write_text(arguments.output, canonical_json(found))
     write_text(arguments.page, page.page(found))
-    for name, picture in page.pictures(found, blocks).items():
+    for name, picture in pictures.pictures(found, blocks).items():
         write_bytes(arguments.page.with_name(name), picture)
     print(f"{arguments.output}, {arguments.page}")
 

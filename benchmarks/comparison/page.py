@@ -1,107 +1,48 @@
-"""``docs/study.md`` and its pictures, made of ``results/study.json``."""
+"""``docs/study.md``, made of ``results/study.json``: each part a table, then its notes."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from benchmarks.comparison.pictures import MEASURED, RECORDED
 from benchmarks.comparison.replay import AT
 from fewtune.util.table import Table, number
 
-RECORDED, MEASURED = "study.png", "study_measured.png"
-_STYLES = {"none": ":", "xgboost": "-", "predefined": "--", "predictor": "--"}
 _HEAD = """# Strategies and cost models side by side
 
-Made by `python benchmarks/study.py` from `results/study.json`. Bounds in brackets are
-95 % confidence intervals; rows whose intervals overlap cannot be told apart. Seconds of
-replayed parts are of a machine that may have been busy: compare within a table only.
+Made by `python benchmarks/study.py` from `results/study.json`. Figures in brackets are bounds of
+95 % confidence intervals. Rows whose intervals overlap cannot be told apart; a difference whose
+interval holds 0, or a ratio whose interval holds 1, is noise. Seconds of replayed parts are of a
+machine that may have been busy: compare within a table only.
 """
 
 
-def pictures(found: dict[str, Any], blocks: list[dict[str, Any]]) -> dict[str, bytes]:
-    """PNG by file name: strategies on the recorded task, and measured ones where there are."""
-    recorded = [row for row in found["strategies"] if "curve" in row]
-
-    def replayed(axes: list[Axes]) -> None:
-        for row in recorded:
-            steps = range(1, len(row["curve"]) + 1)
-            axes[0].plot(steps, row["curve"], _STYLES[row["judge"]], label=_label(row))
-        axes[0].set_xlabel("trials")
-        axes[0].set_ylabel("best so far over the recorded optimum")
-
-    made = {RECORDED: _drawn(1, replayed)}
-    if blocks:
-        made[MEASURED] = _drawn(2, lambda axes: _measured(axes, blocks))
-    return made
-
-
-def _measured(axes: list[Axes], blocks: list[dict[str, Any]]) -> None:
-    last_s = float(np.median([b["curves"][k]["at_s"][-1] for b in blocks for k in b["curves"]
-                              if b["curves"][k]["at_s"]]))  # fmt: skip
-    grid_s = np.linspace(0.0, 2 * last_s, 80)
-    for key in blocks[0]["over_best"]:
-        curves = [block["curves"][key] for block in blocks if key in block["curves"]]
-        curves = [curve for curve in curves if curve["over_pool"]]
-        if not curves:
-            continue
-        style = _STYLES[key.split(", ")[1]]
-        most = max(len(curve["over_pool"]) for curve in curves)
-        by_trial = [c["over_pool"] + c["over_pool"][-1:] * (most - len(c["over_pool"]))
-                    for c in curves]  # fmt: skip
-        axes[0].plot(range(1, most + 1), np.exp(np.log(by_trial).mean(axis=0)), style, label=key)
-        by_second = [
-            np.array([10.0, *c["over_pool"]])[np.searchsorted(c["at_s"], grid_s, side="right")]
-            for c in curves
-        ]
-        axes[1].plot(grid_s, np.exp(np.log(by_second).mean(axis=0)), style, label=key)
-    for axis, label in zip(axes, ("trials", "seconds"), strict=True):
-        axis.set_xlabel(label)
-        axis.set_ylabel("best so far over the best of all")
-        axis.set_ylim(1.0, 3.0)
-
-
-def _drawn(panels: int, draw: Callable[[list[Axes]], None]) -> bytes:
-    figure = Figure(figsize=(8 * panels, 5))
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
-    draw(axes)
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(fontsize=7)
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=120, metadata={"Software": None})
-    return stream.getvalue()
-
-
-def _label(row: dict[str, Any]) -> str:
-    return row["name"] if row["judge"] == "none" else f"{row['name']}, {row['judge']}"
-
-
 def page(found: dict[str, Any]) -> str:
-    """The tables, and what they do not say."""
-    rows = found["strategies"]
-    parts = [_HEAD, _recorded([row for row in rows if "over_optimum" in row])]
+    """What was to be reached, then the tables."""
+    rows, models = found["strategies"], found["cost_models"]
+    parts = [_HEAD]
+    if found.get("accepted"):
+        parts.append(_reached(found["accepted"]))
+    recorded = [row for row in rows if "over_optimum" in row]
+    parts += [_recorded(recorded)] if recorded else []
     measured = [row for row in rows if "over_best" in row]
     parts.append(_measured_table(measured) if measured else _MISSING_STRATEGIES)
-    parts.append(_cost_models([row for row in found["cost_models"] if "rank_correlation" in row]))
-    whole = [row for row in found["cost_models"] if "achieved_pct" in row]
+    ranked = [row for row in models if "rank_correlation" in row]
+    parts.append(_cost_models([row for row in ranked if "sampling" not in row]))
+    sampled = [row for row in ranked if "sampling" in row]
+    parts += [_sampling(sampled)] if sampled else []
+    whole = [row for row in models if "achieved_pct" in row]
     parts.append(_whole_models(whole) if whole else _MISSING_MODELS)
     parts.append(_selections(found["selections"]) if found["selections"] else _MISSING_SELECTIONS)
-    if found.get("accepted"):
-        lines = [
-            [each["line"], "yes" if each["met"] else "no", each["found"]]
-            for each in found["accepted"]
-        ]
-        parts += [
-            "## What was to be reached\n",
-            Table(["target", "reached", "found"], lines, frozenset({0, 1, 2})).markdown(),
-        ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
+
+
+def _reached(rows: list[dict[str, Any]]) -> str:
+    said = {True: "yes", False: "no", None: "not told"}
+    lines = [[r["line"], said[r["met"]], r["found"], r.get("because", "")] for r in rows]
+    table = Table(["target", "reached", "found", "because"], lines, frozenset({0, 1, 2, 3}))
+    return f"## What was to be reached\n\n{table.markdown()}\n"
 
 
 def _recorded(rows: list[dict[str, Any]]) -> str:
@@ -119,70 +60,123 @@ def _recorded(rows: list[dict[str, Any]]) -> str:
         frozenset({0, 1}),
     )
     return (
-        "## Strategies on a recorded task\n\nEvery schedule of a small matrix product was measured "
-        f"once; a search replays that, with\n{rows[0]['seeds']} seeds. Strategies without a model "
-        "start from random points.\nFigures are the best found over the optimum. The task is "
-        "small: one step of its clock, 10 ns, is a quarter of the optimum.\n\n"
-        f"{table.markdown()}\n\n![Best so far by trials]({RECORDED})\n"
+        f"## Strategies on a recorded task\n\n{table.markdown()}\n\nThe best found over the "
+        f"optimum, by {rows[0]['seeds']} seeds. Every schedule of a small matrix product was "
+        "measured once; a search replays that. Strategies without a model start from random "
+        "points.\nThe task is small: one step of its clock, 10 ns, is a quarter of the optimum. "
+        "1.000 is the optimum, and 1.250 the next time that there is.\n\n"
+        f"![Best so far by trials]({RECORDED})\n"
     )
 
 
 def _measured_table(rows: list[dict[str, Any]]) -> str:
     first = rows[0]
     trials = list(first.get("over_pool", {}))
+    ordered = sorted(rows, key=lambda row: row["rank"][0])
     table = Table(
-        ["strategy", "rated by", "over the best of all", *(f"{t} trials" for t in trials),
-         f"{first['equal_s']} s", "rank", "tuning s", "search s"],
+        ["strategy", "rated by", "over the best of all", "over the first row",
+         *(f"{t} trials" for t in trials), f"{first['equal_s']} s", "rank", "tuning s", "search s"],
         [
             [
                 row["name"],
                 row["judge"],
                 _bounds(row["over_best"]),
+                _bounds(row["over_first"]) if "over_first" in row else "-",
                 *(f"{row['over_pool'][count][0]:.3f}" for count in trials),
                 f"{row['over_pool_at_equal_seconds'][0]:.3f}",
                 "{:.1f} [{:.1f} - {:.1f}]".format(*row["rank"]),
                 number(row["tuning_s"]),
                 number(row["search_s"]),
             ]
-            for row in sorted(rows, key=lambda row: row["rank"][0])
+            for row in ordered
         ],
         frozenset({0, 1}),
     )  # fmt: skip
+    slower = [row for row in ordered if row.get("over_first", [1, 1, 1])[1] > 1]
+    told = ", ".join(_label(row) for row in slower) or "none"
     return (
-        f"## Strategies on tasks of networks, measured\n\n{first['tasks']} tasks of SqueezeNet and "
-        f"ResNet 50, {first['trials']} trials, {first['seeds']} seed(s), {first['blocks']} "
-        f'searches each; {first["device"]}, {first["threads"]} threads, {first["date"]}.\n"Over '
-        "the best of all\": the strategies' best schedules, taken in turns. The columns after it: "
-        "best so far over the best of all points that anyone measured, after so many trials, and "
-        "when each had had the seconds that the quickest needed. Rank: 1 is the best, mean over "
-        "tasks and seeds. A point is measured once and charged to each strategy that proposes "
-        f"it.\n\n{table.markdown()}\n\n![Best so far by trials and by seconds]({MEASURED})\n"
+        f"## Strategies on tasks of networks, measured\n\n{table.markdown()}\n\n"
+        f"Told apart from the first row (slower, the interval of the ratio does not hold 1): "
+        f"{told}. Between the others there is nothing but noise.\n\n"
+        f"{first['tasks']} tasks of SqueezeNet and ResNet 50, {first['trials']} trials, "
+        f"{first['seeds']} seed(s), {first['blocks']} searches each; {first['device']}, "
+        f"{first['threads']} threads, {first['date']}. Intervals are over tasks, each the mean of "
+        'its seeds.\n"Over the best of all": the strategies\' best schedules, taken in turns. '
+        "By trials and seconds: the best so far over the best of all points that anyone measured, "
+        "after so many trials, and when each had had the seconds that the quickest needed. Rank: "
+        "1 is the best. A point is measured once and charged to each strategy that proposes it."
+        f"\n\n![Best so far by trials and by seconds]({MEASURED})\n"
     )
+
+
+def _label(row: dict[str, Any]) -> str:
+    return row["name"] if row["judge"] == "none" else f"{row['name']} ({row['judge']})"
 
 
 def _cost_models(rows: list[dict[str, Any]]) -> str:
     table = Table(
-        ["model", "on", "rank correlation", "best of 1", "of 3", "of 8", "us a point", "train s"],
+        ["model", "on", "tasks", "rank correlation", "best of 1", "of 3", "of 8", "us a point",
+         "train s"],
         [
             [
                 row["name"],
                 row["on"],
-                f"{row['rank_correlation']:.2f} [{row['rank_correlation_ci'][0]:.2f} - "
-                f"{row['rank_correlation_ci'][1]:.2f}]",
-                *(f"{row[f'best_of_{top}']:.3f}" for top in (1, 3, 8)),
+                str(row["tasks"]),
+                _ranks(row),
+                *_bests(row),
                 number(row.get("us_a_point")),
                 number(row.get("train_s")),
             ]
             for row in rows
         ],
         frozenset({0, 1}),
-    )
+    )  # fmt: skip
     return (
-        "## Cost models\n\nBest of 1, 3, 8: the fastest of so many that are rated best, over the "
-        "fastest of all that were measured. Trials of a search lie near its optimum, so that rank "
-        "correlations on them are low; unbiased draws spread over the whole space.\n\n"
-        f"{table.markdown()}\n"
+        f"## Cost models\n\n{table.markdown()}\n\nBest of 1, 3, 8: the fastest of so many that "
+        "are rated best, over the fastest of all that were measured. Trials of a search lie near "
+        "its optimum, so that rank correlations on them are low; unbiased draws spread over the "
+        "whole space. `lots` draws at random: what it reaches takes no model.\n"
     )
+
+
+def _sampling(rows: list[dict[str, Any]]) -> str:
+    table = Table(
+        ["learnt from", "on", "trials", "rank correlation", "more than by lots", "best of 1",
+         "of 3", "of 8", "train s"],
+        [
+            [
+                row["name"].removeprefix("decision predictor, "),
+                row["on"].split(",")[0],
+                str(row["trials"]),
+                _ranks(row),
+                "{:+.3f} [{:+.3f} - {:+.3f}]".format(*row["over_lots"])
+                if "over_lots" in row
+                else "-",
+                *_bests(row),
+                number(row["train_s"]),
+            ]
+            for row in rows
+        ],
+        frozenset({0, 1}),
+    )  # fmt: skip
+    return (
+        f"## What to train a predictor on\n\n{table.markdown()}\n\nEach rule keeps 40 % of one "
+        "practice run's trials (`fewtune predictor train --most-trials N --sampling RULE`), so "
+        "that trainings take as long, and is judged on usual shapes that no training sees. More "
+        "than by lots: mean difference in rank correlation, on the same tasks, from as many "
+        "tasks or trials drawn by lots. Rules choose from what a search had measured; random "
+        "schedules, which the One-Shot Tuner's exploration is held to, are not among it: the walk "
+        "says what exploration adds to exploration.\n"
+    )
+
+
+def _ranks(row: dict[str, Any]) -> str:
+    low, high = row["rank_correlation_ci"]
+    return f"{row['rank_correlation']:.2f} [{low:.2f} - {high:.2f}]"
+
+
+def _bests(row: dict[str, Any]) -> list[str]:
+    return [f"{row[f'best_of_{top}']:.3f}" for top in (1, 3, 8)]
 
 
 def _whole_models(rows: list[dict[str, Any]]) -> str:
@@ -202,10 +196,12 @@ def _whole_models(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     return (
-        "## Cost models on whole models, measured\n\nEvery task is searched with the same few "
-        "trials. Achieved: full tuning's heavy kernels over these, measured in turns. Estimates "
-        "are of the search's own measurements.\n\n"
-        f"{Table(headings, lines, frozenset({0, 1})).markdown()}\n"
+        "## Cost models on whole models, measured\n\n"
+        f"{Table(headings, lines, frozenset({0, 1})).markdown()}\n\n"
+        "Every task is searched with the same few trials. Achieved: full tuning's heavy kernels "
+        "over these, measured in turns. Estimates are of the search's own measurements. Each is "
+        "one run: of selections below, two equal runs of one model differed by 6 points, and "
+        "less than that tells nothing here.\n"
     )
 
 
@@ -223,13 +219,34 @@ def _selections(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     return (
-        "## Selections, measured\n\nRepresentatives' trials come from the full run's log, and are "
+        f"## Selections, measured\n\n{Table(headings, lines, frozenset({0, 1})).markdown()}\n\n"
+        f"{_noise(rows)}\n\nRepresentatives' trials come from the full run's log, and are "
         "charged with what they took there; sharing is done anew, without finals in the model. "
-        "Achieved: full tuning's heavy kernels over these, measured in turns. What two runs of "
-        "`cliques` differ by is noise. The last line of a model selects nothing: about as many "
-        "trials as cliques, spread over all tasks, by the predictor.\n\n"
-        f"{Table(headings, lines, frozenset({0, 1})).markdown()}\n"
+        "Achieved: full tuning's heavy kernels over these, measured in turns. The last line of a "
+        "model selects nothing: about as many trials as cliques, spread over all tasks, by the "
+        "predictor.\n"
     )
+
+
+def _noise(rows: list[dict[str, Any]]) -> str:
+    """What two equal ways differ by, and who differs from them by more."""
+    said = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        achieved = {row["name"]: row["achieved_pct"] for row in rows if row["model"] == model}
+        if not {"cliques", "cliques again"} <= achieved.keys():
+            continue
+        low, high = sorted((achieved["cliques"], achieved["cliques again"]))
+        apart = high - low
+        beyond = [
+            f"{name} ({value:.1f} %)"
+            for name, value in achieved.items()
+            if value > high + apart or value < low - apart
+        ]
+        said.append(
+            f"{model}: two runs of `cliques` differ by {apart:.1f} points; beyond as much on "
+            f"either side is {', '.join(beyond) or 'none: these selections cannot be told apart'}."
+        )
+    return "\n".join(said)
 
 
 def _bounds(values: Sequence[float]) -> str:

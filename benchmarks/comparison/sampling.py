@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from benchmarks.comparison.replay import told
 from fewtune.predictor.pretrained import Pretrained
@@ -32,14 +33,23 @@ _FOLDS, _LEAST = 4, 12
 # Of all trials, the part that is learnt from; and how often lots are drawn.
 _PART, _DRAWS = 0.4, 3
 _TOLD = {
-    ANY_TASKS: "40 % of trials: any tasks",
-    USUAL_TASKS: "40 % of trials: tasks by the prior",
-    ANY_TRIALS: "40 % of trials: any of each task",
-    FASTEST: "40 % of trials: the fastest of each task",
-    SPREAD: "40 % of trials: spread over the ranks of each task",
-    WALK: "40 % of trials: along a walk in each task (exploration)",
+    ANY_TASKS: "40 % of trials, any tasks",
+    USUAL_TASKS: "40 % of trials, tasks by the prior",
+    ANY_TRIALS: "40 % of trials, any of each task",
+    FASTEST: "40 % of trials, the fastest of each task",
+    SPREAD: "40 % of trials, spread over the ranks of each task",
+    WALK: "40 % of trials, along a walk in each task (exploration)",
     "": "all trials",
 }
+# What a rule is held to: as many of the same things, drawn by lots.
+_LOTS = {
+    USUAL_TASKS: ANY_TASKS,
+    FASTEST: ANY_TRIALS,
+    SPREAD: ANY_TRIALS,
+    WALK: ANY_TRIALS,
+}
+# Two-sided 95 % of a normal distribution.
+_Z = 1.96
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
@@ -53,12 +63,23 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     shapes = sorted({each.shapes for each in kept})
     order = np.random.default_rng(0).permutation(len(shapes))
     folds = [{shapes[int(place)] for place in order[part::_FOLDS]} for part in range(_FOLDS)]
-    return [_row(file.stem, rule, kept, folds, conditions) for rule in _TOLD]
+    rows, ranks = [], {}
+    for rule in _TOLD:
+        row, ranks[rule] = _judged(file.stem, rule, kept, folds, conditions)
+        lots = _LOTS.get(rule)
+        if lots is not None:
+            # The same tasks by both: their differences say more than either mean.
+            apart = ranks[rule] - ranks[lots]
+            error = _Z * float(apart.std(ddof=1)) / len(apart) ** 0.5
+            row["over_lots"] = [round(float(apart.mean()) + k * error, 3) for k in (0, -1, 1)]
+        rows.append(row)
+    return rows
 
 
-def _row(
+def _judged(
     name: str, rule: str, kept: list[Sampled], folds: list[set[str]], conditions: dict[str, Any]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], np.ndarray]:
+    """A rule's row, and the rank correlation of each task held out, mean over draws."""
     scores, times, trials, spent_s = [], [], 0, 0.0
     draws = _DRAWS if rule else 1
     for draw in range(draws):
@@ -80,10 +101,13 @@ def _row(
     # Further draws judge the same tasks again: they narrow no interval.
     middle, low, high = row["rank_correlation"], *row["rank_correlation_ci"]
     wider = [round(middle + (bound - middle) * draws**0.5, 3) for bound in (low, high)]
-    return row | {
+    tasks = len(times) // draws
+    row |= {
         "rank_correlation_ci": wider,
-        "tasks": len(times) // draws,
+        "tasks": tasks,
         "trials": round(trials / draws / _FOLDS),
         "train_s": round(spent_s / draws / _FOLDS, 2),
         "sampling": rule or "all",
     }
+    each = [spearmanr(s, -t)[0] for s, t in zip(scores, times, strict=True)]
+    return row, np.array(each).reshape(draws, tasks).mean(axis=0)

@@ -23,6 +23,8 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = [block for block in found if list(block["over_best"]) == keys]
     ranks = np.array([rankdata([block["over_best"][key] for key in keys]) for block in found])
     seconds = [{key: _at(block, key) for key in keys} for block in found]
+    # Who ranks first on the whole: others are held to it on the same tasks and seeds.
+    first = keys[int(ranks.mean(axis=0).argmin())]
     told = []
     for place, key in enumerate(keys):
         name, judge = key.split(", ")
@@ -32,7 +34,8 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for count in (8, 16, 32, 64)
             if count <= found[0]["trials"]
         }
-        rank, error = float(ranks[:, place].mean()), _half_width(ranks[:, place])
+        own = by_task(found, ranks[:, place].tolist())
+        rank, error = float(own.mean()), _half_width(own)
         told.append(
             {
                 "name": name,
@@ -41,7 +44,8 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "seeds": len({block["seed"] for block in found}),
                 "blocks": len(found),
                 "trials": found[0]["trials"],
-                "over_best": bounds([block["over_best"][key] for block in found]),
+                "over_best": beside(found, key),
+                "over_first": beside(found, key, first),
                 "over_pool": at_trials,
                 "over_pool_at_equal_seconds": bounds([each[key] for each in seconds]),
                 "equal_s": round(statistics.fmean(block["equal_s"] for block in found), 2),
@@ -68,6 +72,23 @@ def bounds(ratios: Sequence[float]) -> list[float]:
     logs = np.log(np.array(ratios, dtype=float))
     mean, error = float(logs.mean()), _half_width(logs)
     return [round(math.exp(mean + k * error), 4) for k in (0, -1, 1)]
+
+
+def by_task(found: list[dict[str, Any]], values: Sequence[float]) -> np.ndarray:
+    """Means over the seeds of each task: seeds of one task are no further tasks."""
+    of_tasks: dict[str, list[float]] = {}
+    for block, value in zip(found, values, strict=True):
+        of_tasks.setdefault(block["task"], []).append(value)
+    return np.array([statistics.fmean(each) for each in of_tasks.values()])
+
+
+def beside(found: list[dict[str, Any]], key: str, other: str | None = None) -> list[float]:
+    """A strategy's times over another's, or over the best of all: mean and bounds over tasks."""
+    logs = [
+        math.log(block["over_best"][key] / (block["over_best"][other] if other else 1.0))
+        for block in found
+    ]
+    return bounds(np.exp(by_task(found, logs)).tolist())
 
 
 def _half_width(values: np.ndarray) -> float:
