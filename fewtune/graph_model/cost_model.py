@@ -64,7 +64,7 @@ class GraphModel:
             self._samples += len(graphs)
 
     def pretrain(
-        self, groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]], steps: int
+        self, groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]], steps: int = 400
     ) -> None:
         """Learn from the trials of other tasks, before a run."""
         graphs, targets = _labelled(list(groups.values()))
