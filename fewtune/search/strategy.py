@@ -21,6 +21,8 @@ from fewtune.search.scorer import Judge, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
+# Beside them, points that a GPU cannot hold: drawing one is cheap, applying it is not.
+_MOST_REFUSED = 24
 # Schedules that are made of what was measured before, to know them when they come up again.
 _RECALLED = 8
 
@@ -175,13 +177,17 @@ class Explorer:
         """Make ``count`` distinct schedules that were not measured yet, from drawn points."""
         found: dict[Point, Proposal] = {}
         taken = set() if taken is None else taken
-        left = _MOST_DRAWS * count
+        left, refused = _MOST_DRAWS * count, _MOST_REFUSED * count
         while left > 0 and len(found) < count:
             # As many as are missing at a time: they are made side by side.
             drawn: dict[Point, int] = {}
             while left > 0 and len(drawn) < count - len(found):
-                left -= 1
                 point = draw()
+                if refused > 0 and not self.space.can_hold(point):
+                    # Refused before it is applied: a postprocessor would do so afterwards.
+                    refused -= 1
+                    continue
+                left -= 1
                 used = point in self._rejected or point in self.times_s or point in taken
                 if not used and point not in drawn:
                     drawn[point] = int(self.random.integers(1, 2**30))

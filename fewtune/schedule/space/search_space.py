@@ -10,7 +10,7 @@ postprocessors, and has the decisions of one that MetaSchedule's own search coul
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -101,12 +101,19 @@ class SearchSpace:
 
     def random_point(self, random: np.random.Generator) -> Point:
         """Any point, every decision of a choice as likely as the next; one that a GPU can hold."""
-        point = self._any_point(random)
-        if self._limits is not None:
-            for _ in range(MOST_DRAWS):
-                if self._limits.allow(point.decisions):
-                    break
-                point = self._any_point(random)
+        return self._held(lambda: self._any_point(random))
+
+    def can_hold(self, point: Point) -> bool:
+        """Whether a GPU's blocks can hold a point, as far as its decisions tell; a CPU can any."""
+        return self._limits is None or self._limits.allow(point.decisions)
+
+    def _held(self, draw: Callable[[], Point]) -> Point:
+        """A drawn point that can be held; the last of many draws where none of them can."""
+        point = draw()
+        for _ in range(MOST_DRAWS):
+            if self.can_hold(point):
+                break
+            point = draw()
         return point
 
     def _any_point(self, random: np.random.Generator) -> Point:
@@ -118,8 +125,12 @@ class SearchSpace:
     def changed(self, point: Point, random: np.random.Generator) -> Point:
         """A neighbour of ``point``: one choice decided anew (MetaSchedule's mutators).
 
-        A tile moves a factor from one level to another, or is drawn again.
+        A tile moves a factor from one level to another, or is drawn again. Of neighbours that a
+        GPU cannot hold, another one is drawn.
         """
+        return self._held(lambda: self._neighbour(point, random))
+
+    def _neighbour(self, point: Point, random: np.random.Generator) -> Point:
         program = self.programs[point.program]
         movable = [
             place

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from fewtune.runtime.tvm import tvm
+from functools import cache
+from itertools import cycle
+
+import numpy as np
+
+from fewtune.options import TuneOptions
+from fewtune.runtime.tvm import register_intrinsics, tvm
+from fewtune.schedule.space.design_space import Point
 from fewtune.schedule.space.gpu_limits import GpuLimits
+from fewtune.schedule.space.search_space import Made, SearchSpace
+from fewtune.search import Knowledge, make_strategy
+from fewtune.search.cost_model import BoostedTrees
+from tests import tuned_tiny
 
 GPU = tvm.target.Target(
-    {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 256, "thread_warp_size": 32}
+    {
+        "kind": "cuda",
+        "arch": "sm_90",
+        "max_threads_per_block": 256,
+        "thread_warp_size": 32,
+        "max_shared_memory_per_block": 49152,
+    }
 )
 
 
@@ -25,3 +42,51 @@ def test_threads_of_a_block_are_counted_over_all_axes() -> None:
 
 def test_what_has_no_tiles_of_threads_is_left_alone() -> None:
     assert GpuLimits.of(GPU).allow([(4, 8, 2), 1, None])
+
+
+@cache
+def space() -> SearchSpace:
+    register_intrinsics(GPU)
+    return SearchSpace(tuned_tiny.convolutions()["b"].mod, GPU)
+
+
+def refused() -> Point:
+    """A point with more threads than a block may have."""
+    random = np.random.default_rng(1)
+    drawn = (space()._any_point(random) for _ in range(10_000))
+    return next(point for point in drawn if not space().can_hold(point))
+
+
+def test_what_a_point_is_changed_into_can_be_held() -> None:
+    random = np.random.default_rng(0)
+    point = space().random_point(random)
+    visited = {point}
+    for _ in range(300):
+        point = space().changed(point, random)
+        assert space().can_hold(point)
+        visited.add(point)
+    assert len(visited) > 100
+    # The limits do refuse neighbours.
+    drawn = [space()._neighbour(point, random) for _ in range(300)]
+    assert not all(map(space().can_hold, drawn))
+
+
+def test_no_strategy_applies_what_cannot_be_held(monkeypatch) -> None:
+    applied: list[Point] = []
+
+    def make_all(self: SearchSpace, points: list[Point], seeds: list[int]) -> list[Made]:
+        applied.extend(points)
+        return [self.make(point, seed) for point, seed in zip(points, seeds, strict=True)]
+
+    monkeypatch.setattr(SearchSpace, "make_all", make_all)
+    knowledge = Knowledge(cost_model=BoostedTrees(), predictor=None, is_cold=False)
+    search = make_strategy(space(), knowledge, TuneOptions(strategy="genetic"), seed=1)
+    random = np.random.default_rng(2)
+    children = cycle([refused, lambda: space().random_point(random)])
+    found = search.gather(lambda: next(children)(), 2)
+    assert len(found) == 2
+    assert all(map(space().can_hold, applied))
+    # A task may have none: what is drawn is tried then.
+    applied.clear()
+    search.gather(refused, 1)
+    assert applied == [refused()]
