@@ -17,7 +17,7 @@ RESOURCE = "device"
 # What the station says when it has the device; and of each event, which goes with it.
 BEGUN = ("begun",)
 EVENT = "event"
-# What an order asks for that only wants to have what nobody fetched.
+# The request of an order that only collects results which no client has fetched.
 FETCH = "fetch"
 
 _lock = threading.Lock()

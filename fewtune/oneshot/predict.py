@@ -1,8 +1,8 @@
 """Give every task a schedule without measuring: the bank's where it is known, else a predicted one.
 
 No worker is started, no device is held. What is written is marked as predicted, and no bank, merged
-log or later search takes it for measured. TVM may end the process that predicts by a signal: who
-has more to do asks `fewtune.oneshot.predict_apart`.
+log or later search takes it for measured. TVM may end the process that predicts by a signal:
+`fewtune.oneshot.predict_apart` predicts in a process of its own.
 """
 
 from __future__ import annotations

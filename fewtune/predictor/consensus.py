@@ -1,11 +1,11 @@
 """Several predictors asked at once, for a choice that nothing measures.
 
-Who takes the best of thousands of estimates takes one that errs upwards. Predictors that were
-trained on other machines err elsewhere: what only one of them likes is no good choice. The nearest
-machine's has half of the say, the others share the rest. Two kinds of tiles are charged with what
-they risk: those that hold more accumulators than there are registers, and those whose innermost
-loop is no whole number of vectors. Most are fine, but where the compiler spills them, or takes them
-apart, they take two to five times as long.
+The best of thousands of estimates is one that errs upwards. Predictors that were trained on other
+machines err elsewhere: a schedule that only one of them rates high is no good choice. The nearest
+machine's predictor has a weight of one half, the others share the rest. Two kinds of tiles pay a
+penalty for their risk: those with more accumulators than there are registers, and those whose
+innermost loop is no whole number of vectors. Most are fine. Where the compiler spills them, or
+splits their vectors, they take two to five times as long.
 """
 
 from __future__ import annotations

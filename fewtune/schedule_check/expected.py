@@ -13,7 +13,7 @@ from fewtune.schedule_check.numbers import ROUNDING, SUM
 
 # How many times what rounding is expected to move.
 _TIMES = 4.0
-# Exponentials end near here, and not everybody's at the same number.
+# Exponentials underflow near here, and implementations differ in where.
 _SMALLEST = {"float16": 2.0**-22, "float32": 2.0**-120, "float64": 2.0**-1000}
 
 

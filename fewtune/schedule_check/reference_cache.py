@@ -1,8 +1,8 @@
 """Expected outputs of tasks, computed once for all processes of a command.
 
-Two workers check candidates of one task, and so do the stages after each other. Who finds out what
-is right leaves it in a file of the command's temporary folder, which goes with the command; the
-others map it into their memory.
+Two workers check candidates of one task, and so do later stages. The first process that computes
+the expected outputs leaves them in a file of the command's temporary folder, which is removed with
+the command. The others map the file into their memory.
 """
 
 from __future__ import annotations

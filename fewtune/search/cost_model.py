@@ -209,7 +209,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         return self._is_due or self.trees.trained
 
     def _train(self) -> None:
-        """Train, if that is due: not before somebody asks, which nobody may."""
+        """Train, if that is due. It waits for the first question, which may never come."""
         if not self._is_due:
             return
         self._is_due, self.trained_samples = False, self.samples

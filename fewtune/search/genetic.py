@@ -38,7 +38,7 @@ class GeneticSearch(Explorer):
         return children + self.gather(self.draw, count - len(children), taken)
 
     def _population(self, count: int) -> tuple[list[Point], np.ndarray]:
-        """Who has children, and their chances of it: pace beside the best's."""
+        """The parents, and the probability of each: its pace over the best one's."""
         living = [p for p, s in list(self.times_s.items())[-_LIVING * count :] if math.isfinite(s)]
         members = list(dict.fromkeys([*self.fastest(_ELITES), *living]))
         if not members:

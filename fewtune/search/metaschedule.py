@@ -1,8 +1,8 @@
 """MetaSchedule's own evolutionary search, in C++, driven batch by batch.
 
-For those who want TVM's search as it is inside our loop, and for telling apart what our loop and
-what our search contribute (`benchmarks/stock/tuning_loop.py`). It starts from random points
-and may end in a segmentation fault (apache/tvm #17934), which costs the task.
+It serves users who want TVM's own search, and it separates what our loop contributes from what our
+search contributes (`benchmarks/stock/tuning_loop.py`). It starts from random points. It may end in
+a segmentation fault (apache/tvm #17934), which costs the task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who rates candidates: the cost model by their programs, or the predictor by their decisions."""
+"""What rates candidates: the cost model by their programs, or the predictor by their decisions."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Explorer:
 
     @property
     def judge(self) -> Judge:
-        """Who rates candidates."""
+        """What rates candidates."""
         return self.guide or self.scorer
 
     @property

@@ -1,6 +1,6 @@
 """The processes that work is done in: which Python starts them, and how they end.
 
-A warm one starts them, where somebody keeps one.
+A warm process starts them, where one is kept.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ RUNS = 6
 FAR_RUNS = 1
 # Of a float's own magnitude: what any two right results may differ by, whatever moved.
 _OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
-# Exponentials end here, and not everybody's at the same number.
+# Exponentials underflow here, and implementations differ in where.
 _SMALLEST = {2: 2.0**-24, 4: 2.0**-120, 8: 2.0**-1000}
 
 

@@ -2,7 +2,8 @@
 
 One kind of worker compiles candidates into libraries; they lie in a folder, so that they outlive
 their builder. Another kind holds the session of one board, and times them there. A board or its
-server may hang or die like a candidate: the parent kills who waits for it, and starts another.
+server may hang or die like a candidate: the parent kills the worker that waits for it, and starts
+another.
 """
 
 from __future__ import annotations

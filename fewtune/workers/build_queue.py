@@ -1,6 +1,6 @@
 """A batch is compiled while it is still being put together.
 
-Most of a search takes one core, and the workers, who compile on all of them, would wait for it.
+Most of a search runs on one core. The workers compile on all cores, and would wait for it.
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ def building(build: Callable[[Feed], Sequence[_Result]]) -> Iterator[Building[_R
         try:
             yield Building(feed, executor.submit(build, feed))
         finally:
-            # Who leaves before it is complete has no use for the rest.
+            # A block that is left before the batch is complete needs no further builds.
             feed.drop()

@@ -54,7 +54,7 @@ def seeded_model(origin: SeededOrigin, seed: int, values: bool = True) -> ModelP
     """
     if seed < 0:
         raise InputError(f"seed {seed} is negative: give 0 or more")
-    # Most who ask where a model comes from do not make it, and ONNX takes a while to load.
+    # Most callers ask only where a model comes from, and ONNX takes a while to load.
     from fewtune.zoo.onnx_light import light_model
     from fewtune.zoo.registry import zoo_model
 
