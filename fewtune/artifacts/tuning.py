@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fewtune.artifacts.base import Artifact, Part
 
@@ -210,4 +210,10 @@ class Curve(Artifact):
 
     file_name = "curve.json"
 
-    points: list[CurvePoint]
+    points: list[CurvePoint] = []
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a list that is empty: DVC's page cannot draw one."""
+        told: dict[str, Any] = written(self)
+        return told if self.points else {}

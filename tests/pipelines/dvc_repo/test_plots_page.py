@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+
+from dvc.render.converter.vega import get_datapoints
+
+from fewtune.artifacts import Curve
 
 PROJECT = Path(__file__).parents[3]
 FOLDER = ".fewtune/vega"
@@ -18,6 +23,13 @@ def test_each_script_of_the_page_is_fetched_as_documented() -> None:
     assert scripts == [f"../{FOLDER}/node_modules/{name}/build/{name}.min.js" for name in packages]
     # Anything else that a browser would load.
     assert not re.search(r"(src|href)=\"(https?:)?//|@import|url\(", page)
+
+
+def test_the_curve_of_a_strategy_that_measures_nothing_can_be_drawn(tmp_path: Path) -> None:
+    nothing = Curve(points=[])
+    nothing.write(tmp_path)
+    assert get_datapoints(json.loads((tmp_path / Curve.file_name).read_text())) == []
+    assert Curve.read(tmp_path) == nothing
 
 
 def test_what_is_fetched_stays_out_of_git() -> None:
