@@ -129,8 +129,8 @@ def positive_axes(model: ModelProto) -> None:
 def numbers_without_axes(model: ModelProto) -> None:
     """Take the axes from the constants of one element of elementwise operators, in place.
 
-    TVM writes a number without axes into the kernel, where a power of two becomes a product. A number
-    with axes is an argument of the kernel, which is read, and a power then has an unknown exponent.
+    TVM writes a number without axes into the kernel, where a power of two becomes a product. A
+    number with axes is an argument of the kernel; then the exponent of a power is unknown.
     """
     ranks = known_ranks(model)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
