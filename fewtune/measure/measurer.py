@@ -227,11 +227,7 @@ class Measurer:
         ]
 
     def _race(
-        self,
-        result: Built | Failure,
-        payload: str,
-        specs: Specs,
-        bar_s: float | None,
+        self, result: Built | Failure, payload: str, specs: Specs, bar_s: float | None
     ) -> tuple[Outcome, Built | Failure]:
         """The outcome, and what was measured: what its worker had lost is another build by then."""
         if isinstance(result, Failure):

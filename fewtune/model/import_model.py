@@ -36,9 +36,9 @@ from fewtune.util.optional_steps import OptionalSteps, first_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
-from fewtune.verify.jitter import BF16_AMPLITUDE
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
+from fewtune.verify.operator_kinds import BF16_AMPLITUDE
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
 

@@ -282,8 +282,7 @@ class Session(JournaledRun):
             found = measure_duels(self.measurer, self.target, batch, self.announce)
             parts = split_cost(self.spent(), [len(duel.trials) for duel in batch])
             for duel, medians_s, spent in zip(batch, found, parts, strict=True):
-                task = duel.state.task.info.name
-                first = duel.trials[0].key
+                task, first = duel.state.task.info.name, duel.trials[0].key
                 told = {"task": task, "first": first, "medians_s": medians_s}
                 self.note({"kind": "finals", **told, **spent})
 

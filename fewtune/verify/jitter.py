@@ -22,6 +22,7 @@ from fewtune.onnx_graph.graph import (
     set_nodes,
 )
 from fewtune.verify.operator_kinds import (
+    AMPLITUDE,
     EXACT,
     INTEGERS,
     KEEPS_WHOLE,
@@ -33,25 +34,13 @@ from fewtune.verify.operator_kinds import (
 )
 from fewtune.verify.values import Value, known_values
 
-# Half the width of the factors, by element type: 32 and 6 units in the last place. Float32 leaves
-# room for other orders of summation and for Winograd's transforms. Noise adds up over depth: in an
-# EfficientNet B0 with random weights, 18 of 24 weight tensors off by 1 % went unseen at 256 units,
-# 8 of 11 still did at 32.
-AMPLITUDE: dict[int, float] = {
-    TensorProto.FLOAT: 2.0**-18,
-    TensorProto.DOUBLE: 2.0**-47,
-    TensorProto.FLOAT16: 3 * 2.0**-9,
-}
-# Of float32 whose products are in bfloat16: each factor is rounded by up to 2^-9 of itself.
-BF16_AMPLITUDE = 2.0**-8
 # These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
 # of that, not of the result. In units of the amplitude.
 _ABSOLUTE = 1 / 16
 # How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
 # the widest that factors may be then.
 _FAR, _FARTHEST = 32.0, 2.0**-5
-# Of quantised values one in a hundred takes the other step.
-_STEP = 0.505
+_STEP = 0.505  # Of quantised values one in a hundred takes the other step.
 _LARGEST_WHOLE = 2**20
 # Elements of a constant that is looked at for that.
 _MOST_CONSTANT = 4096

@@ -1,9 +1,20 @@
-"""What ONNX's operators do to rounding: which round, which hand on, which take steps."""
+"""What ONNX's operators do to rounding: which round, and how far; which hand on, or take steps."""
 
 from __future__ import annotations
 
 from onnx import TensorProto
 
+# Half the width of the factors, by element type: 32 and 6 units in the last place. Float32 leaves
+# room for other orders of summation and for Winograd's transforms. Noise adds up over depth: in an
+# EfficientNet B0 with random weights, 18 of 24 weight tensors off by 1 % went unseen at 256 units,
+# 8 of 11 still did at 32.
+AMPLITUDE: dict[int, float] = {
+    TensorProto.FLOAT: 2.0**-18,
+    TensorProto.DOUBLE: 2.0**-47,
+    TensorProto.FLOAT16: 3 * 2.0**-9,
+}
+# Of float32 whose products are in bfloat16: each factor is rounded by up to 2^-9 of itself.
+BF16_AMPLITUDE = 2.0**-8
 # These add 0.5 or 1 to something before or after an exponential.
 SQUASHING = frozenset(
     {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}
