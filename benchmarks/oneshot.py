@@ -4,7 +4,8 @@ To be run in a checkout where ``fewtune run MODEL --all`` was done (or, with ``-
 selective``, ``fewtune run MODEL``); all such models unless some are named. Each model's schedules
 are predicted anew, compiled and verified; then the library, that of the measured run and
 onnxruntime are measured in turns, in one process. Selecting, predicting and writing the log is the
-time told, reading the tasks and the predictor included.
+time told, reading the tasks and the predictor included, and the process that predicts, which is
+forked of a warm one, as in ``fewtune run``.
 
 ``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (latency of the
 measured run over that of the predicted one), ``x_onnxruntime``, and what they were measured with.
@@ -38,7 +39,7 @@ from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
-from fewtune.oneshot.predict import predict_schedules
+from fewtune.oneshot.predict_apart import predict_apart
 from fewtune.options import PREDICT, ShareOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
@@ -46,8 +47,11 @@ from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.task.extract import read_tasks
+from fewtune.util.apart import run_apart
+from fewtune.util.child_python import TVM
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
+from fewtune.util.warm import warm_process
 from stages.commit import commit
 from stages.paths import Places
 
@@ -72,8 +76,8 @@ def predicted(
 ) -> tuple[dict[str, Any], Path]:
     """Predict a model's schedules and compile them: what it came to, and the library."""
     fingerprint = Fingerprint.read(places.fingerprint)
-    shared, compiled = work / "share", work / "compile"
-    for folder in (shared, compiled):
+    chosen, shared, compiled = work / "select", work / "share", work / "compile"
+    for folder in (chosen, shared, compiled):
         folder.mkdir(parents=True)
     began_s = time.perf_counter()
     tasks = read_tasks(places.tasks(model))
@@ -85,7 +89,8 @@ def predicted(
         strategy=NAME,
     )
     options = ShareOptions(predictor=predictor)
-    report = predict_schedules(tasks, selection, fingerprint, options, shared)
+    selection.write(chosen)
+    report = predict_apart(places.tasks(model), chosen, places.fingerprint, options, shared)
     seconds = time.perf_counter() - began_s
     library = compile_model(
         read_lowered(places.imported(model)),
@@ -199,7 +204,9 @@ def main() -> None:
     places = Places()
     work = places.scratch / NAME
     rows = []
-    with alone(NAME):
+    with alone(NAME), warm_process([TVM, "fewtune.oneshot.predict_apart"]):
+        # The first child waits until the warm process has loaded what it loads.
+        run_apart("json:dumps", {})
         for model in arguments.models or models_tuned(places, arguments.against):
             shutil.rmtree(work, ignore_errors=True)
             rows.append(compared(model, arguments.against, arguments.rounds, places, work))
