@@ -14,15 +14,15 @@ import numpy as np
 import tvm_ffi
 
 from fewtune.graph_model.network import Graph, GraphNetwork
-from fewtune.graph_model.program_graph import WIDTH, program_graph
-from fewtune.runtime.tvm import tvm
+from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
+from fewtune.runtime.tvm import ms, tvm
 
 _WARM_UP = 16
 # It learns again when samples have grown by this part, of no more than so many of the latest.
 _GROWTH, _MOST = 0.2, 512
 # What is slower than this part of the best is slow; by how much does not matter.
 _SLOWEST = 0.1
-_STEPS_AGAIN = 60
+_STEPS, _STEPS_AGAIN, _STEPS_OF_MANY = 150, 60, 600
 
 
 class GraphModel:
@@ -35,7 +35,8 @@ class GraphModel:
     """
 
     def __init__(self, seed: int = 43) -> None:
-        self._network = GraphNetwork(WIDTH, seed)
+        self._network = GraphNetwork(WIDTH, KINDS, seed)
+        self._extractor = ms.feature_extractor.PerStoreFeature()
         self._groups: dict[Hashable, tuple[list[Graph], list[float]]] = {}
         self._samples = self._fitted = 0
         self._is_pretrained = False
@@ -45,9 +46,13 @@ class GraphModel:
         """Whether scores mean anything."""
         return self._is_pretrained or self._samples >= _WARM_UP
 
-    def features(self, _: Any, candidates: Sequence[Any]) -> list[Graph]:
+    def features(self, context: Any, candidates: Sequence[Any]) -> list[Graph]:
         """Graphs of candidates."""
-        return [program_graph(candidate.sch.mod) for candidate in candidates]
+        stores = self._extractor.extract_from(context, candidates)
+        return [
+            program_graph(candidate.sch.mod, rows.numpy())
+            for candidate, rows in zip(candidates, stores, strict=True)
+        ]
 
     def learn(
         self, module: tvm.IRModule, features: Sequence[Graph], times_s: Sequence[float]
@@ -64,37 +69,35 @@ class GraphModel:
             self._samples += len(graphs)
 
     def pretrain(
-        self, groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]], steps: int = 400
+        self,
+        groups: dict[Hashable, tuple[Sequence[Graph], Sequence[float]]],
+        steps: int = _STEPS_OF_MANY,
     ) -> None:
         """Learn from the trials of other tasks, before a run."""
-        graphs, targets = _labelled(list(groups.values()))
-        if graphs:
-            self._network.train(graphs, targets, steps)
+        labelled = _labelled(list(groups.values()))
+        if labelled:
+            self._network.train(labelled, steps)
             self._is_pretrained = True
 
     def score(self, features: Sequence[Graph]) -> np.ndarray:
         """Scores of candidates, (candidates,), higher is faster; only of a trained model."""
         if self._samples >= max(_WARM_UP, (1 + _GROWTH) * self._fitted):
-            graphs, targets = _labelled(
-                [(g[-_MOST:], t[-_MOST:]) for g, t in self._groups.values()]
-            )
-            if self._fitted or self._is_pretrained:
-                self._network.train(graphs, targets, _STEPS_AGAIN)
-            else:
-                self._network.train(graphs, targets)
+            labelled = _labelled([(g[-_MOST:], t[-_MOST:]) for g, t in self._groups.values()])
+            is_begun = bool(self._fitted) or self._is_pretrained
+            if labelled:
+                self._network.train(labelled, _STEPS_AGAIN if is_begun else _STEPS)
             self._fitted = self._samples
         return self._network.score(features)
 
 
 def _labelled(
     groups: Sequence[tuple[Sequence[Graph], Sequence[float]]],
-) -> tuple[list[Graph], np.ndarray]:
+) -> list[tuple[Sequence[Graph], np.ndarray]]:
     """Graphs of all tasks, and the logarithms of their paces beside their task's best."""
-    graphs: list[Graph] = []
-    targets = [np.empty(0)]
+    found = []
     for held, times_s in groups:
         best_s = min(times_s, default=np.inf)
         if np.isfinite(best_s):
-            graphs += held
-            targets.append(np.log(np.maximum(best_s / np.array(times_s), _SLOWEST)))
-    return graphs, np.concatenate(targets)
+            paces = np.log(np.maximum(best_s / np.array(times_s), _SLOWEST))
+            found.append((held, paces))
+    return found

@@ -1,7 +1,9 @@
-"""A scheduled program as a graph: loops, blocks and buffers are nodes.
+"""A scheduled program as a graph: loops, blocks, buffers and stores are nodes.
 
 A loop is joined to what stands in it, a block to the buffers that it reads and writes. What a node
-says is in logarithms: how often it runs, how long a loop is, how large a buffer.
+says is in logarithms: how often it runs, how long a loop is, how large a buffer. A store is one of
+the lowered program, with what MetaSchedule's features say of it; which block it came of they do not
+say, so that it is joined to the outermost.
 """
 
 from __future__ import annotations
@@ -14,27 +16,38 @@ import numpy as np
 from fewtune.graph_model.network import Graph
 from fewtune.runtime.tvm import tvm
 
-# Of a node: loop, block or buffer; of a loop its kind.
-_KINDS = 3
-_LOOP_KINDS = 5
-WIDTH = _KINDS + _LOOP_KINDS + 5
-_LOOP, _BLOCK, _BUFFER = range(_KINDS)
-_EXTENT, _OUTER, _UNROLL, _DEPTH, _BYTES = range(_KINDS + _LOOP_KINDS, WIDTH)
+# Of a node: loop, block or buffer; of a loop its kind; of a store MetaSchedule's features.
+KINDS = 4
+_LOOP, _BLOCK, _BUFFER, _STORE = range(KINDS)
+_LOOP_KINDS, _STORE_FEATURES = 5, 164
+_OWN = KINDS + _LOOP_KINDS + 5
+WIDTH = _OWN + _STORE_FEATURES
+_EXTENT, _OUTER, _UNROLL, _DEPTH, _BYTES = range(KINDS + _LOOP_KINDS, _OWN)
+# Features are logarithms; some of counts that are none.
+_LARGEST = 40.0
 _PRAGMA = "pragma_auto_unroll_max_step"
 
 
-def program_graph(module: tvm.IRModule) -> Graph:
+def program_graph(module: tvm.IRModule, stores: np.ndarray) -> Graph:
     """The graph of a schedule's module.
 
     Parameters
     ----------
     module : IRModule
         With one function, ``main``.
+    stores : ndarray, (stores, 164)
+        What MetaSchedule's extractor says of it.
     """
     walk = _Walk()
     walk.visit(module["main"].body, -1, 0.0, 0, 0.0)
-    edges = np.array(walk.edges, dtype=int).reshape(-1, 2)
-    return Graph(np.array(walk.nodes, dtype="float32"), edges)
+    own = len(walk.nodes)
+    nodes = np.zeros((own + len(stores), WIDTH), dtype="float32")
+    nodes[:own, :_OWN] = walk.nodes
+    nodes[own:, _STORE] = 1.0
+    nodes[own:, _OWN:] = np.minimum(stores, _LARGEST)
+    joined = [(0, own + place) for place in range(len(stores))]
+    edges = np.array(walk.edges + joined, dtype=int).reshape(-1, 2)
+    return Graph(nodes, edges, nodes[:, :KINDS].argmax(axis=1))
 
 
 class _Walk:
@@ -54,7 +67,7 @@ class _Walk:
             unroll = math.log2(1 + int(marks.get(_PRAGMA, 0))) or unroll
             if extent > 0:
                 node = self._node(_LOOP, outer, depth, unroll, parent)
-                self.nodes[node][_KINDS + min(int(statement.kind), _LOOP_KINDS - 1)] = 1.0
+                self.nodes[node][KINDS + min(int(statement.kind), _LOOP_KINDS - 1)] = 1.0
                 self.nodes[node][_EXTENT] = extent
                 parent = node
             self.visit(statement.body, parent, outer + extent, depth + 1, unroll)
@@ -84,7 +97,7 @@ class _Walk:
         return self._buffers[name]
 
     def _node(self, kind: int, outer: float, depth: int, unroll: float, parent: int) -> int:
-        row = [0.0] * WIDTH
+        row = [0.0] * _OWN
         row[kind] = 1.0
         row[_OUTER], row[_DEPTH], row[_UNROLL] = outer, float(depth), unroll
         self.nodes.append(row)

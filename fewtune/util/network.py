@@ -18,7 +18,7 @@ class Adam:
 
     def __init__(self, parameters: Sequence[np.ndarray], rate: float) -> None:
         self._parameters = list(parameters)
-        self._rate = rate
+        self.rate = rate
         self._first = [np.zeros_like(each) for each in self._parameters]
         self._second = [np.zeros_like(each) for each in self._parameters]
         self._steps = 0
@@ -33,7 +33,7 @@ class Adam:
         ):
             first += (1 - _FIRST) * (gradient - first)
             second += (1 - _SECOND) * (gradient**2 - second)
-            value -= self._rate * (first / first_bias) / (np.sqrt(second / second_bias) + _SMALL)
+            value -= self.rate * (first / first_bias) / (np.sqrt(second / second_bias) + _SMALL)
 
 
 class Dense:

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from fewtune.graph_model.cost_model import GraphModel
 from fewtune.graph_model.network import Graph, GraphNetwork
-from fewtune.graph_model.program_graph import WIDTH, program_graph
+from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
 from fewtune.options import TuneOptions
 from fewtune.search import Knowledge, Scorer, make_strategy, remade
 from tests import recorded
@@ -27,20 +27,33 @@ def test_the_network_learns_what_neighbours_decide() -> None:
     for _ in range(200):
         nodes = random.integers(0, 2, size=(6, 1)).astype(float)
         edges = np.array([[i, i + 1] for i in range(5)])
-        graphs.append(Graph(nodes, edges))
+        graphs.append(Graph(nodes, edges, np.zeros(6, dtype=int)))
         targets.append(float((nodes[edges[:, 0]] != nodes[edges[:, 1]]).mean()))
-    network = GraphNetwork(1, seed=0)
-    network.train(graphs[:150], np.array(targets[:150]), steps=400)
+    network = GraphNetwork(1, 1, seed=0)
+    network.train([(graphs[:150], np.array(targets[:150]))], steps=400)
     assert spearmanr(network.score(graphs[150:]), targets[150:])[0] > 0.8
+
+
+def test_how_a_group_fares_altogether_is_not_learnt() -> None:
+    random = np.random.default_rng(0)
+    edges = np.array([[0, 1]])
+    graphs = [Graph(random.normal(size=(2, 3)), edges, np.array([0, 1])) for _ in range(64)]
+    targets = np.array([graph.nodes[0, 0] for graph in graphs])
+    one, other = GraphNetwork(3, 2, seed=0), GraphNetwork(3, 2, seed=0)
+    one.train([(graphs[:32], targets[:32]), (graphs[32:], targets[32:])], steps=60)
+    assert spearmanr(one.score(graphs), targets)[0] > 0.9
+    # Scores of equal groups that are apart by a constant are equal but for what fast ones weigh.
+    other.train([(graphs[:32], targets[:32]), (graphs[32:], targets[32:] - 2.0)], steps=60)
+    assert spearmanr(one.score(graphs), other.score(graphs))[0] > 0.9
 
 
 def test_a_program_is_read_as_loops_blocks_and_buffers() -> None:
     made = recorded.space().make(recorded.points()[1000])
     assert made.schedule is not None
-    graph = program_graph(made.schedule.mod)
+    graph = program_graph(made.schedule.mod, np.ones((2, 164)))
     assert graph.nodes.shape[1] == WIDTH
-    kinds = graph.nodes[:, :3].sum(axis=0)
-    assert (kinds >= [2, 2, 3]).all()
+    kinds = np.bincount(graph.kinds, minlength=KINDS)
+    assert (kinds >= [2, 2, 3, 2]).all()
     assert graph.edges.max() < len(graph.nodes)
 
 
