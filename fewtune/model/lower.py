@@ -25,6 +25,7 @@ from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_idle_permutes
 from fewtune.model.passes.winograd import Convolution
 from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain
+from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
@@ -58,6 +59,7 @@ _NHWC = {
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
 _CONVOLUTION = "relax.nn.conv2d"
+_SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
 
 
 def lower(
@@ -226,15 +228,21 @@ def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     known = {*onnx_frontend._get_convert_map(), "If", "Constant"}  # noqa: SLF001 (no other way)
-    nodes = [
-        UnsupportedNode(
-            node.name or node.output[0],
-            node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
-            "TVM's importer does not have this operator",
+    values = [*model.graph.value_info, *model.graph.output]
+    open_names = {value.name for value in values if static_shape(value) is None}
+    open_names |= {name for n in model.graph.node for name in n.output} - {v.name for v in values}
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type not in known:
+            reason = "TVM's importer does not have this operator"
+        elif node.op_type in _SIZED_BY_VALUES and open_names & set(node.output):
+            reason = "the size of its output depends on the input's values"
+        else:
+            continue
+        operator = (
+            node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         )
-        for node in model.graph.node
-        if node.op_type not in known
-    ]
+        nodes.append(UnsupportedNode(node.name or node.output[0], operator, reason))
     if nodes:
         raise UnsupportedError(explain(nodes), nodes)
 

@@ -1,0 +1,36 @@
+"""What an import refuses before TVM builds anything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.model.lower import lower
+from fewtune.model.unsupported import UnsupportedError
+from fewtune.onnx_graph.simplify import simplify
+from fewtune.runtime.target import resolve_target
+
+
+@pytest.mark.parametrize("operator", ["NonZero", "Unique"])
+def test_an_operator_that_sizes_its_output_by_values_is_named(operator):
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["above"]),
+        helper.make_node("Cast", ["above"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node(operator, ["mask"], ["chosen"], "choosing"),
+        helper.make_node("Cast", ["chosen"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["numbers"], ["y"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sized",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.float32(0.5), "zero")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    bound = simplify(bind_shapes(model, {}, {}))
+    with pytest.raises(UnsupportedError, match=f"{operator} .node 'choosing': the size") as refused:
+        lower(bound, resolve_target("auto", 1), "NCHW")
+    assert [node.operator for node in refused.value.unsupported] == [operator]
