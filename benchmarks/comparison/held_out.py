@@ -47,7 +47,6 @@ class Held(NamedTuple):
     """One task's points, as each kind of model takes them."""
 
     shapes: str
-    module: tvm.IRModule
     target: tvm.target.Target
     times_s: np.ndarray
     stores: list[Any]
@@ -157,7 +156,6 @@ def _held(
     features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=False)
     return Held(
         str((task.info.operator, str(task.info.shapes[:2]))),
-        space.module,
         space.target,
         np.array(kept_s),
         Scorer(space, BoostedTrees()).features(schedules),
