@@ -128,7 +128,7 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
 
     def joined(node: Any) -> Any:
         for total, product in ((node.a, node.b), (node.b, node.a)):
-            is_product = _is_dot(product) or _is_pair(product)
+            is_product = is_dot(product) or _is_pair(product)
             if is_product and len(product.args) == 2:  # noqa: PLR2004
                 kind = str(total.ty.dtype)
                 return tirx.call_intrin(kind, product.op, *product.args, total)
@@ -141,7 +141,7 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
 
 def any_dot(statement: Any) -> bool:
     """Whether a statement has one of these operators in it."""
-    return _any(statement, _is_dot)
+    return _any(statement, is_dot)
 
 
 def any_pair(statement: Any) -> bool:
@@ -160,7 +160,8 @@ def _any(statement: Any, wanted: Callable[[Any], bool]) -> bool:
     return found
 
 
-def _is_dot(node: Any) -> bool:
+def is_dot(node: Any) -> bool:
+    """Whether an expression is one of these operators."""
     name = getattr(getattr(node, "op", None), "name", "")
     return name.startswith(_NAME.format(""))
 

@@ -17,7 +17,9 @@ import tvm_ffi
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check.buffers import empty
+from fewtune.schedule_check.fills import Fill, numbers
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError, held
+from fewtune.schedule_check.sizes import fills
 
 # A prime.
 PERIOD = 65_521
@@ -58,12 +60,15 @@ class Signature:
         Integers stay below, since they are indices; None where there is no index to read.
     length : int
         Elements of the longest reduction.
+    fills : dict of Fill
+        Arguments that are no such numbers, by their numbers.
     """
 
     parameters: list[Parameter]
     scales: list[float]
     most_index: int | None
     length: int
+    fills: dict[int, Fill]
 
 
 def signature(function: Any) -> Signature:
@@ -105,7 +110,9 @@ def signature(function: Any) -> Signature:
     except NotAffineError as fault:
         raise UnknownError(str(fault)) from None
     lengths = [_length(block) for block in blocks]
-    return Signature(parameters, _scales(function, blocks), most, max(lengths, default=1))
+    scales = _scales(function, blocks)
+    longest = max(lengths, default=1)
+    return Signature(parameters, scales, most, longest, fills(function, scales))
 
 
 def _only_own(buffer: Any, blocks: list[Any]) -> bool:
@@ -183,7 +190,9 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
     dtype = held(parameter.dtype)
     random = np.random.default_rng([place, PERIOD])
     block: np.ndarray
-    if parameter.dtype in ROUNDING:
+    if place in given.fills:
+        block = numbers(given.fills[place], dtype, PERIOD, random)
+    elif parameter.dtype in ROUNDING:
         block = random.random(PERIOD, dtype="float32")
         block = block + np.float32(_POSITIVE_FROM) if positive else 2 * block - 1
         block *= np.float32(given.scales[place])

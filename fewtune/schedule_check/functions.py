@@ -73,7 +73,7 @@ def call(name: str, arguments: list[Number]) -> Number:
     if a.dtype not in ROUNDING:
         raise UnknownError(name)
     if name in _EXACT:
-        return monotone(_EXACT[name], a, a.dtype)
+        return monotone(_EXACT[name], a, a.dtype)._replace(is_whole=True)
     unit = np.float32(_FUNCTION * ROUNDING[a.dtype])
     if name in _RISING:
         made = monotone(_RISING[name], a, a.dtype)

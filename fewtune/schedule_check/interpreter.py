@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.runtime import dot_products
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check import functions, numbers, sums
 from fewtune.schedule_check.numbers import Number, UnknownError
@@ -39,12 +40,24 @@ _BINARY: dict[str, Callable[[Number, Number], Number]] = {
     "And": numbers.logical(np.logical_and),
     "Or": numbers.logical(np.logical_or),
 }
+_AND, _OR, _XOR, _LEFT, _RIGHT = (
+    numbers.bits(each)
+    for each in (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
+)
+# As nodes of their own and, from older scripts, as calls.
+_BINARY |= {
+    "BitwiseAnd": _AND,
+    "BitwiseOr": _OR,
+    "BitwiseXor": _XOR,
+    "LShift": _LEFT,
+    "RShift": _RIGHT,
+}
 _BITS = {
-    "bitwise_and": numbers.bits(operator.and_),
-    "bitwise_or": numbers.bits(operator.or_),
-    "bitwise_xor": numbers.bits(operator.xor),
-    "shift_left": numbers.bits(operator.lshift),
-    "shift_right": numbers.bits(operator.rshift),
+    "bitwise_and": _AND,
+    "bitwise_or": _OR,
+    "bitwise_xor": _XOR,
+    "shift_left": _LEFT,
+    "shift_right": _RIGHT,
 }
 _CONSTANTS = ("IntImm", "FloatImm")
 
@@ -136,7 +149,10 @@ class _Block:
         kind, rest = self._combined(store)
         if kind == "Add":
             factors = _factors(rest)
-            if factors is not None:
+            if dot_products.is_dot(rest):
+                unsigned, signed = (self._of(each) for each in rest.args)
+                made = sums.of_words(unsigned, signed, self._reduced, self._extents)
+            elif factors is not None:
                 a, b = (self._of(each) for each in factors)
                 try:
                     made = sums.products(a, b, self._reduced, self._extents)
@@ -197,7 +213,8 @@ class _Block:
 
         dtype = str(store.buffer.dtype)
         error = made.error if isinstance(made.error, float) else placed(made.error)
-        return Number(placed(made.value).astype(numbers.held(dtype), copy=False), error, dtype)
+        value = placed(made.value).astype(numbers.held(dtype), copy=False)
+        return Number(value, error, dtype, made.is_whole)
 
     def _of(self, expression: Any) -> Number:
         """An expression, over the block's axes."""
@@ -229,6 +246,8 @@ class _Block:
             return numbers.select(*arguments)
         if name in _BITS:
             return _BITS[name](*arguments)
+        if name == "reinterpret":
+            return numbers.reinterpreted(arguments[0], str(expression.ty.dtype))
         if not arguments:
             raise UnknownError(name)
         return functions.call(name, arguments)
@@ -256,7 +275,7 @@ class _Block:
             return read(array, list(load.indices), self._axes, self._extents, index)
 
         error = given.error if isinstance(given.error, float) else at(given.error)
-        return Number(at(given.value), error, given.dtype)
+        return Number(at(given.value), error, given.dtype, given.is_whole)
 
 
 def _factors(expression: Any) -> tuple[Any, Any] | None:

@@ -16,6 +16,8 @@ import numpy as np
 ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 # What two orders of summation differ by, in deviations of the rounding of one.
 SUM = 8.0
+# Of so many given numbers it is looked at whether they are whole.
+_FEW = 64
 
 
 class UnknownError(Exception):
@@ -33,11 +35,14 @@ class Number(NamedTuple):
         In the unit of the values; of a condition, 1 where it may be either.
     dtype : str
         As TVM names it.
+    is_whole : bool
+        Whether all are whole numbers, whatever their dtype: sums of them are exact.
     """
 
     value: Any
     error: Any
     dtype: str
+    is_whole: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -83,12 +88,27 @@ def constant(value: Any, dtype: str) -> Number:
 
 def add(a: Number, b: Number) -> Number:
     """The sum."""
-    return rounded(a.value + b.value, a.error + b.error, a.dtype)
+    return _sum(a, b, a.value + b.value)
 
 
 def subtract(a: Number, b: Number) -> Number:
     """The difference."""
-    return rounded(a.value - b.value, a.error + b.error, a.dtype)
+    return _sum(a, b, a.value - b.value)
+
+
+def _sum(a: Number, b: Number, value: Any) -> Number:
+    are_whole = a.dtype in ROUNDING and a.is_whole and _are_whole(b)
+    # Floats are no further apart than one, below this.
+    if are_whole and float(np.max(np.abs(value), initial=0)) < 1 / ROUNDING[a.dtype]:
+        return Number(value, a.error + b.error, a.dtype, is_whole=True)
+    return rounded(value, a.error + b.error, a.dtype)
+
+
+def _are_whole(a: Number) -> bool:
+    """Whether numbers are whole; of given ones, a few are looked at: a zero point is one number."""
+    if a.is_whole or not a.is_exact or np.size(a.value) > _FEW:
+        return a.is_whole
+    return bool(np.all(np.rint(a.value) == a.value))
 
 
 def multiply(a: Number, b: Number) -> Number:
@@ -133,12 +153,30 @@ def truncated_modulo(a: Number, b: Number) -> Number:
 
 def bits(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
     """An operation on the bits of integers."""
-    return lambda a, b: _integers(a, b, operation)
+
+    def operated(a: Number, b: Number) -> Number:
+        _only_integers(a, b)
+        return Number(operation(a.value, b.value), 0.0, a.dtype)
+
+    return operated
+
+
+def reinterpreted(a: Number, dtype: str) -> Number:
+    """The bits of a number as one of another dtype."""
+    kind, value = held(dtype), np.asarray(a.value)
+    if not a.is_exact or value.dtype.itemsize != kind.itemsize or "float16" in (a.dtype, dtype):
+        raise UnknownError("the bits of a rounded number, or of another size")
+    # A view needs its elements beside each other.
+    return Number(np.ascontiguousarray(value).view(kind).reshape(value.shape), 0.0, dtype)
+
+
+def _only_integers(a: Number, b: Number) -> None:
+    if a.dtype in ROUNDING or not (a.is_exact and b.is_exact):
+        raise UnknownError("an operation of integers on rounded numbers")
 
 
 def _integers(a: Number, b: Number, operation: Callable[[Any, Any], Any]) -> Number:
-    if a.dtype in ROUNDING or not (a.is_exact and b.is_exact):
-        raise UnknownError("an operation of integers on rounded numbers")
+    _only_integers(a, b)
     b_value = b.value
     if np.any(b_value == 0):
         # Only where a condition forbids it.
@@ -148,12 +186,14 @@ def _integers(a: Number, b: Number, operation: Callable[[Any, Any], Any]) -> Num
 
 def largest(a: Number, b: Number) -> Number:
     """The larger of two."""
-    return Number(np.maximum(a.value, b.value), _larger(a.error, b.error), a.dtype)
+    is_whole = a.is_whole and _are_whole(b)
+    return Number(np.maximum(a.value, b.value), _larger(a.error, b.error), a.dtype, is_whole)
 
 
 def least(a: Number, b: Number) -> Number:
     """The smaller of two."""
-    return Number(np.minimum(a.value, b.value), _larger(a.error, b.error), a.dtype)
+    is_whole = a.is_whole and _are_whole(b)
+    return Number(np.minimum(a.value, b.value), _larger(a.error, b.error), a.dtype, is_whole)
 
 
 def _larger(a: Any, b: Any) -> Any:
@@ -196,6 +236,12 @@ def cast(a: Number, dtype: str) -> Number:
     """A number of another dtype."""
     kind = held(dtype)
     if a.dtype in ROUNDING and dtype not in ROUNDING and dtype != "bool":
+        limits = np.iinfo(kind)
+        if kind.itemsize <= 2:  # noqa: PLR2004 (their limits are floats, too)
+            # What rounding moves over the end does not come out at the other one.
+            return monotone(
+                lambda x: np.clip(np.trunc(x), limits.min, limits.max).astype(kind), a, dtype
+            )
         return monotone(lambda x: np.trunc(x).astype(kind), a, dtype)
     error: Any = a.error
     if not a.is_exact:
@@ -203,8 +249,11 @@ def cast(a: Number, dtype: str) -> Number:
     value = np.asarray(a.value).astype(kind, copy=False)
     narrows = dtype in ROUNDING and ROUNDING.get(a.dtype, 0.0) < ROUNDING[dtype]
     # An integer may not fit either.
-    narrows = narrows or (dtype in ROUNDING and a.dtype not in ROUNDING and a.dtype != "bool")
-    return rounded(value, error, dtype) if narrows else Number(value, error, dtype)
+    is_wide = a.dtype not in ROUNDING and a.dtype not in ("bool", "int8", "uint8")
+    narrows = narrows or (dtype in ROUNDING and is_wide)
+    # Every byte is a whole number of any float.
+    is_whole = a.is_whole or a.dtype in ("int8", "uint8")
+    return rounded(value, error, dtype) if narrows else Number(value, error, dtype, is_whole)
 
 
 def monotone(function: Callable[[Any], Any], a: Number, dtype: str) -> Number:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import product as each_of
 from math import prod, sqrt
 from typing import Any
 
@@ -15,6 +15,9 @@ from fewtune.schedule_check.numbers import ROUNDING, SUM, Number, UnknownError
 _MOST_STEPS = 160
 # Elements that may be laid out beside each other.
 _MOST_ELEMENTS = 2**27
+
+# Of 255 times 128, what float32 holds whole.
+_EXACT_BYTES = 2**24 // (255 * 128) // 4 * 4
 
 _COMBINE = {"max": np.maximum, "min": np.minimum}
 
@@ -93,6 +96,41 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
     return Number(value, error, a.dtype)
 
 
+def of_words(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+    """The sum of dot products of words along some axes, which stay with extent 1.
+
+    Parameters
+    ----------
+    a, b : Number
+        int32; each word holds four unsigned bytes, and four signed ones
+        (`fewtune.runtime.dot_products`).
+    reduced, extents : sequence of int
+
+    Raises
+    ------
+    UnknownError
+        If it would take too much memory.
+    """
+    if not (a.is_exact and b.is_exact):
+        raise UnknownError("bytes of words that were rounded")
+    x, y = (
+        np.ascontiguousarray(whole(each.value, extents))[..., None].view(kind)
+        for each, kind in ((a, "uint8"), (b, "int8"))
+    )
+    value, _ = _contracted(x, y, [*reduced, len(extents)], product=_product_of_bytes)
+    return Number(value[..., 0], 0.0, a.dtype)
+
+
+def _product_of_bytes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Products of matrices: floats are faster, and so many bytes are exact in them."""
+    total = np.zeros((*left.shape[:-1], right.shape[-1]), "int32")
+    for begin in range(0, left.shape[-1], _EXACT_BYTES):
+        part = slice(begin, begin + _EXACT_BYTES)
+        made = left[..., part].astype("float32") @ right[:, part].astype("float32")
+        total += made.astype("int32")
+    return total
+
+
 def _whole_numbers(array: np.ndarray) -> np.ndarray:
     """Integers as numbers whose products are fast, and exact up to 2**53."""
     return array.astype("float64")
@@ -107,7 +145,12 @@ def _norm(error: Any, reduced: Sequence[int], extents: Sequence[int], length: in
 
 
 def _contracted(
-    x: np.ndarray, y: np.ndarray, reduced: Sequence[int], *, with_norms: bool = False
+    x: np.ndarray,
+    y: np.ndarray,
+    reduced: Sequence[int],
+    *,
+    with_norms: bool = False,
+    product: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.matmul,
 ) -> tuple[np.ndarray, Any]:
     """Sum of ``x * y`` along axes that both have, and the product of their norms along these.
 
@@ -122,7 +165,8 @@ def _contracted(
     neither = [axis for axis in free if axis not in {*both, *only_x, *only_y}]
     along = [axis for axis in reduced if x.shape[axis] > 1]
     length = prod(x.shape[axis] for axis in along)
-    if both and not (only_x and only_y) and length <= _MOST_STEPS:
+    is_plain = product is np.matmul
+    if is_plain and both and not (only_x and only_y) and length <= _MOST_STEPS:
         norms = np.sqrt(_squares(x, reduced)) * np.sqrt(_squares(y, reduced)) if with_norms else 0
         return _stepwise(x, y, along), norms
     if max(x.size, y.size) > _MOST_ELEMENTS:
@@ -137,7 +181,7 @@ def _contracted(
     order = [*both, *only_x, *only_y]
     shape = [max(x.shape[a], y.shape[a]) for a in order] + [1] * len([*neither, *reduced])
     back = np.argsort([*order, *neither, *reduced])
-    value = np.matmul(left, right).reshape(shape).transpose(back)
+    value = product(left, right).reshape(shape).transpose(back)
     if not with_norms:
         return value, 0
     norms = np.sqrt(np.einsum("bik,bik->bi", left, left))[:, :, None]
@@ -151,7 +195,7 @@ def _rest(x: np.ndarray, reduced: Sequence[int], along: Sequence[int]) -> list[i
 
 
 def _steps(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    for point in product(*(range(shape[axis]) for axis in axes)):
+    for point in each_of(*(range(shape[axis]) for axis in axes)):
         index = [slice(None)] * len(shape)
         for axis, place in zip(axes, point, strict=True):
             index[axis] = slice(place, place + 1)

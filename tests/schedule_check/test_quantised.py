@@ -1,0 +1,128 @@
+"""The check of kernels in eight bits: their outputs tell of their sums, and faults are refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.model.passes.word_products import Words, multiplied
+from fewtune.runtime import dot_products
+from fewtune.runtime.tvm import build, has_feature, te, tvm
+from fewtune.schedule.defaults.default import default_schedule
+from fewtune.schedule_check import interpreter
+from fewtune.schedule_check.arguments import drawn, signature
+from fewtune.schedule_check.check import Checker, ScheduleCheck
+from fewtune.workers.kernel_build import argument_shapes, as_in_model
+from tests import tuned_tiny
+
+ROWS, DEPTH, COLUMNS = 12, 64, 32
+FORMS = ("plain", "own")
+
+
+def form(name: str) -> str:
+    """A form of the dot product, or what this processor has."""
+    target = tuned_tiny.target()
+    own = dot_products.form_of(lambda feature: has_feature(target, feature))
+    return dot_products.PLAIN if name == "plain" else own
+
+
+def product(name: str = "own", fault: str = "") -> tvm.IRModule:
+    """A product of bytes, an addend, a scale, two limits: as an importer writes it, or wrongly."""
+    data = te.placeholder((ROWS, DEPTH), "uint8", "data")
+    weights = te.placeholder((DEPTH // 4, COLUMNS), "int32", "weights")
+    addend = te.placeholder((1, COLUMNS), "int32", "addend")
+    scale = te.placeholder((1, COLUMNS), name="scale")
+    zero, lower, upper = (te.placeholder((1, 1), name=each) for each in ("zero", "lower", "upper"))
+
+    def dot(word: Any, other: Any) -> Any:
+        other = other & tvm.tirx.const(0xFFFFFF, "int32") if fault == "byte" else other
+        return dot_products.dot4(form(name), word, other)
+
+    sums = multiplied(Words("uint8", dot, "integer"), data, weights)
+    shape = (ROWS, COLUMNS)
+
+    def at(compute: Any) -> te.Tensor:
+        return te.compute(shape, compute)
+
+    added = at(lambda i, j: sums[i, j] + addend[0, 0 if fault == "addend" else j])
+    wide = at(lambda i, j: added[i, j].astype("float32"))
+    scaled = at(lambda i, j: wide[i, j] * scale[0, 0 if fault == "scale" else j])
+    near = at(lambda i, j: te.nearbyint(scaled[i, j]))
+    moved = at(lambda i, j: near[i, j] + zero[0, 0])
+    least = at(lambda i, j: tvm.tirx.Max(moved[i, j], lower[0, 0]))
+    most = at(lambda i, j: tvm.tirx.Min(least[i, j], upper[0, 0]))
+    made = at(lambda i, j: most[i, j].astype("uint8"))
+    arguments = [data, weights, addend, scale, zero, lower, upper, made]
+    return tvm.IRModule({"main": te.create_prim_func(arguments)})
+
+
+def fault_of(task: tvm.IRModule, candidate: tvm.IRModule) -> str:
+    """What the check says of a candidate of a task."""
+    target = tuned_tiny.target()
+    laid_out = as_in_model(candidate, target)
+    verdict = Checker(target).check(
+        build(laid_out, target),
+        argument_shapes(laid_out["main"]),
+        tvm.ir.save_json(candidate),
+        ScheduleCheck("task", tvm.ir.save_json(task)),
+    )
+    return verdict.fault
+
+
+def expected(task: tvm.IRModule) -> np.ndarray:
+    """What the interpreter says that a task computes."""
+    given = signature(task["main"])
+    arguments = [
+        drawn(given, place, positive=False) if parameter.is_read else None
+        for place, parameter in enumerate(given.parameters)
+    ]
+    (made,) = interpreter.outputs_of(task["main"], arguments).values()
+    return np.asarray(made.value)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_right_kernel_passes_whatever_multiplies_its_bytes(name: str) -> None:
+    task = product(name)
+    schedule = default_schedule(task, tuned_tiny.target())
+    assert schedule is not None
+    assert fault_of(task, schedule.mod) == ""
+    assert fault_of(task, task) == ""
+
+
+def test_outputs_are_not_all_at_a_limit() -> None:
+    made = expected(product())
+    assert len(np.unique(made)) > 60
+    assert np.mean((made == 0) | (made == 255)) < 0.2
+
+
+@pytest.mark.parametrize("fault", ["byte", "addend", "scale"])
+def test_a_fault_behind_rounding_and_limits_is_refused(fault: str) -> None:
+    assert "elements differ" in fault_of(product(), product(fault=fault))
+
+
+def test_bytes_are_multiplied_exactly_however_many_there_are() -> None:
+    random = np.random.default_rng(0)
+    data = random.integers(0, 256, (3, 4096)).astype("uint8")
+    weights = random.integers(-128, 128, (4096, 5)).astype("int8")
+    data[0], weights[:, 0] = 255, -128
+    words = np.ascontiguousarray(weights.reshape(1024, 4, 5).swapaxes(1, 2)).view("int32")[..., 0]
+    left, right = te.placeholder((3, 4096), "uint8"), te.placeholder((1024, 5), "int32")
+    dot = partial(dot_products.dot4, dot_products.PLAIN)
+    made = multiplied(Words("uint8", dot, "integer"), left, right)
+    task = te.create_prim_func([left, right, made])
+    (found,) = interpreter.outputs_of(task, [data, words, None]).values()
+    np.testing.assert_array_equal(found.value, data.astype("int64") @ weights.astype("int64"))
+
+
+def test_a_quantised_input_is_spread_over_its_bytes() -> None:
+    data = te.placeholder((40, 40), name="data")
+    scale, zero = te.placeholder((1, 1), name="scale"), te.placeholder((1, 1), name="zero")
+    parts = te.compute((40, 40), lambda i, j: te.nearbyint(data[i, j] / scale[0, 0]))
+    moved = te.compute((40, 40), lambda i, j: parts[i, j] + zero[0, 0])
+    made = te.compute((40, 40), lambda i, j: moved[i, j].astype("uint8"))
+    task = tvm.IRModule({"main": te.create_prim_func([data, scale, zero, made])})
+    assert len(np.unique(expected(task))) > 60
+    assert fault_of(task, task) == ""
