@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.model.passes.word_products import Words, multiplied
+from  import Words, multiplied
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
