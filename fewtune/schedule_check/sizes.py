@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tvm_ffi
 
-from fewtune.runtime import brain_dot_products, dot_products
+from fewtune.runtime import bf16_dot_products, dot_products
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check.fills import Fill, Kind
@@ -207,7 +207,7 @@ class _Kernel:
             for each in value.args:
                 self._note(each, Kind.WORDS)
             return _Typical(_DOT4)
-        if f"tirx.{name}" == brain_dot_products.NAME:
+        if f"tirx.{name}" == bf16_dot_products.NAME:
             for place, each in ((p, e) for e, p in self._places.items()):
                 if str(each.dtype) == "uint16":
                     self.found[place] = Fill(Kind.PAIRS, 1.0)
