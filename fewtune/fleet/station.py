@@ -27,7 +27,7 @@ from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
 # Sessions that are kept, one a run: a lost one is made again of the client's journal.
-_MOST_SESSIONS = 4
+_MOST_SESSIONS = 16
 
 # What orders will need, loaded while there is none.
 _WANTED = (
@@ -89,7 +89,9 @@ class Station:
         with device_lock(device_name(own), f"fleet {order['purpose']}"):
             self._tell(BEGUN)
             self._get_ready(own)
-            session = self._sessions.get(order["key"])
+            session = self._sessions.pop(order["key"], None)
+            if session is not None:
+                self._sessions[order["key"]] = session
             if order["count"] is None:
                 if session is not None and order.get("what", FETCH) == FETCH:
                     for event in (ahead := session.log.unfetched(order["events"])):
@@ -120,7 +122,7 @@ class Station:
 
         self._sessions.pop(order["key"], None)
         if len(self._sessions) == _MOST_SESSIONS:
-            # The oldest.
+            # The one that was not asked for longest.
             del self._sessions[next(iter(self._sessions))]
         kind = WholeSession if "work" in order else TuningSession
         made = self._sessions[order["key"]] = kind(order, self._device, self._pool, tell)
