@@ -145,13 +145,39 @@ def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
+def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Whether a number is each of the categories, along a new last axis."""
+    categories = attributes_of(node).get("cats_int64s")
+    if not categories:
+        return graph.refuse(node, "has texts as categories: encode them before the model")
+    shape = graph.shape(node.input[0])
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known before the model runs")
+    apart = graph.reshape(graph.cast(node.input[0], TensorProto.INT64), [*shape, 1])
+    same = graph.op("Equal", [apart, graph.constant(categories, np.int64)])
+    graph.cast(same, TensorProto.FLOAT, node.output[0])
+    return True
+
+
+def _joined_features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    shapes = [graph.shape(name) for name in node.input]
+    widths = attributes_of(node).get("inputdimensions") or []
+    known = [shape for shape in shapes if shape is not None and len(shape) == 2]  # noqa: PLR2004
+    if len(known) != len(shapes) or [shape[1] for shape in known] != list(widths):
+        return graph.refuse(node, "joins features, (rows, features), of other numbers than it says")
+    graph.concat([_floats(graph, name) for name in node.input], 1, node.output[0])
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
     (_DOMAIN, "ArrayFeatureExtractor"): _features,
     (_DOMAIN, "Binarizer"): _binarizer,
+    (_DOMAIN, "FeatureVectorizer"): _joined_features,
     (_DOMAIN, "Imputer"): _imputer,
     (_DOMAIN, "LabelEncoder"): _encoder,
     (_DOMAIN, "LinearClassifier"): _classifier,
     (_DOMAIN, "LinearRegressor"): _linear,
     (_DOMAIN, "Normalizer"): _normalizer,
+    (_DOMAIN, "OneHotEncoder"): _one_hot,
     (_DOMAIN, "Scaler"): _scaler,
 }

@@ -110,3 +110,32 @@ def test_replaced_numbers_are_what_onnxruntime_gives(operator, element_type, att
     )
     assert given.dtype == wanted.dtype
     np.testing.assert_array_equal(given, wanted)
+
+
+@pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.INT64])
+def test_categories_and_joined_features_are_what_onnxruntime_gives(element_type):
+    nodes = [
+        helper.make_node("OneHotEncoder", ["x"], ["hot"], "hot", domain=DOMAIN, cats_int64s=[2, 0]),
+        helper.make_node("Flatten", ["hot"], ["flat"]),
+        helper.make_node("Cast", ["x"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node(
+            "FeatureVectorizer",
+            ["flat", "floats"],
+            ["y"],
+            "join",
+            domain=DOMAIN,
+            inputdimensions=[8, 4],
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "categories",
+        [helper.make_tensor_value_info("x", element_type, [6, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [6, 12])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = np.random.default_rng(3).integers(0, 4, (6, 4))
+    feeds = {"x": data.astype(helper.tensor_dtype_to_np_dtype(element_type))}
+    given, wanted = (run_onnxruntime(each, feeds, 1)[0] for each in (expand(model, EARLY), model))
+    np.testing.assert_array_equal(given, wanted)
