@@ -12,7 +12,7 @@ class Kind(Enum):
     """How the numbers of an argument are drawn."""
 
     WORDS = "four bytes a word, of any bits"
-    PAIRS = "brain floats, one in 16 bits"
+    PAIRS = "bfloat16 numbers, one in 16 bits"
     WHOLE = "integers of either sign"
     SIGNED = "floats of either sign"
     SCALE = "floats above zero, none far from the others"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from  import Words, multiplied
+from fewtune.model.passes.packed_products import Words, multiplied
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
