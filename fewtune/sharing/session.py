@@ -14,9 +14,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Literal
 
+from fewtune.bank.bank import Bank
 from fewtune.finals.finalists import contenders_of
 from fewtune.finals.finals import Finals
 from fewtune.finals.model_timing import InModel
@@ -26,7 +27,7 @@ from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.space.transfer import move
-from fewtune.search import Knowledge
+from fewtune.search.warm_start import teach
 from fewtune.sharing.candidates import Offers, offers_for
 from fewtune.sharing.donor_round import DonorRound
 from fewtune.sharing.donors import behind
@@ -41,6 +42,8 @@ from fewtune.tuning.task_state import TaskState
 from fewtune.workers.pool import WorkerPool
 
 KNOWN: Literal["known"] = "known"
+# Cost models learn from so many trials of a donor: half its best, half of the rest.
+_TAUGHT = 48
 
 
 class Sharing(Session):
@@ -50,9 +53,6 @@ class Sharing(Session):
     ----------
     job : ShareJob
         Which task takes schedules of which donors, and by which rules.
-    teach : callable
-        Teaches the cost models the earlier trials, once something is to be measured. Its second
-        argument gives the search space of a task by name, or None if its trials are to be left out.
     finals : Finals, optional
         Chooses among the best schedules of each task in the end.
     settings
@@ -63,7 +63,6 @@ class Sharing(Session):
         self,
         tasks: list[Task],
         job: ShareJob,
-        teach: Callable[[Knowledge, Callable[[str], SearchSpace | None]], None],
         target: tvm.target.Target,
         journal: Journal,
         progress: Progress,
@@ -91,7 +90,8 @@ class Sharing(Session):
         self.donations = job.donations
         self._known = job.known
         self._rules = job.rules
-        self._teach = teach
+        self._bank = job.bank
+        self._tuned = job.tuned
         self.sharing = sharing
         self._in_model = InModel(finals, self)
         self._round = DonorRound(self)
@@ -115,7 +115,7 @@ class Sharing(Session):
         if not rest:
             return "nothing_to_tune"
         with self.measurer.phases.timed("model_update_s"):
-            self._teach(self.searches.knowledge, self._space_to_learn_of)
+            self._teach()
         self._round.hold(rest, self._offers_of)
         self.measure_defaults(behind(self.without_default(), self.rates(), self._rules.doubtful))
         self._searched.hold(self._takers())
@@ -143,13 +143,19 @@ class Sharing(Session):
             for_finals=self._in_model.can_be_asked,
         )
 
-    def _space_to_learn_of(self, name: str) -> SearchSpace | None:
-        """A donor's search space; None if TVM crashed over it."""
-        state = self.state.tasks[name]
-        if state.crashed or state.progress.finished:
-            return None
-        self.announce(state)
-        return self.searches.space_of(state)
+    def _teach(self) -> None:
+        """Let cost model and predictor learn from the donors' trials, and from the bank's."""
+        teach(self.searches.knowledge, self._taught())
+        if self._bank is not None:
+            Bank.read(self._bank).teach(self.searches.knowledge.cost_model)
+
+    def _taught(self) -> Iterator[tuple[SearchSpace, list[Trial]]]:
+        """The donors' trials, one donor at a time: one that TVM crashes over is left out."""
+        for name, prior in self._tuned.items():
+            state = self.state.tasks[name]
+            if not state.crashed and not state.progress.finished:
+                self.announce(state)
+                yield self.searches.space_of(state), _spread(prior.trials)
 
     def _takers(self) -> list[TaskState]:
         return [self.state.tasks[name] for name in self.takers]
@@ -190,3 +196,12 @@ class Sharing(Session):
         if taken:
             self.note({"kind": "phases", "round": KNOWN, **self.spent()})
             self.progress.say(f"{taken} of {len(self.takers)} tasks are known from the bank")
+
+
+def _spread(trials: list[Trial]) -> list[Trial]:
+    """A sample of trials, given fastest first: half the fastest, half spread over the rest."""
+    if len(trials) <= _TAUGHT:
+        return trials
+    best, rest = trials[: _TAUGHT // 2], trials[_TAUGHT // 2 :]
+    count = _TAUGHT - len(best)
+    return best + [rest[place * len(rest) // count] for place in range(count)]
