@@ -47,7 +47,7 @@ def numbers(fill: Fill, dtype: np.dtype, count: int, random: np.random.Generator
     if fill.kind is Kind.WORDS:
         return random.integers(-(2**31), 2**31, count).astype(dtype)
     if fill.kind is Kind.PAIRS:
-        floats = random.uniform(-1, 1, count * dtype.itemsize // 2).astype("float32")
+        floats = random.uniform(-size, size, count * dtype.itemsize // 2).astype("float32")
         return (floats.view("uint32") >> 16).astype("uint16").view(dtype)
     if fill.kind is Kind.WHOLE:
         most = max(1, round(size))

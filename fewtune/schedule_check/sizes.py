@@ -84,7 +84,9 @@ class _Kernel:
     def _computed(self) -> _Typical:
         """What is typical of what the block in hand writes."""
         store = self._block.body
-        length = prod(int(a.dom.extent) for a in self._block.iter_vars if int(a.iter_type) == 2)  # noqa: PLR2004 (TVM's CommReduce)
+        axes = self._block.iter_vars
+        length = prod(int(a.dom.extent) for a in axes if int(a.iter_type) == 2)  # noqa: PLR2004 (TVM's CommReduce)
+        self._length = length
         if self._block.init is None:
             return self._of(store.value)
         rest = store.value
@@ -208,10 +210,7 @@ class _Kernel:
                 self._note(each, Kind.WORDS)
             return _Typical(_DOT4)
         if f"tirx.{name}" == bf16_dot_products.NAME:
-            for place, each in ((p, e) for e, p in self._places.items()):
-                if str(each.dtype) == "uint16":
-                    self.found[place] = Fill(Kind.PAIRS, 1.0)
-            self._note(value.args[1], Kind.PAIRS)
+            self._note_pairs(value)
             return _Typical(_OF_FLOATS)
         if name == "if_then_else":
             return self._either(*value.args[1:])
@@ -228,10 +227,23 @@ class _Kernel:
             return _Typical(size, is_positive=True)
         return made
 
-    def _note(self, word: Any, kind: Kind) -> None:
+    def _note_pairs(self, value: Any) -> None:
+        """Numbers in 16 bits, unless the kernel writes such.
+
+        What is rounded to so few bits, near zero, differs by more of them than a check allows.
+        """
+        written = [b.body.buffer for b in self._blocks if b.body.buffer in self._places]
+        if any(str(each.dtype) == "uint16" for each in written):
+            return
+        for each, place in self._places.items():
+            if str(each.dtype) == "uint16":
+                self.found[place] = Fill(Kind.PAIRS, 1.0)
+        self._note(value.args[1], Kind.PAIRS, (2 * self._length) ** -0.5)
+
+    def _note(self, word: Any, kind: Kind, size: float = 1.0) -> None:
         place = self._places.get(getattr(word, "source", None))
         if place is not None:
-            self.found[place] = Fill(kind, 1.0)
+            self.found[place] = Fill(kind, size)
 
     def _end(self) -> str:
         """What comes of the block in hand: a dtype of bytes, a curve, or nothing such."""
