@@ -51,18 +51,21 @@ def kernel(rows: int, features: int, forest: Forest, dtype: str) -> tvm.tirx.Pri
             )
             T.writes(leaves[0:rows, 0:trees])
             place = T.sblock_alloc_buffer((1,), "int32")
+            read = T.sblock_alloc_buffer((1,), "int32")
             relation = T.sblock_alloc_buffer((1,), "int32")
             for row in T.serial(rows):
                 for tree in T.serial(trees):
                     place[0] = roots[tree]
                     for _step in T.serial(depth):
-                        if place[0] < inner:
+                        if place[0] >= 0 and place[0] < inner:
+                            # Measured alone, a kernel is given any numbers.
+                            read[0] = T.max(T.min(feature[place[0]], features - 1), 0)
                             relation[0] = missing
-                            if data[row, feature[place[0]]] < split[place[0]]:
+                            if data[row, read[0]] < split[place[0]]:
                                 relation[0] = less
-                            if data[row, feature[place[0]]] == split[place[0]]:
+                            if data[row, read[0]] == split[place[0]]:
                                 relation[0] = equal
-                            if data[row, feature[place[0]]] > split[place[0]]:
+                            if data[row, read[0]] > split[place[0]]:
                                 relation[0] = more
                             if T.bitwise_and(fulfilled[place[0]], relation[0]) > 0:
                                 place[0] = children[place[0], 0]
