@@ -18,6 +18,8 @@ from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
 from fewtune.runtime.tvm import ms, tvm
 
 _WARM_UP = 16
+# Networks that begin from other weights err elsewhere: their mean is asked.
+_NETWORKS = 3
 # It learns again when samples have grown by this part, of no more than so many of the latest.
 _GROWTH, _MOST = 0.2, 512
 # What is slower than this part of the best is slow; by how much does not matter.
@@ -31,11 +33,11 @@ class GraphModel:
     Parameters
     ----------
     seed : int
-        Of the network's first weights.
+        Of the networks' first weights.
     """
 
     def __init__(self, seed: int = 43) -> None:
-        self._network = GraphNetwork(WIDTH, KINDS, seed)
+        self._networks = [GraphNetwork(WIDTH, KINDS, seed + each) for each in range(_NETWORKS)]
         self._extractor = ms.feature_extractor.PerStoreFeature()
         self._groups: dict[Hashable, tuple[list[Graph], list[float]]] = {}
         self._samples = self._fitted = 0
@@ -76,7 +78,7 @@ class GraphModel:
         """Learn from the trials of other tasks, before a run."""
         labelled = _labelled(list(groups.values()))
         if labelled:
-            self._network.train(labelled, steps)
+            self._train(labelled, steps)
             self._is_pretrained = True
 
     def score(self, features: Sequence[Graph]) -> np.ndarray:
@@ -85,9 +87,13 @@ class GraphModel:
             labelled = _labelled([(g[-_MOST:], t[-_MOST:]) for g, t in self._groups.values()])
             is_begun = bool(self._fitted) or self._is_pretrained
             if labelled:
-                self._network.train(labelled, _STEPS_AGAIN if is_begun else _STEPS)
+                self._train(labelled, _STEPS_AGAIN if is_begun else _STEPS)
             self._fitted = self._samples
-        return self._network.score(features)
+        return np.mean([each.score(features) for each in self._networks], axis=0)
+
+    def _train(self, labelled: list[tuple[Sequence[Graph], np.ndarray]], steps: int) -> None:
+        for each in self._networks:
+            each.train(labelled, steps)
 
 
 def _labelled(
