@@ -81,7 +81,7 @@ class Checker:
         self,
         code: Any,
         shapes: Sequence[tuple[int, ...]],
-        scheduled: str,
+        scheduled: str | tvm.IRModule | None,
         wanted: ScheduleCheck,
     ) -> Verdict:
         """Run a candidate once and compare every element.
@@ -92,8 +92,9 @@ class Checker:
             Compiled; its ``main`` takes weights that are laid out already.
         shapes : sequence of tuple of int
             Of its buffers.
-        scheduled : str
-            Its scheduled module as TVM JSON.
+        scheduled : str or IRModule, optional
+            Its scheduled module, or that as TVM JSON, which takes longer; None where no block of
+            it lays out weights.
         wanted : ScheduleCheck
         """
         began_s = time.perf_counter()

@@ -77,9 +77,16 @@ class Reference:
         given = sum(each.nbytes for each in self._given if each is not None)
         return given + sum(each.held_bytes for each in self._expected.values())
 
-    def fault_of(self, code: Any, shapes: Sequence[tuple[int, ...]], scheduled: str) -> str:
+    def fault_of(
+        self,
+        code: Any,
+        shapes: Sequence[tuple[int, ...]],
+        scheduled: str | tvm.IRModule | None,
+    ) -> str:
         """What is wrong with a candidate; empty where nothing is."""
         self._prepare()
+        if isinstance(scheduled, str):
+            scheduled = module_of(scheduled) if PREPROC in scheduled else None
         try:
             blocks = self._layouts(shapes, scheduled)
             fault = self._difference(self._run(code, shapes, self.device, blocks))
@@ -165,9 +172,11 @@ class Reference:
             for place, value in outputs.items()
         }
 
-    def _layouts(self, shapes: Sequence[tuple[int, ...]], scheduled: str) -> dict[int, Any]:
+    def _layouts(
+        self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None
+    ) -> dict[int, Any]:
         """The blocks that lay out a candidate's weights, by the argument's number."""
-        blocks = layout_blocks(module_of(scheduled)) if PREPROC in scheduled else {}
+        blocks = {} if scheduled is None else layout_blocks(scheduled)
         for place, parameter in enumerate(self._signature.parameters):
             is_laid_out = place in blocks and parameter.is_read
             if prod(shapes[place]) != prod(parameter.shape) and not is_laid_out:

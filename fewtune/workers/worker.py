@@ -28,6 +28,7 @@ from fewtune.errors import DISKS_FAULT, disk_line
 from fewtune.runtime.target import device_of, has_own_device, target_from_json
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
+from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
@@ -49,7 +50,8 @@ class Worker:
         self._target = target_from_json(target_json)
         self._timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
-        self._scheduled: dict[int, str] = {}
+        # Only of those whose weights are laid out anew: a check reads it there.
+        self._scheduled: dict[int, tvm.IRModule] = {}
         self._checker: Checker | None = None
         self._model: Any = None
 
@@ -62,7 +64,8 @@ class Worker:
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
         started = time.perf_counter()
-        module = as_in_model(module_of(module_json), self._target)
+        scheduled = module_of(module_json)
+        module = as_in_model(scheduled, self._target)
         with without_checks():
             built = build(module, self._target)
         # Looking the function up makes the linker finish now, not inside the measurement.
@@ -70,7 +73,8 @@ class Worker:
         shapes = argument_shapes(module["main"])
         axis = parted_axis(module_json)
         self._built[number] = BuiltKernel(built, shapes, weight_places(module), axis)
-        self._scheduled[number] = module_json
+        if PREPROC in module_json:
+            self._scheduled[number] = scheduled
         return time.perf_counter() - started
 
     def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
@@ -84,7 +88,8 @@ class Worker:
             self._checker = Checker(self._target)
         built = self._built[number]
         with self._alive():
-            return self._checker.check(built.code, built.shapes, self._scheduled[number], wanted)
+            scheduled = self._scheduled.get(number)
+            return self._checker.check(built.code, built.shapes, scheduled, wanted)
 
     @contextlib.contextmanager
     def _alive(self) -> Iterator[None]:
@@ -142,7 +147,7 @@ class Worker:
         """Drop a loaded model and what was built and is not kept; let go of the task."""
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
-        self._scheduled = {number: self._scheduled[number] for number in self._built}
+        self._scheduled = {n: each for n, each in self._scheduled.items() if n in self._built}
         self._timer.forget()
 
     def resident_bytes(self) -> int:
