@@ -1,9 +1,8 @@
 """Which practice tasks to learn from first: those of shapes that networks have most.
 
-The One-Shot Tuner (Ryu et al. 2022) draws its training tasks by such a prior. A predictor of 40 %
-of a practice run's trials, taken by task, ranks held-out schedules of usual shapes with a
-correlation of 0.45 by the prior and 0.40 by lots on a Zen 4, and of 0.47 by either on a Zen 3; of
-all trials 0.47 and 0.51 (three draws, `benchmarks/comparison/sampling.py`).
+The One-Shot Tuner (Ryu et al. 2022) draws its training tasks by such a prior. Of as many trials, a
+predictor learns more by the prior than by lots on a Zen 4 (0.05 more rank correlation on held-out
+schedules of usual shapes, 0.01 to 0.08), and no more on a Zen 3 (``docs/study.md``).
 """
 
 from __future__ import annotations
