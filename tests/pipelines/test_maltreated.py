@@ -5,6 +5,7 @@ The long forms are `benchmarks/malformed.py` and `benchmarks/kills.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -57,6 +58,7 @@ def files(folder: Path) -> dict[str, bytes]:
         (f"extract_tasks@{MODEL}", "tasks"),
         (f"select_tasks@{MODEL}-{STRATEGY}", f"{STRATEGY}/select"),
         (f"tune@{MODEL}-{STRATEGY}", f"{STRATEGY}/tune"),
+        (f"share_schedules@{MODEL}-{STRATEGY}", f"{STRATEGY}/share"),
         (f"compile@{MODEL}-{STRATEGY}", f"{STRATEGY}/compile"),
     ],
 )
@@ -65,8 +67,8 @@ def test_dvc_alone_gives_the_same_files(
 ) -> None:
     """A stage forked by the warm process, and one that DVC starts: both from the same journal."""
     journals = root / ".fewtune" / "journals"
-    if stage.startswith("tune@"):
-        _finish_journal(root, journals, tmp_path)
+    if stage.startswith(("tune@", "share_schedules@")):
+        _finish_journal(root, journals, tmp_path, stage.partition("@")[0])
     shutil.copytree(journals, tmp_path / "journals")
     environment = tiny_checkout.environment(root)
     for name, value in environment.items():
@@ -86,12 +88,22 @@ def test_dvc_alone_gives_the_same_files(
     assert [name for name in forked if forked[name] != started[name]] == []
 
 
-def _finish_journal(root: Path, journals: Path, scratch: Path) -> None:
-    """Have the journal of the killed tuning gone on with to its end, and keep it."""
+def _finish_journal(root: Path, journals: Path, scratch: Path, stage: str) -> None:
+    """Have the journal of a stage begun, or gone on with, to its end, and keep it."""
     links = scratch / "links"
-    shutil.copytree(journals, links, copy_function=os.link)
-    command = [sys.executable, "-m", "stages.tune", "--model", MODEL, "--strategy", STRATEGY]
-    subprocess.run(command, cwd=root, env=tiny_checkout.environment(root), check=True)
+    command = [sys.executable, "-m", f"stages.{stage}", "--model", MODEL, "--strategy", STRATEGY]
+    environment = tiny_checkout.environment(root)
+    with subprocess.Popen(command, cwd=root, env=environment) as process:
+        # A stage that ends well removes its own.
+        while process.poll() is None:
+            for journal in (journals / MODEL / STRATEGY / stage).glob("*.jsonl"):
+                link = links / journal.relative_to(journals)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError, FileNotFoundError):
+                    link.hardlink_to(journal)
+            time.sleep(0.01)
+    assert process.returncode == 0
+    assert list((links / MODEL / STRATEGY / stage).iterdir())
     shutil.copytree(links, journals, dirs_exist_ok=True)
 
 
