@@ -127,9 +127,15 @@ class _Block:
         if type(statement).__name__ != "SBlockRealize" or not _is_true(statement.predicate):
             raise UnknownError(type(statement).__name__)
         block = statement.block
-        if len(loops) != len(block.iter_vars) or list(block.alloc_buffers):
+        # A number by itself is a block whose one axis stays at its one value.
+        moved = [
+            (axis, value)
+            for axis, value in zip(block.iter_vars, statement.iter_values, strict=True)
+            if not (_is_zero(value) and int(axis.dom.extent) == 1 and _is_zero(axis.dom.min))
+        ]
+        if len(loops) != len(moved) or list(block.alloc_buffers):
             raise UnknownError("a block within a block")
-        for axis, value in zip(block.iter_vars, statement.iter_values, strict=True):
+        for axis, value in moved:
             found = loops.get(value) if type(value).__name__ == "Var" else None
             if found is None or found != (0, int(axis.dom.extent)) or int(axis.dom.min):
                 raise UnknownError("a block whose axes are no loops")
@@ -209,7 +215,9 @@ class _Block:
         def placed(array: Any) -> np.ndarray:
             free = [1 if axis in rest else extent for axis, extent in enumerate(self._extents)]
             array = np.broadcast_to(sums.whole(array, self._extents), free)
-            return np.ascontiguousarray(array.transpose([*used, *rest]).reshape(shape))
+            array = array.transpose([*used, *rest]).reshape(shape)
+            # NumPy gives a number by itself an axis.
+            return np.ascontiguousarray(array).reshape(shape)
 
         dtype = str(store.buffer.dtype)
         error = made.error if isinstance(made.error, float) else placed(made.error)
@@ -281,6 +289,10 @@ class _Block:
 def _factors(expression: Any) -> tuple[Any, Any] | None:
     """The factors of a product."""
     return (expression.a, expression.b) if type(expression).__name__ == "Mul" else None
+
+
+def _is_zero(value: Any) -> bool:
+    return type(value).__name__ in ("int", "IntImm") and int(value) == 0
 
 
 def _is_true(predicate: Any) -> bool:

@@ -117,6 +117,15 @@ def quantised() -> tvm.IRModule:
     return module_of(data, made)
 
 
+def scaled_by_one_number() -> tvm.IRModule:
+    """As dynamic quantisation has it: a product of two numbers by themselves scales all."""
+    data = te.placeholder((6, 40), name="data")
+    one, other = te.placeholder((), name="one"), te.placeholder((), name="other")
+    scale = te.compute((), lambda: one() * other(), "scale")
+    made = te.compute((6, 40), lambda i, j: data[i, j] * scale(), "scaled")
+    return module_of(data, one, other, made)
+
+
 KINDS: dict[str, Callable[[], tvm.IRModule]] = {
     "borders": convolution,
     "strided": lambda: convolution(stride=2),
@@ -126,6 +135,7 @@ KINDS: dict[str, Callable[[], tvm.IRModule]] = {
     "sums of one": lambda: product(1),
     "half precision": lambda: convolution(dtype="float16"),
     "integers": lambda: convolution(dtype="int8", sums="int32"),
+    "numbers by themselves": scaled_by_one_number,
     "softmax": softmax,
     "roots and logarithms": logarithm,
     "gather": gather,
