@@ -28,8 +28,7 @@ _NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear", "Expand", "Tile"}
 def fold_constants(model: ModelProto) -> None:
     """Replace what constants and shapes alone decide by initialisers, in place.
 
-    Shapes of values whose shape is static are constants, and so are values without elements. So is
-    what follows from them.
+    Shapes of values whose shape is static are constants; so is what follows from them.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ def fold_constants(model: ModelProto) -> None:
     """
     for node in list(model.graph.node):
         _fold_shape(model, node)
-    _fold_empty(model)
+    _begin_empty_slices_in_front(model)
     known = {tensor.name: element_count(tensor) for tensor in model.graph.initializer}
     chosen: list[NodeProto] = []
     computed: set[str] = set()
@@ -73,27 +72,25 @@ def _fold_shape(model: ModelProto, node: NodeProto) -> None:
     model.graph.node.remove(node)
 
 
-def _fold_empty(model: ModelProto) -> None:
-    """Let values without elements be constants: TVM has no slice whose end is before its begin."""
+def _begin_empty_slices_in_front(model: ModelProto) -> None:
+    """Let slices of nothing begin and end in front: TVM has none whose end is before its begin."""
     graph = model.graph
     empty = {
-        value.name: (shape, value.type.tensor_type.elem_type)
+        value.name: shape
         for value in [*graph.value_info, *graph.output]
         if 0 in (shape := static_shape(value) or [])
     }
-    if not empty:
-        return
-    kept = []
     for node in graph.node:
-        names = [name for name in node.output if name]
-        if not names or any(name not in empty for name in names):
-            kept.append(node)
+        shape = empty.get(node.output[0])
+        if node.op_type != "Slice" or shape is None:
             continue
-        for name in names:
-            shape, kind = empty[name]
-            nothing = np.empty(shape, helper.tensor_dtype_to_np_dtype(kind))
-            graph.initializer.append(numpy_helper.from_array(nothing, name))
-    set_nodes(model, kept)
+        axes = len(shape)
+        bounds = {"starts": [0] * axes, "ends": shape, "axes": range(axes), "steps": [1] * axes}
+        del node.attribute[:], node.input[1:]
+        for name, values in bounds.items():
+            node.input.append(f"{node.output[0]}_{name}")
+            tensor = numpy_helper.from_array(np.array(values, np.int64), node.input[-1])
+            graph.initializer.append(tensor)
 
 
 def _shape_of(graph: GraphProto, name: str) -> list[int] | None:
