@@ -75,14 +75,10 @@ def _fold_shape(model: ModelProto, node: NodeProto) -> None:
 def _begin_empty_slices_in_front(model: ModelProto) -> None:
     """Let slices of nothing begin and end in front: TVM has none whose end is before its begin."""
     graph = model.graph
-    empty = {
-        value.name: shape
-        for value in [*graph.value_info, *graph.output]
-        if 0 in (shape := static_shape(value) or [])
-    }
+    shapes = {v.name: static_shape(v) or [] for v in [*graph.value_info, *graph.output]}
     for node in graph.node:
-        shape = empty.get(node.output[0])
-        if node.op_type != "Slice" or shape is None:
+        shape = shapes.get(node.output[0], [])
+        if node.op_type != "Slice" or 0 not in shape:
             continue
         axes = len(shape)
         bounds = {"starts": [0] * axes, "ends": shape, "axes": range(axes), "steps": [1] * axes}
