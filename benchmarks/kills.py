@@ -199,8 +199,7 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
         faults.append(f"the command had not ended {_END_S:g} s after {sent.name}: {where}")
     row["code"] = code
     text = _log(root)
-    if "Traceback" in text:
-        faults.append("a traceback in the killed run")
+    faults += _tracebacks(text, "the killed run")
     journals = Journals(root, root.with_name("held"))
     row["journalled"] = journals.trials
     again = begin(root)
@@ -208,12 +207,17 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
     text = _log(root)
     if again.returncode:
         faults.append(f"the next run ended with {again.returncode}: {text[-300:]}")
-    if "Traceback" in text:
-        faults.append("a traceback in the next run")
+    faults += _tracebacks(text, "the next run")
     faults += journals.faults()
     time.sleep(1.5)
     faults += [f"left behind: {what}" for what in left_behind(root)]
     return {**row, "faults": faults}
+
+
+def _tracebacks(text: str, where: str) -> list[str]:
+    """A run's first traceback, if it printed one."""
+    _, found, after = text.partition("Traceback")
+    return [f"a traceback in {where}: {after[-800:]}"] if found else []
 
 
 def main() -> int:

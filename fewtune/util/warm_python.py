@@ -7,9 +7,14 @@ and exit code. What the warm process cannot do is done by Python itself.
 
 from __future__ import annotations
 
+# ruff: noqa: E402 (an interrupt may come while the rest loads: it ends the process, and is silent)
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import json
 import os
-import signal
 import socket
 import sys
 
