@@ -152,7 +152,7 @@ class ShareOptions(BaseModel):
         description="schedules drawn by rule that are rated beside the shared ones",
     )
     trials_per_task: int = Field(
-        default=5,
+        default=3,
         ge=1,
         le=100_000,
         description="how many candidates are measured: the donor's best, and beside it those that "
