@@ -39,7 +39,7 @@ from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.measure import interleave
 from fewtune.model.import_model import read_lowered
-from fewtune.oneshot.predict_apart import predict_apart
+from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.options import PREDICT, ShareOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
@@ -90,7 +90,8 @@ def predicted(
     )
     options = ShareOptions(predictor=predictor)
     selection.write(chosen)
-    report = predict_apart(places.tasks(model), chosen, places.fingerprint, options, shared)
+    job = PredictJob(places.tasks(model), chosen, places.fingerprint, options, shared)
+    report = predict_apart(job)
     seconds = time.perf_counter() - began_s
     library = compile_model(
         read_lowered(places.imported(model)),

@@ -19,9 +19,9 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.util.contexts import without_gc
 from fewtune.util.temporary import own_temporary_folder
 from fewtune.util.warm import warm_process
-from fewtune.util.without_gc import without_gc
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ from collections import Counter
 
 from fewtune.artifacts import Fingerprint, Selection, ShareReport, TuneReport
 from fewtune.fleet.runner import runner_of
-from fewtune.oneshot.predict_apart import predict_apart
+from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.sharing.share import share_schedules
 from fewtune.task.extract import read_tasks
 from fewtune.util.files import whole_directory
@@ -23,7 +23,7 @@ def run(model: str, strategy: str) -> None:
     fingerprint = Fingerprint.read(places.fingerprint)
     if TuneReport.read(places.tuned(model, strategy)).is_predicted:
         with whole_directory(places.shared(model, strategy)) as directory:
-            report = predict_apart(
+            job = PredictJob(
                 places.tasks(model),
                 places.selected(model, strategy),
                 places.fingerprint,
@@ -31,6 +31,7 @@ def run(model: str, strategy: str) -> None:
                 directory,
                 places.bank(strategy),
             )
+            report = predict_apart(job)
         _tell(model, strategy, report)
         return
     journal = places.journal(model, strategy, "share_schedules")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,9 @@ from fewtune.task.extract import read_tasks
 from fewtune.util.apart import LEFT_OUT, run_apart
 
 
-def predict_apart(
-    task_directory: Path,
-    select_directory: Path,
-    fingerprint: Path,
-    options: ShareOptions,
-    directory: Path,
-    bank_directory: Path | None = None,
-) -> ShareReport:
-    """Predict as `fewtune.oneshot.predict.predict_schedules` does.
+@dataclass(frozen=True)
+class PredictJob:
+    """What `predict_apart` does.
 
     Parameters
     ----------
@@ -29,7 +24,30 @@ def predict_apart(
     fingerprint : Path
         The machine's file.
     options, directory, bank_directory
-        As there.
+        As of `fewtune.oneshot.predict.predict_schedules`.
+    """
+
+    task_directory: Path
+    select_directory: Path
+    fingerprint: Path
+    options: ShareOptions
+    directory: Path
+    bank_directory: Path | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values; paths are absolute."""
+        return {
+            "tasks": str(self.task_directory.absolute()),
+            "selected": str(self.select_directory.absolute()),
+            "fingerprint": str(self.fingerprint.absolute()),
+            "options": self.options.model_dump(mode="json"),
+            "directory": str(self.directory.absolute()),
+            "bank": None if self.bank_directory is None else str(self.bank_directory.absolute()),
+        }
+
+
+def predict_apart(job: PredictJob) -> ShareReport:
+    """Predict as `fewtune.oneshot.predict.predict_schedules` does.
 
     Raises
     ------
@@ -38,32 +56,12 @@ def predict_apart(
     MachineError
         If the system kills the process because memory ran out.
     """
-    given = (task_directory, select_directory, fingerprint, options, directory, bank_directory)
-    run_apart(f"{__name__}:predict_here", job_of(*given))
-    return ShareReport.read(directory)
-
-
-def job_of(
-    task_directory: Path,
-    select_directory: Path,
-    fingerprint: Path,
-    options: ShareOptions,
-    directory: Path,
-    bank_directory: Path | None = None,
-) -> dict[str, Any]:
-    """What `predict_here` is given, as JSON values; arguments as of `predict_apart`."""
-    return {
-        "tasks": str(task_directory.absolute()),
-        "selected": str(select_directory.absolute()),
-        "fingerprint": str(fingerprint.absolute()),
-        "options": options.model_dump(mode="json"),
-        "directory": str(directory.absolute()),
-        "bank": None if bank_directory is None else str(bank_directory.absolute()),
-    }
+    run_apart(f"{__name__}:predict_here", job.as_json())
+    return ShareReport.read(job.directory)
 
 
 def predict_here(job: dict[str, Any]) -> None:
-    """Do the job of `predict_apart` in this process."""
+    """Do the job of `predict_apart` in this process; ``job`` is `PredictJob.as_json`'s."""
     predict_schedules(
         read_tasks(Path(job["tasks"])),
         Selection.read(Path(job["selected"])),

@@ -53,14 +53,13 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
     searched: set[str] = set()
     failures: Counter[str] = Counter(known.failures())
     for event in rounds:
+        keys = [Trial.from_json(entry).key for entry in event["trials"]]
+        if event["round"] == SEARCHED:
+            searched.update(keys)
+            continue
         failures.update(event["reasons"])
-        for entry, donor, rank in zip(
-            event["trials"], event["donors"], event["ranks"], strict=True
-        ):
-            key = Trial.from_json(entry).key
-            origins.setdefault(key, (donor, rank))
-            if event["round"] == SEARCHED:
-                searched.add(key)
+        for key, donor, rank in zip(keys, event["donors"], event["ranks"], strict=True):
+            origins[key] = (donor, rank)
     default = [known.default] if known.default is not None else []
     ranked = known.ranked()
     best = ranked[0] if ranked else None
@@ -71,7 +70,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
     elif best is None or (known.default is not None and best.key == known.default.key):
         status = "default"
     else:
-        donor, rank = origins[best.key]
+        donor, rank = origins.get(best.key, (None, None))
         own: ShareStatus = "searched" if best.key in searched else "drawn"
         status = "shared" if donor is not None else own
     return SharedTask(
@@ -80,7 +79,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         donor=donor,
         donor_rank=rank,
         status=status,
-        offered=sum(event["offered"] for event in rounds),
+        offered=sum(event.get("offered", 0) for event in rounds),
         valid=sum(1 for trial in known.trials if trial.run_s),
         trials=len(known.trials),
         default_ms=_ms(_time_s(known, default)),

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 from fewtune.sharing.rules import SharingRules
-from fewtune.tuning.batch import TaskBatch
 from fewtune.tuning.session import Session
 from fewtune.tuning.task_state import TaskState
 
@@ -68,24 +67,7 @@ class SearchRound:
     def _search(self, state: TaskState, room: int) -> int:
         """Measure the search's next batch; return its candidates."""
         session = self._session
-        with session.measurer.building() as modules:
-            session.announce(state)
-            search = session.searches.of(state)
-            with session.measurer.phases.timed("search_s"):
-                proposals = search.next_batch(min(room, session.options.batch_size))
-                turn = TaskBatch.of(state, proposals)
-                modules.add(turn.modules)
-            nobodys = [None] * len(turn.proposals)
-            told = {
-                "round": SEARCHED,
-                "donors": nobodys,
-                "ranks": nobodys,
-                "offered": 0,
-                "reasons": {},
-            }
-            session.take_turns([turn], modules, [told])
+        (turn,) = session.searched([state], room, {"round": SEARCHED})
         self._had[state.task.info.name] += len(turn.proposals)
-        with session.measurer.phases.timed("model_update_s"):
-            search.learn(proposals, [state.known[p.key].outcome.median_s for p in proposals])
         session.show(state, phase="share")
         return len(turn.proposals)

@@ -117,7 +117,9 @@ class Sharing(Session):
         with self.measurer.phases.timed("model_update_s"):
             self._teach()
         self._round.hold(rest, self._offers_of)
-        self.measure_defaults(behind(self.without_default(), self.rates(), self._rules.doubtful))
+        self.measure_defaults(
+            behind(self.state.without_default(), self.rates(), self._rules.doubtful)
+        )
         self._searched.hold(self._takers())
         return "trials"
 
@@ -132,6 +134,10 @@ class Sharing(Session):
             return []
         part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
         return contenders_of(state.ranked(), part, MOST_IN_DUEL, self._rules.finalists)
+
+    def _most_of(self, state: TaskState) -> int:  # noqa: ARG002
+        """Candidates of a searched task's next batch: its trials are not those of sharing."""
+        return self.options.batch_size
 
     def _offers_of(self, state: TaskState) -> Offers:
         donors = self.takers[state.task.info.name]

@@ -21,7 +21,7 @@ from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.oneshot.predict import empty_report
-from fewtune.oneshot.predict_apart import predict_apart
+from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import select_tasks
@@ -154,7 +154,7 @@ class ModelSteps:
 
     def _share(self, scratch: Path) -> None:
         if TuneReport.read(self.folder / "tune").is_predicted:
-            predict_apart(
+            job = PredictJob(
                 self.folder / "tasks",
                 self.folder / "select",
                 self.folder / "fingerprint",
@@ -162,6 +162,7 @@ class ModelSteps:
                 scratch,
                 bank_directory=self.folder / "bank",
             )
+            predict_apart(job)
             return
         with self._measuring("share schedules of", by_fleet=True):
             share_schedules(

@@ -25,11 +25,14 @@ class TaskBatch(NamedTuple):
     Attributes
     ----------
     state : TaskState
+    asked : list of Proposal
+        As they were proposed.
     proposals : list of Proposal
-        Distinct, and not measured before.
+        Those of them that are measured: distinct, and not measured before.
     """
 
     state: TaskState
+    asked: list[Proposal]
     proposals: list[Proposal]
 
     @staticmethod
@@ -38,7 +41,8 @@ class TaskBatch(NamedTuple):
         fresh: dict[str, Proposal] = {}
         for proposal in proposals:
             fresh.setdefault(proposal.key, proposal)
-        return TaskBatch(state, [each for key, each in fresh.items() if key not in state.known])
+        unknown = [each for key, each in fresh.items() if key not in state.known]
+        return TaskBatch(state, proposals, unknown)
 
     @property
     def modules(self) -> list[tvm.IRModule]:

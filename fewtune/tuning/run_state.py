@@ -134,6 +134,14 @@ class RunState:
         known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
+    def without_default(self) -> list[TaskState]:
+        """Tasks whose default schedule is still to be measured."""
+        return [
+            state
+            for state in self.tasks.values()
+            if not (state.default or state.taken or state.earlier or state.crashed)
+        ]
+
     def snapshot(
         self,
         state: TaskState,

@@ -8,7 +8,7 @@ models learn from its trials, and each search starts from the best of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fewtune.graph_model.cost_model import GraphModel
@@ -17,7 +17,7 @@ from fewtune.options import TuneOptions
 from fewtune.predictor.predictor import predictor_for
 from fewtune.progress.progress import Progress
 from fewtune.runtime.tvm import tvm
-from fewtune.search import Knowledge, Proposal
+from fewtune.search import Knowledge
 from fewtune.search.cost_model import BoostedTrees
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
@@ -147,14 +147,6 @@ class Session(JournaledRun):
         """What comes after the search."""
         self.hold_duels([self.state.tasks[name] for name in self.state.tuned])
 
-    def without_default(self) -> list[TaskState]:
-        """Tasks whose default schedule is still to be measured."""
-        return [
-            state
-            for state in self.state.tasks.values()
-            if not (state.default or state.taken or state.earlier or state.crashed)
-        ]
-
     def measure_defaults(self, waiting: list[TaskState]) -> None:
         """Measure the default schedules of tasks."""
         began_s = self.elapsed_s
@@ -170,7 +162,7 @@ class Session(JournaledRun):
     def search(self) -> str:
         """Search until the budget is spent or nothing is gained; return which it was."""
         # A searched schedule has to beat the default one.
-        self.measure_defaults(self.without_default())
+        self.measure_defaults(self.state.without_default())
         if not self.state.tuned:
             return "nothing_to_tune"
         tuned = [self.state.tasks[name].progress for name in self.state.tuned]
@@ -205,34 +197,42 @@ class Session(JournaledRun):
 
         There are several tasks where several boards measure.
         """
+        for turn in self.searched(states, room, {}):
+            if not turn.proposals:
+                self.note_end(turn.state, "design space exhausted")
+            why = self.patience.ends(turn.state)
+            if why is not None:
+                self.note_end(turn.state, why)
+            self.show(turn.state)
+
+    def searched(
+        self, states: list[TaskState], room: int, told: dict[str, Any]
+    ) -> Iterator[TaskBatch]:
+        """Measure what the searches propose, ``room`` at most; yield each task's when it is learnt.
+
+        Each event gets the entries of ``told``, too.
+        """
         turns: list[TaskBatch] = []
-        proposed: list[list[Proposal]] = []
         with self.measurer.building() as modules:
             for state in states:
                 if room <= 0:
                     break
                 self.announce(state)
                 with self.measurer.phases.timed("search_s"):
-                    search = self.searches.of(state)
-                    proposed.append(search.next_batch(min(room, self._most_of(state))))
-                    turns.append(TaskBatch.of(state, proposed[-1]))
+                    proposed = self.searches.of(state).next_batch(min(room, self._most_of(state)))
+                    turns.append(TaskBatch.of(state, proposed))
                     modules.add(turns[-1].modules)
                 room -= len(turns[-1].proposals)
-            self.take_turns(turns, modules, [{} for _ in turns])
-        for turn, proposals in zip(turns, proposed, strict=True):
+            self.take_turns(turns, modules, [told for _ in turns])
+        for turn in turns:
             state = turn.state
             if len(turns) > 1:
                 # Extracting features may crash: that is then the fault of this task.
                 self.announce(state)
             with self.measurer.phases.timed("model_update_s"):
-                known = [state.known[p.key] for p in proposals]
-                self.searches.of(state).learn(proposals, [k.outcome.median_s for k in known])
-            if not turn.proposals:
-                self.note_end(state, "design space exhausted")
-            why = self.patience.ends(state)
-            if why is not None:
-                self.note_end(state, why)
-            self.show(state)
+                times_s = [state.known[each.key].outcome.median_s for each in turn.asked]
+                self.searches.of(state).learn(turn.asked, times_s)
+            yield turn
 
     def take_turns(
         self,

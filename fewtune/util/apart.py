@@ -31,7 +31,7 @@ from fewtune.util.child_python import (
     is_child_of,
     was_interrupted,
 )
-from fewtune.util.without_gc import without_gc
+from fewtune.util.contexts import without_gc
 
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"

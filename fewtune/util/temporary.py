@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fewtune.util.contexts import SharedContext
 from fewtune.util.files import locked_directory, remove_left
 
 _PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"
 # Of the folder of a session in a process of its own, where no command is around it.
 SESSION_PREFIX = "fewtune-"
 
-# How many blocks of this process use its folder.
-_users = 0
-_lock = threading.Lock()
-_kept: contextlib.ExitStack[bool | None] = contextlib.ExitStack()
+# The folder for temporary files is one a process.
+_OWN = SharedContext()
 
 
 def shared_folder() -> Path | None:
@@ -40,18 +37,8 @@ def own_temporary_folder() -> Iterator[None]:
     the block of another process, that process's folder is used; blocks of several threads share
     one until the last of them ends.
     """
-    global _users  # noqa: PLW0603 (the folder for temporary files is one a process, too)
-    with _lock:
-        if _users == 0:
-            _kept.enter_context(_made())
-        _users += 1
-    try:
+    with _OWN.entered(_made):
         yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _kept.close()
 
 
 @contextmanager

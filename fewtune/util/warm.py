@@ -23,25 +23,22 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from fewtune.util import warm_python
 from fewtune.util.child_python import CHILD_PYTHON
+from fewtune.util.contexts import SharedContext
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
 _PATIENCE_S = 3.0
 # A socket's path has at most 107 bytes; its own folder's name and its own take 21.
 _LONGEST_FOLDER = 85
 
-
-# How many blocks of this process use its warm process.
-_users = 0
-_lock = threading.Lock()
-_kept: contextlib.ExitStack[bool | None] = contextlib.ExitStack()
+# The environment that a warm process is found by is one a process.
+_WARM = SharedContext()
 
 
 @contextmanager
@@ -61,24 +58,16 @@ def warm_process(
     folder : Path, optional
         Where it starts, the current one unless given.
     """
-    global _users  # noqa: PLW0603 (the environment that it is found by is one a process, too)
-    with _lock:
+
+    def made() -> AbstractContextManager[None]:
         # With an NVIDIA GPU there is none: what it forked could not use the GPU.
-        is_wanted = warm_python.SOCKET not in os.environ and not has_nvidia_driver()
-        if _users == 0 and is_wanted:
-            wanted = {
-                "modules": list(modules),
-                "needs": {k: [*v] for k, v in (needs or {}).items()},
-            }
-            _kept.enter_context(_started(wanted, folder or Path.cwd()))
-        _users += 1
-    try:
+        if warm_python.SOCKET in os.environ or has_nvidia_driver():
+            return contextlib.nullcontext()
+        needed = {module: [*each] for module, each in (needs or {}).items()}
+        return _started({"modules": [*modules], "needs": needed}, folder or Path.cwd())
+
+    with _WARM.entered(made):
         yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _kept.close()
 
 
 @contextmanager

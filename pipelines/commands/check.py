@@ -12,7 +12,7 @@ from fewtune.model_check.estimate import TuningPace
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.util.apart import run_apart
-from fewtune.util.without_gc import without_gc
+from fewtune.util.contexts import without_gc
 from stages.params import load_all
 from stages.paths import Places
 

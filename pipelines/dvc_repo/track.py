@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fewtune.util.without_gc import without_gc
+from fewtune.util.contexts import without_gc
 from stages.paths import Places
 
 _PATIENCE_S = 600

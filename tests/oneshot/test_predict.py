@@ -13,7 +13,7 @@ from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
 from fewtune.oneshot.predict import empty_report, predict_schedules
-from fewtune.oneshot.predict_apart import job_of, predict_apart
+from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
@@ -92,7 +92,7 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
 
 def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    report = predict_apart(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart")
+    report = predict_apart(PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart"))
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     here = predicted(tmp_path / "here")
     assert (tmp_path / "apart" / RECORDS).read_bytes() == (tmp_path / "here" / RECORDS).read_bytes()
@@ -101,8 +101,8 @@ def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path
 
 def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
     info = tuned_tiny.convolutions()["b"].info
-    job = job_of(*laid_out(tmp_path), ShareOptions(), tmp_path / "share")
-    run_apart("tests.oneshot.crashing:predict", {**job, "dies_at": info.workload})
+    job = PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "share")
+    run_apart("tests.oneshot.crashing:predict", {**job.as_json(), "dies_at": info.workload})
     told = {line.task: line for line in ShareReport.read(tmp_path / "share").tasks}
     assert told[info.name].status == "default"
     assert f"SIGSEGV while it was predicting a schedule of {info.name}" in told[info.name].note

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.bf16_dot_products import FEATURES, dot2
-from fewtune.runtime.tvm import has_feature, te, tvm
+from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.util.bfloat16 import rounded
+from tests.made.products import product_of_words
 
 ROWS, DEPTH = 8, 24
 HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
@@ -13,24 +14,7 @@ HAS = all(has_feature(HERE, feature) for feature in FEATURES)
 
 
 def product(columns, lanes):
-    """A product of bfloat16 matrices, its columns in vectors of so many lanes."""
-    data = te.placeholder((ROWS, DEPTH // 2), "int32", name="data")
-    weights = te.placeholder((DEPTH // 2, columns), "int32", name="weights")
-    k = te.reduce_axis((0, DEPTH // 2), name="k")
-    result = te.compute(
-        (ROWS, columns),
-        lambda i, j: te.sum(dot2(data[i, k], weights[k, j]), axis=k),
-        name="product",
-    )
-    schedule = tvm.s_tir.Schedule(te.create_prim_func([data, weights, result]))
-    block = schedule.get_sblock("product")
-    row, column, depth = schedule.get_loops(block)
-    outer, inner = schedule.split(column, [None, lanes])
-    schedule.reorder(row, outer, depth, inner)
-    if lanes > 1:
-        schedule.vectorize(inner)
-    schedule.decompose_reduction(block, depth)
-    return schedule.mod
+    return product_of_words(ROWS, DEPTH // 2, columns, lanes, dot2)
 
 
 @pytest.mark.skipif(not HAS, reason="the processor has no bf16 products")

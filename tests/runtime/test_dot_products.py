@@ -1,10 +1,13 @@
 """Dot products of four bytes, in every form that this processor can run."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from fewtune.runtime import dot_products
-from fewtune.runtime.tvm import has_feature, te, tvm
+from fewtune.runtime.tvm import has_feature, tvm
+from tests.made.products import product_of_words
 
 ROWS, DEPTH = 8, 24
 HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
@@ -25,24 +28,8 @@ NEEDS = dict(dot_products._FORMS)
 
 
 def product(form, columns, lanes):
-    """A product of matrices of bytes, its columns in vectors of so many lanes."""
-    data = te.placeholder((ROWS, DEPTH // 4), "int32", name="data")
-    weights = te.placeholder((DEPTH // 4, columns), "int32", name="weights")
-    k = te.reduce_axis((0, DEPTH // 4), name="k")
-    result = te.compute(
-        (ROWS, columns),
-        lambda i, j: te.sum(dot_products.dot4(form, data[i, k], weights[k, j]), axis=k),
-        name="product",
-    )
-    schedule = tvm.s_tir.Schedule(te.create_prim_func([data, weights, result]))
-    block = schedule.get_sblock("product")
-    row, column, depth = schedule.get_loops(block)
-    outer, inner = schedule.split(column, [None, lanes])
-    schedule.reorder(row, outer, depth, inner)
-    if lanes > 1:
-        schedule.vectorize(inner)
-    schedule.decompose_reduction(block, depth)
-    return schedule.mod
+    dot = partial(dot_products.dot4, form)
+    return product_of_words(ROWS, DEPTH // 4, columns, lanes, dot)
 
 
 def built(form, columns, lanes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fewtune.util import warm_python
 from fewtune.util.child_python import child_python
 from fewtune.util.warm import warm_process
 
@@ -63,6 +65,25 @@ def test_an_interrupt_ends_what_was_forked_as_it_ends_python(warm: Path) -> None
     os.kill(pid, signal.SIGINT)
     assert asked.wait(10) == -signal.SIGINT
     gone(pid)
+
+
+def test_an_interrupt_before_the_warm_process_answers_is_silent(tmp_path: Path) -> None:
+    address = tmp_path / "warm"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy:
+        busy.bind(str(address))
+        busy.listen()
+        asking = subprocess.Popen(
+            [sys.executable, warm_python.__file__, "-m", "probe", "sleep"],
+            env={**os.environ, warm_python.SOCKET: str(address)},
+            stderr=subprocess.PIPE,
+        )
+        connection, _ = busy.accept()
+        with connection:
+            asking.send_signal(signal.SIGINT)
+            code = asking.wait(30)
+        # Until the connection is closed, the streams that were sent along it stay open.
+        errors = asking.communicate(timeout=30)[1]
+    assert (code, errors) == (-signal.SIGINT, b"")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

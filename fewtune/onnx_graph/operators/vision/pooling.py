@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -24,13 +25,12 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
         return graph.refuse(node, "gives places, and has an input of unknown shape or an old form")
     sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
     strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
-    before = _pads_before(given, sizes, pooled[2:], kernel, strides, dilations)
+    reaches = _reaches(pooled[2:], kernel, strides, dilations)
+    before, _ = _pads(given, sizes, reaches)
     # What the last window of each axis reads behind the end is padded, too.
     after = [
-        max(0, (out - 1) * stride + (size - 1) * dilation + 1 - first - extent)
-        for out, stride, size, dilation, first, extent in zip(
-            pooled[2:], strides, kernel, dilations, before, sizes, strict=True
-        )
+        max(0, reach - first - size)
+        for reach, first, size in zip(reaches, before, sizes, strict=True)
     ]
     dtype = graph.dtype(data)
     lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
@@ -68,50 +68,38 @@ def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         return False
     sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
     strides = given.get("strides") or [1] * axes
-    # As onnxruntime has it, which pads as if the window was not dilated.
-    dilations = [1] * axes
     pooled = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
-    before = _pads_before(given, sizes, pooled, kernel, strides, dilations)
-    totals = _implied(given, sizes, pooled, kernel, strides, dilations)
-    after = [total - first for total, first in zip(totals, before, strict=True)]
+    # As onnxruntime has it, which pads as if the window was not dilated.
+    before, after = _pads(given, sizes, _reaches(pooled, kernel, strides, [1] * axes))
     written = {**given, "pads": [*before, *after]}
     del written["auto_pad"]
     graph.op(node.op_type, node.input, node.output[0], **written)
     return True
 
 
-def _implied(
-    given: dict[str, object],
-    sizes: list[int],
-    pooled: list[int],
-    kernel: list[int],
-    strides: list[int],
-    dilations: list[int],
+def _reaches(
+    pooled: list[int], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
-    """Padding of each axis, both ends together, by ``auto_pad``."""
-    if given["auto_pad"] == b"VALID":
-        return [0] * len(sizes)
+    """How much of each axis, padded, all its windows read."""
     return [
-        max(0, (out - 1) * stride + (size - 1) * dilation + 1 - extent)
-        for out, stride, size, dilation, extent in zip(
-            pooled, strides, kernel, dilations, sizes, strict=True
-        )
+        (out - 1) * stride + (size - 1) * dilation + 1
+        for out, size, stride, dilation in zip(pooled, kernel, strides, dilations, strict=True)
     ]
 
 
-def _pads_before(
-    given: dict[str, object],
-    sizes: list[int],
-    pooled: list[int],
-    kernel: list[int],
-    strides: list[int],
-    dilations: list[int],
-) -> list[int]:
-    mode = given.get("auto_pad", b"NOTSET")
-    if mode != b"NOTSET":
-        totals = _implied(given, sizes, pooled, kernel, strides, dilations)
-        return [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
-    return list(given.get("pads") or [0] * 2 * len(sizes))[: len(sizes)]
+def _pads(
+    given: dict[str, Any], sizes: list[int], reaches: list[int]
+) -> tuple[list[int], list[int]]:
+    """Padding before and after each axis, as written or as ``auto_pad`` implies it."""
+    mode, axes = given.get("auto_pad", b"NOTSET"), len(sizes)
+    if mode == b"NOTSET":
+        written = list(given.get("pads") or [0] * 2 * axes)
+        return written[:axes], written[axes:]
+    if mode == b"VALID":
+        return [0] * axes, [0] * axes
+    totals = [max(0, reach - size) for reach, size in zip(reaches, sizes, strict=True)]
+    before = [(total + (mode == b"SAME_LOWER")) // 2 for total in totals]
+    return before, [total - first for total, first in zip(totals, before, strict=True)]
 
 
 def _flat_places(along: list[np.ndarray], sizes: list[int]) -> np.ndarray:

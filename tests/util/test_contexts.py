@@ -1,0 +1,43 @@
+"""Contexts: one that blocks share, and the collector as it was before an import."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fewtune.util.contexts import SharedContext, without_gc
+
+
+def test_the_first_block_enters_and_the_last_leaves() -> None:
+    shared, told = SharedContext(), []
+
+    @contextmanager
+    def made() -> Iterator[None]:
+        told.append("entered")
+        yield
+        told.append("left")
+
+    first, second = shared.entered(made), shared.entered(made)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert told == ["entered"]
+    second.__exit__(None, None, None)
+    with shared.entered(made):
+        assert told == ["entered", "left", "entered"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_is_afterwards_what_it_was(before: bool) -> None:
+    was_enabled = gc.isenabled()
+    try:
+        gc.enable() if before else gc.disable()
+        with pytest.raises(ImportError), without_gc():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == before
+    finally:
+        gc.enable() if was_enabled else gc.disable()
