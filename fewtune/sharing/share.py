@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fewtune.sharing.job import ShareJob
 from fewtune.sharing.plan import plan
 from fewtune.sharing.report import finals_of, share_curve, share_rounds, task_line
 from fewtune.sharing.rules import RULES, SharingRules
-from fewtune.storage.database import RECORDS, read_database, write_database
+from fewtune.storage.database import RECORDS, WORKLOADS, read_database, write_database
 from fewtune.storage.log_archive import log_info, require_own
 from fewtune.task.extract import Task
 from fewtune.timing.cache_state import MEASURING
@@ -108,7 +109,14 @@ def share_schedules(
     named = [*job.takers, *job.tuned]
     state = RunState([by_name[name] for name in named], named, job.tuned)
     state.replay(events)
-    _write_log(directory, by_name, database, _trials(job, state), fingerprint)
+    log_info(fingerprint).write(directory)
+    trials = _trials(job, state)
+    if trials:
+        _write_log(directory, by_name, database, trials, fingerprint)
+    else:
+        # To write all trials of a full tuning anew takes 10 s.
+        for name in (WORKLOADS, RECORDS):
+            shutil.copyfile(tune_directory / name, directory / name)
     write_wrong_schedules(directory, state.tasks.values())
     share_curve(Curve.read(tune_directory), tuned, state, events).write(directory)
     report = _report(selection, job, state, events, fingerprint)
@@ -188,6 +196,5 @@ def _write_log(
     """Write the log of all tasks: the tune stage's records, and the trials of sharing."""
     known = [t for n, t in by_name.items() if n not in trials and database.has_workload(t.mod)]
     everything = {**trials, **measured_trials(database, known)}
-    log_info(fingerprint).write(directory)
     modules = {name: by_name[name].mod for name in sorted(everything)}
     write_database(directory, modules, everything, target_from_json(fingerprint.target))

@@ -51,6 +51,8 @@ _NOISE = (
     "Updating lock file",
     "Data and pipelines are up to date.",
 )
+# Logs of one-shot's tuning: nothing was measured.
+_EMPTY_LOG = re.compile(r"/database_\w+\.json' is empty\.$")
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ class _Lines:
         shown = self._shown.pop(stream, 0)
         text = _ESCAPES.sub("", raw.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
         text = text.rstrip()
-        if not text or text.lstrip().startswith(_NOISE) or NOISE.search(text):
+        noise = text.lstrip().startswith(_NOISE) or NOISE.search(text) or _EMPTY_LOG.search(text)
+        if not text or noise:
             if shown and self._screen is not None:
                 self._screen.write(b"\n")
             return

@@ -52,6 +52,14 @@ def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
 
 
+def test_an_empty_log_of_oneshot_is_no_warning(tmp_path: Path) -> None:
+    said: list[str] = []
+    lines = stage_process._Lines(io.BytesIO(), said.append, 2, None)
+    for name in ("database_workload.json", "model.so"):
+        lines.feed(2, f"WARNING: 'out/a/oneshot/tune/{name}' is empty.\n".encode())
+    assert said == ["WARNING: 'out/a/oneshot/tune/model.so' is empty."]
+
+
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
     lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
     lines.feed(1, b"working\n")
