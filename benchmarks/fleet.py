@@ -6,6 +6,8 @@ only sleeps, 50 ms a candidate: what the client and Dask add is all that can be 
 worker of this machine over the same in this process: seconds, and the model's estimated latency.
 ``board_best_ratio``: the best of eight random candidates a task, as two RPC servers of this machine
 measure them, over the same eight in this process, one thread each: the fastest's seconds.
+``board_choice_ratio``, ``board_choice_worst``: what the servers' best takes in this process over
+the best of this process, as geometric mean and at worst: what a board's measuring loses.
 They take turns, and medians of the ratios stand; have the machine alone.
 
 ``results/fleet.json`` gets them; what a call leaves out stays, such as ``aarch64_max_error``, which
@@ -194,38 +196,42 @@ def board(model: str) -> dict[str, Any]:
             trials_per_task=8, batch_size=8, strategy="random", informed_start=False,
             predictor="never", start_from=str(folder / "none"), least_gain=0.0,
         )  # fmt: skip
-        ratios, same, compared = [], 0, 0
+        ratios, choices = [], []
         for number in range(_ROUNDS):
             pair = [("here", here), ("board", there)]
-            best = {}
+            found = {}
             for name, own in pair if number % 2 == 0 else pair[::-1]:
                 journals = folder / f"{name}{number}"
                 journals.mkdir()
                 run_session(largest, names, own, options, journals)
-                best[name] = best_of(journals)
-            for task in best["here"].keys() & best["board"].keys():
-                (here_s, chosen), (there_s, as_chosen) = best["here"][task], best["board"][task]
-                ratios.append(there_s / here_s)
-                compared += 1
-                same += chosen == as_chosen
-        print(f"{same} of {compared} times both name the same candidate the best")
+                found[name] = times_of(journals)
+            for task in found["here"].keys() & found["board"].keys():
+                of_here, of_board = found["here"][task], found["board"][task]
+                best_s, chosen = min(of_here.values()), min(of_board, key=of_board.__getitem__)
+                ratios.append(of_board[chosen] / best_s)
+                if chosen in of_here:
+                    choices.append(of_here[chosen] / best_s)
+        same = sum(choice == 1.0 for choice in choices)
+        print(f"{same} of {len(ratios)} times both name the same candidate the best")
     return {
         "board_best_ratio": round(statistics.median(ratios), 3),
-        "board_same_best_pct": round(100 * same / compared, 1),
+        "board_choice_ratio": round(statistics.geometric_mean(choices), 3),
+        "board_choice_worst": round(max(choices), 3),
+        "board_same_best_pct": round(100 * same / len(ratios), 1),
     }
 
 
-def best_of(journals: Path) -> dict[str, tuple[float, str]]:
-    """By task, the seconds of the fastest trial in the one journal of a folder, and its trace."""
+def times_of(journals: Path) -> dict[str, dict[str, float]]:
+    """By task, the seconds of each valid trial in the one journal of a folder, by its trace."""
     (path,) = journals.glob("*.jsonl")
-    best: dict[str, tuple[float, str]] = {}
+    times_s: dict[str, dict[str, float]] = {}
     for line in path.read_text().splitlines():
         event = json.loads(line.partition(" ")[2])  # after the checksum
         for trial in event.get("trials", []) if event.get("kind") == "batch" else []:
             if trial.get("run_s"):
-                found = (statistics.median(trial["run_s"]), json.dumps(trial["trace"]))
-                best[event["task"]] = min(best.get(event["task"], found), found)
-    return best
+                of_task = times_s.setdefault(event["task"], {})
+                of_task[json.dumps(trial["trace"])] = statistics.median(trial["run_s"])
+    return times_s
 
 
 def tuned(
