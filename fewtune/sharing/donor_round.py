@@ -25,7 +25,8 @@ class _Opening(NamedTuple):
 
     @property
     def turn(self) -> TaskBatch:
-        return TaskBatch(self.state, [offer.proposal for offer in self.offers.likeliest])
+        proposals = [offer.proposal for offer in self.offers.likeliest]
+        return TaskBatch(self.state, proposals, proposals)
 
     @property
     def told(self) -> dict[str, Any]:

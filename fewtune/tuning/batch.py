@@ -25,15 +25,15 @@ class TaskBatch(NamedTuple):
     Attributes
     ----------
     state : TaskState
-    asked : list of Proposal
-        As they were proposed.
     proposals : list of Proposal
-        Those of them that are measured: distinct, and not measured before.
+        Distinct, and not measured before.
+    asked : list of Proposal
+        What a search proposed, known ones and repeats included.
     """
 
     state: TaskState
-    asked: list[Proposal]
     proposals: list[Proposal]
+    asked: list[Proposal]
 
     @staticmethod
     def of(state: TaskState, proposals: list[Proposal]) -> TaskBatch:
@@ -42,7 +42,7 @@ class TaskBatch(NamedTuple):
         for proposal in proposals:
             fresh.setdefault(proposal.key, proposal)
         unknown = [each for key, each in fresh.items() if key not in state.known]
-        return TaskBatch(state, proposals, unknown)
+        return TaskBatch(state, unknown, proposals)
 
     @property
     def modules(self) -> list[tvm.IRModule]:
