@@ -3,6 +3,8 @@
 The model's import is checked on this machine's CPU. Kernels have dlight's default schedules.
 Whether there is code for the named architecture in the library is read from the library itself: TVM
 leaves source text there, without a word, where it cannot compile.
+
+Importing this does not load TVM: NVIDIA's compiler has to be ready before.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from typing import Any, NamedTuple
 
 from fewtune import errors
 from fewtune.errors import FewtuneError, InputError, MachineError
-from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import GPU_LIMITS
 
 _ELF, _OF_CUDA = b"\x7fELF", 190
@@ -133,6 +134,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     from fewtune.model.import_model import import_model, read_lowered
     from fewtune.model.import_options import ImportOptions
     from fewtune.runtime.executable import build_executable
+    from fewtune.runtime.linking import export_library
     from fewtune.runtime.tvm import tvm, usable_cores
     from fewtune.schedule.defaults.default import apply_default_schedules
     from fewtune.task.extract import kernels

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,11 @@ def test_an_architecture_is_one_of_a_gpu() -> None:
     for wrong in ("90", "sm_20", "sm_x", "gfx90a"):
         with pytest.raises(InputError, match="such as sm_90"):
             gpu_target(wrong)
+
+
+def test_tvm_is_not_loaded_before_the_compiler_is_ready() -> None:
+    asked = "import sys, fewtune.compile.device_code; sys.exit('tvm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
 @pytest.mark.skipif(HAS_COMPILER, reason="NVIDIA's compiler is installed")
