@@ -71,7 +71,7 @@ def _recorded(rows: list[dict[str, Any]]) -> str:
 
 def _measured_table(rows: list[dict[str, Any]]) -> str:
     first = rows[0]
-    trials = list(first.get("over_pool", {}))
+    trials = sorted(first.get("over_pool", {}), key=int)
     ordered = sorted(rows, key=lambda row: row["rank"][0])
     table = Table(
         ["strategy", "rated by", "over the best of all", "over the first row",
