@@ -32,7 +32,6 @@ EARLY: dict[tuple[str, str], Handler] = {
     **affine.HANDLERS,
     **products.HANDLERS,
     **microsoft.HANDLERS,
-    **quantized_layers.HANDLERS,
     **convolutions.HANDLERS,
     **normalizations.HANDLERS,
     **standard_attention.HANDLERS,
@@ -47,7 +46,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **patches.HANDLERS,
     **pooling.HANDLERS,
 }
-LATE: dict[tuple[str, str], Handler] = layers.HANDLERS
+LATE: dict[tuple[str, str], Handler] = {**layers.HANDLERS, **quantized_layers.HANDLERS}
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:

@@ -17,8 +17,7 @@ from fewtune.onnx_graph.operators.quantized.affine import (
 from fewtune.onnx_graph.operators.quantized.products import integer_products
 from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
 
-# Each step quantises its state, in a dozen nodes more than a step of floats has, and they are there
-# before the graph is simplified.
+# Each step quantises its state, in a dozen nodes more than a step of floats has.
 _MOST_STEPS = 200
 
 
@@ -34,17 +33,21 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
         scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
         return centred(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
 
+    @functools.cache
+    def quantized(rows: str) -> tuple[str, str]:
+        """Rows in whole numbers, and their scale: once for the directions that read them."""
+        names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
+        dynamic_quantize(graph, rows, names)
+        return centred(graph, names[0], names[2], -2), floats(graph, names[1])
+
     def product(rows: str, weights: str, index: int) -> str:
-        return _product(graph, rows, *operands(weights, index))
+        return _product(graph, *quantized(rows), *operands(weights, index))
 
     return expand_layer(graph, node, "LSTM", product, _MOST_STEPS)
 
 
-def _product(graph: GraphBuilder, rows: str, right: str, scale: str) -> str:
-    """Rows quantised, times a direction's weights, scaled back."""
-    names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
-    dynamic_quantize(graph, rows, names)
-    left = centred(graph, names[0], names[2], -2)
+def _product(graph: GraphBuilder, left: str, left_scale: str, right: str, scale: str) -> str:
+    """Quantised rows times a direction's weights, scaled back."""
     sums = integer_products(graph, left, right)
     if len(sums) > 1:
         # Each is exact; together they may be more than float32 holds exactly.
@@ -52,7 +55,7 @@ def _product(graph: GraphBuilder, rows: str, right: str, scale: str) -> str:
         while len(whole) > 1:
             whole[:2] = [graph.op("Add", whole[:2])]
         sums = [graph.cast(whole[0], TensorProto.FLOAT)]
-    factor = graph.fold("Mul", [scale, floats(graph, names[1])])
+    factor = graph.fold("Mul", [scale, left_scale])
     return graph.op("Mul", [sums[0], factor])
 
 

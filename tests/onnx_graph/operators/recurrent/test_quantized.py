@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import ModelProto, numpy_helper
 
+from fewtune.binding import bind
+from fewtune.model.reference import run_onnxruntime
+from fewtune.onnx_graph import simplify
 from tests.expanded_models import assert_node
 
 HIDDEN, WIDTH = 12, 20
@@ -44,3 +49,39 @@ def test_a_layer_quantises_what_each_product_reads(kind: type, by_column: bool) 
         direction="bidirectional",
         hidden_size=HIDDEN,
     )
+
+
+def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of steps onnxslim takes minutes, to find a shape or to gain nothing."""
+    generator = np.random.default_rng(0)
+    shapes = {"w": (2, WIDTH, 4 * HIDDEN), "r": (2, HIDDEN, 4 * HIDDEN)}
+    arrays = {name: generator.integers(-9, 9, shape, np.int8) for name, shape in shapes.items()}
+    arrays |= {"scale": np.full(2, 0.01, np.float32), "zero": np.zeros(2, np.int8)}
+    arrays["shape"] = np.array([0, -1, 2 * HIDDEN])
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        layer (float[steps, 1, {WIDTH}] x) => (y) {{
+            sequence = com.microsoft.DynamicQuantizeLSTM
+                <direction = "bidirectional", hidden_size = {HIDDEN}>
+                (x, w, r, , , , , , scale, zero, scale, zero)
+            joined = Transpose <perm = [0, 2, 1, 3]> (sequence)
+            y = Reshape(joined, shape)
+        }}"""
+    )
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    given = []
+
+    def slimmed(model: ModelProto) -> ModelProto:
+        given.append({node.op_type for node in model.graph.node})
+        return model
+
+    monkeypatch.setattr(bind, "slimmed", slimmed)
+    monkeypatch.setattr(simplify, "slimmed", slimmed)
+    bound = bind.bind_shapes(model, {"x": (50, 1, WIDTH)}, {})
+    result = simplify.simplify(bound)
+    assert given
+    assert all("DynamicQuantizeLSTM" in kinds for kinds in given)
+    feeds = {"x": generator.standard_normal((50, 1, WIDTH)).astype(np.float32)}
+    (wanted,), (actual,) = (run_onnxruntime(each, feeds, 1) for each in (bound, result))
+    assert actual.shape == (50, 1, 2 * HIDDEN)
+    np.testing.assert_allclose(actual, wanted, atol=1e-6)
