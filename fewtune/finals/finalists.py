@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from fewtune.schedule.space.parallel_axis import parted
 from fewtune.trial.trial import Trial
 
-# As many contenders of a task take turns alone, where no finals are held.
-MOST_IN_DUEL = 4
-
 
 @dataclass(frozen=True)
 class FinalistRules:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from typing import Any
 
@@ -32,5 +31,4 @@ def describe(options: dict[str, Any]) -> dict[str, Any]:
             "fewtune": fewtune.__version__,
         },
         "host": socket.gethostname(),
-        "pid": os.getpid(),
     }

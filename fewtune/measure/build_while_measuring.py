@@ -129,7 +129,7 @@ class Overlap:
             if job.measures:
                 self.device_s += time.monotonic() - self._measure_began_s
         if job.measures:
-            self.done(job.place, reply.run_s, Built(index, job.number, 0.0, handle.lives))
+            self.done(job.place, reply.run_s, Built(index, job.number, handle.lives))
         else:
             self._waiting.append((job.place, self.pool.built(index, job.number, reply)))
 

@@ -31,32 +31,24 @@ class Capabilities(NamedTuple):
 
     Attributes
     ----------
-    races : bool
-        Slow candidates are dropped after one run.
     cold_caches : bool
         Caches are brought, before each call, into the state that a model leaves them in.
     finals_in_model : bool
         A task's fastest schedules meet in the model.
-    duels : bool
-        They are measured once more, in turns.
     shared_cores : bool
         Kernels run on the cores that build them, so that one waits for the other.
     """
 
-    races: bool = True
     cold_caches: bool = True
     finals_in_model: bool = True
-    duels: bool = True
     shared_cores: bool = True
 
     @property
     def lacking(self) -> list[str]:
         """In words, what has to be skipped; nothing on this machine's CPU."""
         said = {
-            "races": "races",
             "cold_caches": "caches as a model leaves them",
             "finals_in_model": "finals in the model (duels decide)",
-            "duels": "duels",
         }
         return [text for name, text in said.items() if not getattr(self, name)]
 

@@ -229,15 +229,10 @@ def results_markdown(results: Sequence[Result]) -> str:
 def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
     """`comparison_table` with its conditions."""
     lines = conditions_lines([(each.model, each.conditions) for each in comparisons])
-    lines += machine_lines(comparisons)
+    lines += stolen_lines(comparisons)
     text = comparison_table(comparisons).markdown() + "".join(f"\n{line}\n" for line in lines)
     states = core_state_table(comparisons)
     return text if states is None else f"{text}\n{CORE_STATES_TITLE}:\n\n{states.markdown()}"
-
-
-def machine_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """What is known of the machine's state while it measured."""
-    return stolen_lines(comparisons)
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:

@@ -53,7 +53,7 @@ _NEAR_BYTES = 1 << 14
 _MOST_PRODUCTS = 64
 # Cache lines that are asked for at once: more have to wait for each other.
 _MOST_LINES = 16
-_SERIAL, _PARALLEL = int(tvm.tirx.ForKind.SERIAL), int(tvm.tirx.ForKind.PARALLEL)
+_SERIAL = int(tvm.tirx.ForKind.SERIAL)
 _REDUCTION = tvm.tirx.IterVar.CommReduce
 
 

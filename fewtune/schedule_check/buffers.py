@@ -70,7 +70,3 @@ class Buffers:
             held = self._held[place] = tvm.runtime.empty((size,), "uint8")
         array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
         return held._create_view(tuple(shape), dtype), array  # noqa: SLF001 (TVM's only way)
-
-    def let_go(self) -> None:
-        """Give the memory back."""
-        self._held.clear()

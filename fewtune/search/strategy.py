@@ -23,8 +23,6 @@ from fewtune.search.scorer import Judge, Proposal, Scorer
 _MOST_DRAWS = 12
 # Beside them, points that a GPU cannot hold: drawing one is cheap, applying it is not.
 _MOST_REFUSED = 24
-# Schedules that are made of what was measured before, to know them when they come up again.
-_RECALLED = 8
 
 
 @dataclass

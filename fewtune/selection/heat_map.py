@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fewtune.artifacts import Selection
-from fewtune.errors import InputError
 from fewtune.selection.similarity_matrix import SimilarityMatrix
 from fewtune.util.files import write_bytes, write_text
 
@@ -41,35 +40,6 @@ def write_similarity(selection: Selection, matrix: SimilarityMatrix, directory: 
     ordered = matrix.ordered([*clustered, *others])
     write_text(directory / CSV, similarity_csv(ordered))
     write_bytes(directory / PNG, similarity_png(selection, ordered))
-
-
-def read_similarity(directory: Path) -> SimilarityMatrix:
-    """Read the ``similarity.csv`` that `write_similarity` wrote.
-
-    Returns
-    -------
-    matrix : SimilarityMatrix
-        With the four digits that the file holds.
-
-    Raises
-    ------
-    InputError
-        If the file is missing or is no square table with the same names in both directions.
-    """
-    path = directory / CSV
-    try:
-        head, *rows = list(csv.reader(path.read_text().splitlines()))
-        if head[:1] != ["task"] or [row[0] for row in rows] != head[1:]:
-            raise ValueError("its rows and columns differ")
-        values = np.array([[float(cell) for cell in row[1:]] for row in rows])
-        names = tuple(head[1:])
-        return SimilarityMatrix(names, values.reshape(len(names), len(names)))
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: run select_tasks") from None
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"{path} is no similarity matrix ({error}): run select_tasks again"
-        ) from None
 
 
 def similarity_csv(matrix: SimilarityMatrix) -> str:

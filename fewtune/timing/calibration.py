@@ -50,21 +50,14 @@ class Measured(NamedTuple):
     run_s : list of float
         Seconds of one call, a sample a repeat, from the longest measurement it reached; of
         several attempts, the fastest.
-    spent_s : float
-        Seconds that all attempts took.
-    pace_s : float or None
-        Seconds of the calibration kernel around that attempt, the slower of before and after;
-        None on a device of its own, where nothing is calibrated.
     repeats : int
         Attempts beyond the first.
     most_flops_s : float or None
         Operations a second of the calibration kernel at its fastest so far: about what the
-        machine can do at most.
+        machine can do at most; None on a device of its own, where nothing is calibrated.
     """
 
     run_s: list[float]
-    spent_s: float
-    pace_s: float | None = None
     repeats: int = 0
     most_flops_s: float | None = None
 
@@ -121,9 +114,9 @@ class Calibration:
         attempt : callable
             Measures the candidate once.
         """
-        began_s = self._clock()
         before_s = self._timed_s()
-        best_s, kept, kept_pace_s = float("inf"), [], 0.0
+        best_s = float("inf")
+        kept: list[float] = []
         repeats, first_end_s = 0, None
         while True:
             attempt_began_s = self._clock()
@@ -131,16 +124,14 @@ class Calibration:
             after_s = self._timed_s()
             now_s = self._clock()
             first_end_s = now_s if first_end_s is None else first_end_s
-            pace_s = max(before_s, after_s)
             median_s = statistics.median(run_s)
             if median_s < best_s:
-                best_s, kept, kept_pace_s = median_s, run_s, pace_s
-            steady = pace_s <= _SLOW_RATIO * self.good_s
+                best_s, kept = median_s, run_s
+            steady = max(before_s, after_s) <= _SLOW_RATIO * self.good_s
             # As long again as this attempt took is what another one will take.
             extra_s = now_s - first_end_s + now_s - attempt_began_s
             if dropped or steady or repeats == _MOST_REPEATS or extra_s > _MOST_EXTRA_S:
-                most_flops_s = self._flops / self.floor_s
-                return Measured(kept, now_s - began_s, kept_pace_s, repeats, most_flops_s)
+                return Measured(kept, repeats, self._flops / self.floor_s)
             repeats += 1
             before_s = after_s
 

@@ -9,7 +9,6 @@ in before each call (`fewtune.timing.cache_state`). A slow moment of the machine
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import tvm
-from fewtune.timing.buffers import Buffers, filler
+from fewtune.timing.buffers import Buffers, Specs, filler
 from fewtune.timing.cache_fill import sliced
 from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
 from fewtune.timing.calibration import Attempt, Calibration, Measured
@@ -112,16 +111,14 @@ class Timer:
             self._fixed_kernel = MultiplyAdd(self._target, self._threads)
             self._caches = CacheState(self._target, self._threads)
 
-    def race(self, built: BuiltKernel, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+    def race(self, built: BuiltKernel, specs: Specs, race: Race) -> Measured:
         """Race a candidate; on a CPU, again while the machine is slow."""
         kernel = self._kernel(built, specs, cold=race.cold_weights)
         self._start_pool()
         with apart_from_the_pool():
             if self._calibration is not None:
                 return self._calibration.measure(lambda: self._raced(kernel, race))
-            started = time.perf_counter()
-            run_s, _ = self._raced(kernel, race)
-            return Measured(run_s, time.perf_counter() - started)
+            return Measured(self._raced(kernel, race).run_s)
 
     def _start_pool(self) -> None:
         """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
@@ -153,7 +150,7 @@ class Timer:
     def duel(
         self,
         candidates: list[BuiltKernel],
-        specs: list[tuple[list[int], str]],
+        specs: Specs,
         rounds: int,
         round_s: float,
         cold_weights: bool = False,
@@ -188,9 +185,7 @@ class Timer:
         """Bytes of buffers that are held from task to task."""
         return self._buffers.held_bytes
 
-    def _kernel(
-        self, built: BuiltKernel, specs: list[tuple[list[int], str]], *, cold: bool
-    ) -> _Kernel:
+    def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> _Kernel:
         """A candidate with its arguments, those to flush and those to rewrite."""
         arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host:

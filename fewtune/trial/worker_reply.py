@@ -23,7 +23,6 @@ class Built:
 
     worker: int
     number: int
-    build_s: float
     life: int = 0
 
 

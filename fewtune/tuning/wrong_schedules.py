@@ -14,7 +14,7 @@ from fewtune.util.files import write_text
 FILE = "wrong_schedules.json"
 
 
-def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> int:
+def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> None:
     """Write what reproduces the wrong schedules, if there are any.
 
     Parameters
@@ -23,13 +23,8 @@ def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> int:
         Gets `FILE`: each task's module as TVM JSON, and each schedule's trace, as in TVM's
         database, with its fault.
     states : iterable of TaskState
-
-    Returns
-    -------
-    count : int
-        Wrong schedules.
     """
-    found, count = {}, 0
+    found = {}
     for state in states:
         known = [*state.earlier, *state.trials]
         known += [each for each in (state.default, state.taken) if each is not None]
@@ -41,7 +36,5 @@ def write_wrong_schedules(directory: Path, states: Iterable[TaskState]) -> int:
                     {"trace": each.trace, "fault": each.fault} for each in wrong.values()
                 ],
             }
-            count += len(wrong)
-    if count:
+    if found:
         write_text(directory / FILE, json.dumps(found, indent=1, sort_keys=True) + "\n")
-    return count

@@ -27,13 +27,12 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.timing.buffers import Specs
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
 from fewtune.timing.timer import BuiltKernel, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 from fewtune.workers.worker import resident_bytes
-
-Specs = list[tuple[list[int], str]]
 
 
 def library_path(folder: Path, number: int) -> Path:

@@ -99,15 +99,13 @@ class WorkerPool:
         self._next_number += 1
         return self._next_number
 
-    def build(self, modules: list[str] | Feed, only: int | None = None) -> list[Built | Failure]:
+    def build(self, modules: list[str] | Feed) -> list[Built | Failure]:
         """Compile modules, each on whichever worker is free.
 
         Parameters
         ----------
         modules : list of str, or Feed
             Scheduled modules as TVM JSON; where more of them may come, they are waited for.
-        only : int, optional
-            The one worker to use, for candidates that are to meet in one process.
 
         Returns
         -------
@@ -123,9 +121,8 @@ class WorkerPool:
         results: dict[int, Built | Failure] = {}
         busy: dict[int, tuple[int, int, float]] = {}
         idle_deaths = 0
-        usable = range(len(self.handles)) if only is None else [only]
         while feed.goes_on or busy:
-            for index in usable:
+            for index in range(len(self.handles)):
                 place = feed.take() if index not in busy else None
                 if place is None:
                     continue
@@ -176,7 +173,7 @@ class WorkerPool:
         handle = self.handles[index]
         handle.builds += 1
         self._build_s.append(build_s)
-        return Built(index, number, build_s, handle.lives)
+        return Built(index, number, handle.lives)
 
     def kept_build(self, workload: str, key: str) -> Built | None:
         """The build of a task's trace, if a worker still has it."""

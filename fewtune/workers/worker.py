@@ -29,6 +29,7 @@ from fewtune.runtime.target import device_of, has_own_device, target_from_json
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
@@ -77,7 +78,7 @@ class Worker:
             self._scheduled[number] = scheduled
         return time.perf_counter() - started
 
-    def measure(self, number: int, specs: list[tuple[list[int], str]], race: Race) -> Measured:
+    def measure(self, number: int, specs: Specs, race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         with self._alive():
             return self._timer.race(self._built[number], specs, race)
@@ -108,7 +109,7 @@ class Worker:
     def duel(
         self,
         numbers: list[int],
-        specs: list[tuple[list[int], str]],
+        specs: Specs,
         rounds: int,
         round_s: float,
         cold_weights: bool = False,

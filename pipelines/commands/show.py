@@ -25,7 +25,7 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
     if len(comparisons) > 1:
         tables.comparison_table(comparisons).print()
         print()
-    for line in [*tables.results_conditions(found), *tables.machine_lines(comparisons)]:
+    for line in [*tables.results_conditions(found), *tables.stolen_lines(comparisons)]:
         print(line)
     states = core_state_table(comparisons)
     if states is not None:

@@ -21,7 +21,7 @@ def test_a_candidate_is_held_to_the_fastest_of_its_race() -> None:
 
 
 def test_a_failure_is_counted_and_neither_kept_nor_beaten() -> None:
-    builds = [Built(0, number, 0.0, 0) for number in range(2)]
+    builds = [Built(0, number) for number in range(2)]
     keys = [("conv", "[[], []]"), ("conv", "[[1], []]")]
     batch = Batch([[]] * 2, [None] * 2, ["a"] * 2, keys)
     failures: Counter[str] = Counter()

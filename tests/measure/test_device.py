@@ -39,7 +39,6 @@ def test_each_kind_says_what_it_cannot_do() -> None:
     assert here.can.lacking == []
     assert isinstance(there, Board)
     assert "finals in the model (duels decide)" in there.can.lacking
-    assert there.can.duels
 
 
 def test_logs_of_a_board_are_of_another_class_and_lock() -> None:

@@ -10,14 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from fewtune.artifacts import Selection
-from fewtune.errors import InputError
 from fewtune.selection.cluster import (
     agglomerative_groups,
     clique_groups,
     representative,
     split_unrelated,
 )
-from fewtune.selection.heat_map import read_similarity, write_similarity
+from fewtune.selection.heat_map import write_similarity
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_from_spaces
 from tests.made.banks import entry, made_bank, task_info
@@ -244,25 +243,10 @@ def test_files_are_the_same_each_time(tmp_path: Path) -> None:
     assert table[:2] == ["task,wide,near,far", "wide,1.0000,0.9258,0.1250"]
 
 
-def test_similarities_are_read_back(tmp_path: Path) -> None:
-    selection, matrix = select()
-    write_similarity(selection, matrix, tmp_path)
-    read = read_similarity(tmp_path)
-    assert read.names == ("wide", "near", "far")
-    np.testing.assert_allclose(read.values, matrix.values, atol=5e-5)
-    for damaged in ("task,a\n", "task,a\nb,1.0\n", "task,a\na,one\n", ""):
-        (tmp_path / "similarity.csv").write_text(damaged)
-        with pytest.raises(InputError, match="run select_tasks again"):
-            read_similarity(tmp_path)
-    with pytest.raises(InputError, match="run select_tasks"):
-        read_similarity(tmp_path / "absent")
-
-
 def test_an_empty_selection_has_files_too(tmp_path: Path) -> None:
     selection, matrix = select(min_share=0.9)
     write_similarity(selection, matrix, tmp_path)
     assert (tmp_path / "similarity.csv").read_text() == "task\n"
-    assert read_similarity(tmp_path).values.shape == (0, 0)
     assert (tmp_path / "similarity.png").stat().st_size > 0
 
 

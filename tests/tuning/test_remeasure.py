@@ -54,10 +54,10 @@ def trace_of(number: int, tiles: list[list[int]] | None = None) -> str:
 def test_the_fastest_builds_of_each_task_are_kept() -> None:
     kept = Kept(most=2)
     for number, time_s in enumerate([3.0, 1.0, 2.0]):
-        kept.take("conv", trace_of(number), Built(number % 2, number, 0.1), time_s)
-    kept.take("dense", trace_of(0), Built(0, 7, 0.1), 9.0)
+        kept.take("conv", trace_of(number), Built(number % 2, number), time_s)
+    kept.take("dense", trace_of(0), Built(0, 7), 9.0)
     assert kept.find("conv", trace_of(0)) is None
-    assert kept.find("conv", trace_of(1)) == Built(1, 1, 0.1)
+    assert kept.find("conv", trace_of(1)) == Built(1, 1)
     assert kept.find("dense", trace_of(1)) is None
     assert (kept.numbers(0), kept.numbers(1)) == ([2, 7], [1])
 
@@ -67,7 +67,7 @@ def test_the_fastest_two_of_another_parting_are_kept_beside_them() -> None:
     rows, columns = [[2, 1, 1, 1], [1, 1, 1, 8]], [[1, 1, 1, 2], [2, 1, 1, 4]]
     builds = [(1.0, columns), (2.0, columns), (5.0, rows), (3.0, columns), (4.0, rows), (6.0, rows)]
     for number, (time_s, tiles) in enumerate(builds):
-        kept.take("conv", trace_of(number, tiles), Built(0, number, 0.1), time_s)
+        kept.take("conv", trace_of(number, tiles), Built(0, number), time_s)
     # Of three by columns and three by rows: the two fastest, and the faster two by rows.
     assert kept.numbers(0) == [0, 1, 2, 4]
 

@@ -25,17 +25,17 @@ from fewtune.timing.timer import Race
 
 given = json.loads(sys.stdin.read())
 told = {}
-with WorkerPool(given["target"], 2, 2, fork_server=fork_server) as pool:
+with WorkerPool(given["target"], 2, 1, fork_server=fork_server) as pool:
     first, second = pool.build([given["module"]] * 2)
     handle = pool.handles[first.worker]
     measured = handle.call("measure", first.number, given["specs"], Race(None), timeout_s=20)
     told["run_s"] = measured.run_s
     before = handle.pid
     os.kill(before, signal.SIGKILL)
-    (lost,) = pool.build([given["module"]], only=first.worker)
+    (lost,) = pool.build([given["module"]])
     told["lost"] = str(lost)
     began = time.monotonic()
-    (again,) = pool.build([given["module"]], only=first.worker)
+    (again,) = pool.build([given["module"]])
     told["again"] = again.number > second.number and handle.pid != before
     told["stopped"] = handle.pid
 told["alive"] = os.path.exists(f"/proc/{told['stopped']}")
