@@ -53,7 +53,7 @@ def hold(
     contenders = contested(ranked, times_s, most, usual_axes(task.info for task in tasks))
     finals = Finals(skeleton, tasks, target_from_json(fingerprint.target), most)
     with WorkerPool(fingerprint.target, fingerprint.threads, fingerprint.threads) as pool:
-        return finals.hold(contenders, Measurer(pool)).finals if contenders else {}
+        return finals.hold(contenders, Measurer(pool)) if contenders else {}
 
 
 def table(held: dict[str, Final], weights: dict[str, int]) -> Table:

@@ -23,12 +23,12 @@ from fewtune.measure.measurer import Measurer
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.parallel_axis import usual_axes
 from fewtune.task.extract import Task
+from fewtune.timing.interference import ContenderSamples
 from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers.handle import WorkerHandle, call_all
 from fewtune.workers.kernel_library import Candidate, Contender
-from fewtune.workers.model_runner import Runs
 from fewtune.workers.pool import WorkerPool
 
 # Far longer than compiling, or running, all of them takes.
@@ -87,18 +87,6 @@ def _gain(choosing_s: list[float], judging_s: list[float]) -> float:
     return judging_s[0] - judging_s[min(range(len(choosing_s)), key=choosing_s.__getitem__)]
 
 
-class FinalsResult(NamedTuple):
-    """The results of finals.
-
-    Attributes
-    ----------
-    finals : dict of Final
-        By task, for tasks with more than one contender.
-    """
-
-    finals: dict[str, Final]
-
-
 @dataclass
 class Finals:
     """Holds the finals of a model's tasks.
@@ -136,7 +124,7 @@ class Finals:
         usual = usual_axes(task.info for task in self.tasks)
         return contested(ranked, times_s, self.most, usual, self.rules)
 
-    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> FinalsResult:
+    def hold(self, contenders: dict[str, list[Trial]], measurer: Measurer) -> dict[str, Final]:
         """Measure the contenders in the model.
 
         Parameters
@@ -148,7 +136,8 @@ class Finals:
 
         Returns
         -------
-        held : FinalsResult
+        finals : dict of Final
+            By task, for tasks with more than one contender.
 
         Raises
         ------
@@ -157,23 +146,21 @@ class Finals:
         """
         # One process may be lucky with its memory; of many, any could veto a faster contender.
         processes = self._run(contenders, measurer, measurer.pool.handles[:_PROCESSES])
-        finals = {
+        return {
             task.info.name: Final.of(
                 [trial.key for trial in contenders[task.info.name]],
-                [runs.samples[task.info.workload] for runs in processes],
+                [samples[task.info.workload] for samples in processes],
             )
             for task in self.tasks
-            if len(contenders.get(task.info.name, [])) > 1
-            and task.info.workload in processes[0].samples
+            if len(contenders.get(task.info.name, [])) > 1 and task.info.workload in processes[0]
         }
-        return FinalsResult(finals)
 
     def _run(
         self,
         contenders: dict[str, list[Trial]],
         measurer: Measurer,
         handles: Sequence[WorkerHandle],
-    ) -> list[Runs]:
+    ) -> list[ContenderSamples]:
         """What each worker measured; they run one after the other."""
         pool, phases = measurer.pool, measurer.phases
         called = {site.workload for site in self.skeleton.sites}

@@ -5,7 +5,7 @@ Finals that are in the journal are not held again, even if they failed: they wou
 
 from __future__ import annotations
 
-from fewtune.finals.finals import Finals, FinalsResult
+from fewtune.finals.finals import Final, Finals
 from fewtune.trial.trial import Trial
 from fewtune.trial.worker_reply import RequestFailedError, WorkerLostError
 from fewtune.tuning.session import Session
@@ -56,15 +56,16 @@ class InModel:
         )
         # These take long, and whatever was measured before has to be safe.
         session.journal.hand_over()
-        held, note = FinalsResult({}), ""
+        held: dict[str, Final] = {}
+        note = ""
         try:
             held = self._finals.hold(contenders, session.measurer)
         except (WorkerLostError, RequestFailedError) as fault:
             note = f"no finals in the model: {_line(fault)}"
             session.progress.say(note)
-        finals = {name: final._asdict() for name, final in held.finals.items()}
+        finals = {name: final._asdict() for name, final in held.items()}
         session.note({"kind": "in_model", "finals": finals, "note": note, **session.spent()})
-        return bool(held.finals)
+        return bool(held)
 
 
 def _line(fault: Exception) -> str:

@@ -22,13 +22,16 @@ _DEVIATION, _OF_MEDIAN = 1.4826, 1.2533
 # What is within so many standard errors may be chance.
 _CHANCE = 2.0
 
+# By workload and contender: seconds of all its calls in one run, a figure a run.
+ContenderSamples = dict[str, list[list[float]]]
+
 
 def charged(
     times_s: np.ndarray,
     workloads: Sequence[str],
     picked: Sequence[dict[str, int]],
     after: Sequence[Iterable[int]],
-) -> dict[str, list[list[float]]]:
+) -> ContenderSamples:
     """Samples of each contender: its own seconds, and what calls after it took for its sake.
 
     Parameters
@@ -52,7 +55,7 @@ def charged(
         places.setdefault(name, []).append(place)
     stood = {name: np.array([run[name] for run in picked]) for name in places}
     beyond_s = times_s - _usual(times_s, workloads, stood)
-    samples: dict[str, list[list[float]]] = {}
+    samples: ContenderSamples = {}
     for name, own in places.items():
         own_s = times_s[:, own].sum(axis=1)
         contenders = range(int(stood[name].max()) + 1)

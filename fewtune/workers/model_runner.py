@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fewtune.model.call_graph import build_skeleton, site_function
 from fewtune.model.reference import random_inputs
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
-from fewtune.timing.interference import charged, followers
+from fewtune.timing.interference import ContenderSamples, charged, followers
 from fewtune.workers.kernel_library import Contender
 
 _SEED = 0
@@ -35,19 +35,6 @@ _DRAWN = 2**16
 # Weights of so many numbers get memory that is there already, where any is: touching new memory
 # for the first time takes several times as long as filling it.
 _LARGE = 2**22
-
-
-class Runs(NamedTuple):
-    """What the runs of a model told.
-
-    Attributes
-    ----------
-    samples : dict of list of list of float
-        By workload and contender, a figure a run: seconds of all its calls, and what calls
-        after it took for its sake beyond what they usually do.
-    """
-
-    samples: dict[str, list[list[float]]]
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
@@ -100,23 +87,19 @@ class ModelRun:
         arrays = random_inputs(skeleton.inputs, _SEED)
         self._inputs = [tvm.runtime.tensor(arrays[i.name], self._device) for i in skeleton.inputs]
 
-    def measure(self, runs_s: float = _RUNS_S) -> Runs:
+    def measure(self) -> ContenderSamples:
         """Run the model until every contender has its samples.
-
-        Parameters
-        ----------
-        runs_s : float
-            Samples are as many as fit this time, within bounds.
 
         Returns
         -------
-        runs : Runs
+        samples : ContenderSamples
+            With what calls after a contender took for its sake beyond what they usually do.
         """
         touched = self._find_touched()
         latency_s = min(self._run() for _ in range(_WARM_UPS))
         most = max(len(each) for each in self._contenders.values())
         each_s = latency_s * most
-        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(runs_s / each_s)))
+        count = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, math.ceil(_RUNS_S / each_s)))
         counts = {name: len(each) for name, each in self._contenders.items()}
         picked = list(picks(counts, count * most, _SEED))
         times_s = np.empty((len(picked), len(self._workloads)))
@@ -125,8 +108,7 @@ class ModelRun:
                 self._picked.update(standing)
                 self._run()
                 times_s[run] = self._spent_ns
-        samples = charged(times_s / 1e9, self._workloads, picked, followers(touched))
-        return Runs(samples)
+        return charged(times_s / 1e9, self._workloads, picked, followers(touched))
 
     def _find_touched(self) -> list[tuple[list[int], list[int]]]:
         """Run once to see what memory each call reads, and what it writes."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +33,9 @@ from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.cold_weights import weight_places
+from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
-
-if TYPE_CHECKING:
-    from fewtune.workers.model_runner import Runs
 
 
 class Worker:
@@ -140,7 +138,7 @@ class Worker:
         skeleton = Skeleton.model_validate_json(skeleton_json)
         self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
 
-    def run_model(self) -> Runs:
+    def run_model(self) -> ContenderSamples:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
         return self._model.measure()
 
