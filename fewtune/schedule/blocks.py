@@ -10,7 +10,7 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, Walk, evaluate, shape_of, walks
-from fewtune.task.weight_layout import FREE
+from fewtune.task.weight_layout import free_places
 
 ScheduleError = tvm.s_tir.ScheduleError
 
@@ -98,9 +98,7 @@ def _weights(sch: tvm.s_tir.Schedule) -> list[Any]:
     """The arguments that are weights."""
     functions = {variable.name_hint: each for variable, each in sch.mod.functions_items()}
     function = functions.get("main")
-    if function is None or function.attrs is None or FREE not in function.attrs:
-        return []
-    return [function.params[int(place)] for place in function.attrs[FREE]]
+    return [] if function is None else [function.params[each] for each in free_places(function)]
 
 
 def _bytes(tensor: Any) -> int:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.schedule.access import NotAffineError, evaluate, shape_of
-from fewtune.task.weight_layout import FREE
+from fewtune.task.weight_layout import free_places
 
 # A feature that every x86 CPU of 64 bits has, and no other.
 _X86 = "sse2"
@@ -105,7 +105,7 @@ def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         return module
     found = {}
     for variable, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc) and FREE in (function.attrs or {}):
+        if isinstance(function, tvm.tirx.PrimFunc) and free_places(function):
             found[variable] = _prefetched(function)
     changed = {variable: each for variable, each in found.items() if each is not None}
     if not changed:
@@ -133,7 +133,7 @@ def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
 
 def _uses(function: tvm.tirx.PrimFunc) -> Iterator[_Use]:
     """The blocks of a function that sum up products with weights."""
-    places = [int(place) for place in function.attrs[FREE]]
+    places = free_places(function)
     free = [function.params[place] for place in places if place < len(function.params)]
     for realize, loops in _blocks(function.body, []):
         block = realize.block

@@ -19,6 +19,11 @@ _ORDERED_AXES = 2
 _REDUCTION = tvm.tirx.IterVar.CommReduce
 
 
+def free_places(function: tvm.tirx.PrimFunc) -> list[int]:
+    """Numbers of a kernel's arguments that are weights, as `mark` noted."""
+    return [int(place) for place in (function.attrs or {}).get(FREE, ())]
+
+
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:
     """Mark the arguments of kernels that are weights wherever the kernel is called.
 

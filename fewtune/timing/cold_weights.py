@@ -16,21 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fewtune.machine.cache_sizes import own_cache_bytes
-from fewtune.runtime.tvm import tvm
 from fewtune.task.extract import Task
-from fewtune.task.weight_layout import FREE
+from fewtune.task.weight_layout import free_places
 from fewtune.timing.cache_state import buffer_bytes
 
 # Activations need room as well.
 _CACHE_FOR_WEIGHTS = 0.5
-
-
-def weight_places(module: tvm.IRModule) -> list[int]:
-    """Which of a kernel's arguments are weights, as `fewtune.task.weight_layout.mark` noted."""
-    attributes = module["main"].attrs
-    if attributes is None or FREE not in attributes:
-        return []
-    return [int(place) for place in attributes[FREE]]
 
 
 def weights_bytes(tasks: Sequence[Task]) -> int:
@@ -39,7 +30,7 @@ def weights_bytes(tasks: Sequence[Task]) -> int:
         buffer_bytes(task.info.shapes[place], task.mod["main"].params[place].dtype)
         * task.info.weight
         for task in tasks
-        for place in weight_places(task.mod)
+        for place in free_places(task.mod["main"])
     )
 
 

@@ -27,9 +27,9 @@ from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import compiled, module_of
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.calibration import Measured
-from fewtune.timing.cold_weights import weight_places
 from fewtune.timing.timer import BuiltKernel, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 from fewtune.workers.worker import resident_bytes
@@ -69,7 +69,7 @@ class BoardBuilder:
         path = library_path(self._folder, number)
         export_library(built, path, self._link)
         scheduled = module_json if PREPROC in module_json else ""
-        layout = [argument_shapes(module["main"]), weight_places(module), scheduled]
+        layout = [argument_shapes(module["main"]), free_places(module["main"]), scheduled]
         path.with_suffix(".json").write_text(json.dumps(layout))
         self._made.add(number)
         return time.perf_counter() - started

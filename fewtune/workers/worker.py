@@ -29,10 +29,10 @@ from fewtune.runtime.target import device_of, has_own_device, target_from_json
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
+from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
 from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
-from fewtune.timing.cold_weights import weight_places
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Race, Timer
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
@@ -71,7 +71,7 @@ class Worker:
         built["main"]
         shapes = argument_shapes(module["main"])
         axis = parted_axis(module_json)
-        self._built[number] = BuiltKernel(built, shapes, weight_places(module), axis)
+        self._built[number] = BuiltKernel(built, shapes, free_places(module["main"]), axis)
         if PREPROC in module_json:
             self._scheduled[number] = scheduled
         return time.perf_counter() - started

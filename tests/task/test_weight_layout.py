@@ -34,8 +34,7 @@ def drawn() -> list[tvm.s_tir.Schedule]:
 
 def test_weights_are_marked_and_biases_are_not() -> None:
     for task in tuned_tiny.convolutions().values():
-        free = [int(place) for place in task.mod["main"].attrs[weight_layout.FREE]]
-        (place,) = free
+        (place,) = weight_layout.free_places(task.mod["main"])
         assert len([extent for extent in task.info.shapes[place] if extent > 1]) >= 2
         assert task.info.shapes[place][2:] == [
             task.info.shapes[0][3],
@@ -48,7 +47,7 @@ def test_a_gpu_keeps_its_layouts() -> None:
     lowered = lower(tiny_convolutional_model(), target, "NHWC")
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert functions
-    assert not any(weight_layout.FREE in (function.attrs or {}) for function in functions)
+    assert not any(weight_layout.free_places(function) for function in functions)
 
 
 @pytest.mark.parametrize(("other", "free"), [("weight", True), ("given", False)])

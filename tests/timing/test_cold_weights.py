@@ -6,13 +6,14 @@ import math
 
 from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.schedule.defaults.default import default_schedule
+from fewtune.task.weight_layout import free_places
 from fewtune.timing import cold_weights as cold
 from tests import tuned_tiny
 
 
 def test_weights_are_counted_once_a_call() -> None:
     task = tuned_tiny.convolutions()["b"]
-    assert cold.weight_places(task.mod) == [1]
+    assert free_places(task.mod["main"]) == [1]
     own_bytes = 4 * math.prod(task.info.shapes[1])
     assert cold.weights_bytes([task]) == own_bytes * task.info.weight
     pool = [each for each in tuned_tiny.tasks() if each.info.operator == "pool"]
