@@ -84,7 +84,7 @@ class Orders:
     # Of each machine that has a session of this run: how many of its events came from there.
     _counts: dict[str, int] = field(default_factory=dict)
     _class: dict[str, Any] | None = None
-    _bell: threading.Event = field(default_factory=threading.Event)
+    _any_done: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         found = self.cluster.wait_for_machines()
@@ -145,7 +145,7 @@ class Orders:
             order.update(given.whole())
         future = self.cluster.submit(self.carry_out, order, machine=given.machine)
         self._given[future] = given
-        future.add_done_callback(lambda _: self._bell.set())
+        future.add_done_callback(lambda _: self._any_done.set())
 
     def next_answer(self) -> tuple[str, Any, Answer] | None:
         """Wait for an order to be done or its machine lost: the machine, the label, the answer.
@@ -173,8 +173,8 @@ class Orders:
             if self.cluster.has_new():
                 self.look()
                 return None
-            self._bell.wait(_POLL_S)
-            self._bell.clear()
+            self._any_done.wait(_POLL_S)
+            self._any_done.clear()
 
     def _answer(self, future: distributed.Future, given: _Given) -> Answer | None:
         """What came of an order; None where it has to be given again, with all that is known."""

@@ -30,18 +30,18 @@ class Feed:
 
     Attributes
     ----------
-    bell : Connection or None
-        Has something to be read when a module has come, or none will any more (`heard`); None if
-        none will from the beginning.
+    news : Connection or None
+        Has something to be read when a module has come, or none will any more (`read_news`); None
+        if none will from the beginning.
     """
 
     def __init__(self, modules: Iterable[str] = (), *, is_open: bool = False) -> None:
         self._modules = list(modules)
         self._waiting = deque(range(len(self._modules)))
         self._is_open = is_open
-        self.bell: Connection | None = None
+        self.news: Connection | None = None
         if is_open:
-            self.bell, self._rope = Pipe(duplex=False)
+            self.news, self._sender = Pipe(duplex=False)
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -59,13 +59,13 @@ class Feed:
         """Give one more module."""
         self._modules.append(module)
         self._waiting.append(len(self._modules) - 1)
-        self._rope.send_bytes(b"1")
+        self._sender.send_bytes(b"1")
 
     def close(self) -> None:
         """Say that no more will come."""
         if self._is_open:
             self._is_open = False
-            self._rope.send_bytes(b"0")
+            self._sender.send_bytes(b"0")
 
     def drop(self) -> None:
         """Close it; what nobody has taken so far is not wanted any more."""
@@ -83,10 +83,10 @@ class Feed:
         """Have a module taken again, before all others."""
         self._waiting.appendleft(place)
 
-    def heard(self) -> None:
-        """Take one ring of the bell."""
-        if self.bell is not None:
-            self.bell.recv_bytes()
+    def read_news(self) -> None:
+        """Take one message from `news`."""
+        if self.news is not None:
+            self.news.recv_bytes()
 
 
 class Building(Generic[_Result]):

@@ -148,17 +148,17 @@ class WorkerPool:
     def _awaited(self, busy: dict[int, tuple[int, int, float]], feed: Feed) -> set[int]:
         """Wait until something happens; return the workers that have answered, or should have."""
         connections = {self.handles[index].connection: index for index in busy}
-        bells = [feed.bell] if feed.bell is not None and feed.goes_on else []
-        if not connections and not bells:
+        news = [feed.news] if feed.news is not None and feed.goes_on else []
+        if not connections and not news:
             return set()
         first_deadline = min((deadline for _, _, deadline in busy.values()), default=None)
         limit_s = None if first_deadline is None else max(0.0, first_deadline - time.monotonic())
-        ready = wait([*connections, *bells], limit_s)
-        if feed.bell in ready:
-            feed.heard()
+        ready = wait([*connections, *news], limit_s)
+        if feed.news in ready:
+            feed.read_news()
         now_s = time.monotonic()
         late = [index for index, (_, _, deadline) in busy.items() if deadline <= now_s]
-        return {*(connections[c] for c in ready if c is not feed.bell), *late}  # type: ignore[index]
+        return {*(connections[c] for c in ready if c is not feed.news), *late}  # type: ignore[index]
 
     def _built(self, index: int, number: int) -> Built | Failure:
         handle = self.handles[index]

@@ -184,7 +184,7 @@ def test_a_feed_gives_each_module_once_and_what_was_put_back_first() -> None:
     assert feed.goes_on
     feed.add("second")
     feed.add("third")
-    feed.heard()
+    feed.read_news()
     assert (feed.take(), feed[1], len(feed)) == (1, "second", 3)
     feed.put_back(1)
     feed.close()
