@@ -37,12 +37,6 @@ from stages.paths import Places
 from mlflow.entities import Metric, Param, RunTag
 
 COMPARISON_TAG = "fewtune.comparison"
-COMPARED_METRICS = (
-    "used_time_pct",
-    "achieved_perf_pct",
-    "achieved_perf_p10_pct",
-    "achieved_perf_p90_pct",
-)
 # MLflow's limits of a batch.
 _METRICS, _PARAMS = 1000, 100
 
@@ -172,10 +166,9 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
     run_id, key = run.info.run_id, lock.key(places.compared(model))
     if run.data.tags.get(COMPARISON_TAG) != key:
         now = milliseconds(comparison.conditions.date)
-        compared = comparison.model_dump()
-        store.client.log_batch(
-            run_id, metrics=[Metric(name, compared[name], now, 0) for name in COMPARED_METRICS]
-        )
+        headline = comparison.headline()
+        metrics = [Metric(name, value, now, 0) for name, value in headline.items()]
+        store.client.log_batch(run_id, metrics=metrics)
         for file in kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
         store.client.set_tag(run_id, COMPARISON_TAG, key)

@@ -211,13 +211,15 @@ def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     view = json.loads(experiment.tags["mlflow.sharedViewState.fewtune"])
     checkout.write(SELECTIVE)
+    checkout.write(FULL, tuning_s=made.FULL_TUNING_S)
+    checkout.compare()
     checkout.record(SELECTIVE)
-    (run,) = store.find({})
+    record.record_comparison(checkout.root, MODEL, pytest.fail)
+    (run,) = store.find({"strategy": "selective"})
     columns = [name.replace("`", "").split(".") for name in view["selectedColumns"]]
     assert {name for kind, name in columns if kind == "tags"} <= run.data.tags.keys()
-    compared = set(record.COMPARED_METRICS)
     metrics = {name for kind, name in columns if kind == "metrics"}
-    assert metrics - compared <= run.data.metrics.keys()
+    assert metrics <= run.data.metrics.keys()
     page = address("http://127.0.0.1:5000/", store.experiment_id)
     assert page.startswith(f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?")
 
