@@ -36,22 +36,23 @@ def _existing(value: str, info: ValidationInfo) -> str:
 STRATEGY_GROUP = "fewtune.strategies"
 # The mode of tuning, and the method of selecting, that measure nothing.
 PREDICT = "predict"
-_STRATEGIES = (
-    "evolutionary",
-    "annealing",
-    "adaptive",
-    "chameleon",
-    "genetic",
-    "tile_rl",
-    "random",
-    "grid",
-    "metaschedule",
-)
+# Each a subclass of `fewtune.search.strategy.Explorer`, loaded when it is asked for.
+STRATEGIES = {
+    "evolutionary": "fewtune.search.evolutionary:EvolutionarySearch",
+    "annealing": "fewtune.search.annealing:SimulatedAnnealing",
+    "adaptive": "fewtune.search.adaptive:AdaptiveSampling",
+    "chameleon": "fewtune.search.chameleon:Chameleon",
+    "genetic": "fewtune.search.genetic:GeneticSearch",
+    "tile_rl": "fewtune.search.tile_rl:TileReinforcement",
+    "random": "fewtune.search.random_search:RandomSearch",
+    "grid": "fewtune.search.grid:GridSearch",
+    "metaschedule": "fewtune.search.metaschedule:NativeSearch",
+}
 
 
 def _known_strategy(value: str) -> str:
     """Refuse a search strategy that neither fewtune nor an installed package has."""
-    known = [*_STRATEGIES, *(each.name for each in entry_points(group=STRATEGY_GROUP))]
+    known = [*STRATEGIES, *(each.name for each in entry_points(group=STRATEGY_GROUP))]
     if value not in known:
         raise ValueError(f"give {', '.join(known[:-1])} or {known[-1]}")
     return value

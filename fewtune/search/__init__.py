@@ -7,34 +7,14 @@ it knows nothing of workers or devices, so that it runs on a recorded log as wel
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from pkgutil import resolve_name
 
 from fewtune.errors import InputError
-from fewtune.options import STRATEGY_GROUP, TuneOptions
+from fewtune.options import STRATEGIES, STRATEGY_GROUP, TuneOptions
 from fewtune.schedule.space.search_space import SearchSpace
-from fewtune.search.adaptive import AdaptiveSampling
-from fewtune.search.annealing import SimulatedAnnealing
-from fewtune.search.chameleon import Chameleon
-from fewtune.search.evolutionary import EvolutionarySearch
-from fewtune.search.genetic import GeneticSearch
-from fewtune.search.grid import GridSearch
-from fewtune.search.metaschedule import NativeSearch
 from fewtune.search.predictor_guide import Guide
-from fewtune.search.random_search import RandomSearch
 from fewtune.search.scorer import Proposal, Scorer
 from fewtune.search.strategy import Explorer, Knowledge, remade
-from fewtune.search.tile_rl import TileReinforcement
-
-STRATEGIES: dict[str, type[Explorer]] = {
-    "evolutionary": EvolutionarySearch,
-    "annealing": SimulatedAnnealing,
-    "adaptive": AdaptiveSampling,
-    "random": RandomSearch,
-    "grid": GridSearch,
-    "genetic": GeneticSearch,
-    "chameleon": Chameleon,
-    "tile_rl": TileReinforcement,
-    "metaschedule": NativeSearch,
-}
 
 
 def make_strategy(
@@ -51,7 +31,8 @@ def make_strategy(
     seed : int
         Equal seeds and equal outcomes give equal proposals.
     """
-    kind = STRATEGIES.get(options.strategy) or registered_strategy(options.strategy)
+    own = STRATEGIES.get(options.strategy)
+    kind = resolve_name(own) if own else registered_strategy(options.strategy)
     return kind(space, knowledge, options, seed)
 
 
