@@ -70,8 +70,7 @@ class LogInfo(Artifact):
     tvm: str = Field(description="version of apache-tvm")
     measuring: int = Field(
         default=1,
-        description="how kernels were measured: 1 with activations where the last call left them, "
-        "2 with activations as the kernel before leaves them in a model",
+        description="which way of measuring its times are of (`fewtune.timing.cache_state`)",
     )
     predicted: bool = Field(
         default=False, description="whether its schedules were predicted, their times made up"

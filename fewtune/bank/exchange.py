@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from fewtune.artifacts import Artifact, Fingerprint, LogInfo
 from fewtune.errors import InputError, JournalError
 from fewtune.storage.database import RECORDS, WORKLOADS
-from fewtune.storage.log_archive import log_info, logs_below, merge, read_workloads
+from fewtune.storage.log_archive import difference_of, log_info, logs_below, merge, read_workloads
 from fewtune.util.files import canonical_json, write_bytes
 
 FORMAT, SCHEMA = "fewtune-bank", 1
@@ -116,13 +116,9 @@ def import_bank(file: Path, fingerprint: Fingerprint, directory: Path) -> BankFi
         threads, TVM version or way of measuring.
     """
     told, members = _read(file)
-    ours, theirs = log_info(fingerprint), told.holds_for
-    for key in ("machine", "target", "threads", "tvm", "measuring"):
-        if getattr(ours, key) != getattr(theirs, key):
-            raise InputError(
-                f"{file} does not fit here: its {key} is {getattr(theirs, key)}, this machine's "
-                f"is {getattr(ours, key)}"
-            )
+    theirs = told.holds_for
+    if difference := difference_of(log_info(fingerprint), theirs):
+        raise InputError(f"{file} does not fit here: {difference}")
     if theirs.predicted:
         raise InputError(f"{file} holds predicted schedules, which nobody measured")
     theirs.write(directory)

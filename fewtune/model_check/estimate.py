@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# SqueezeNet, 30 tasks at 32 trials, took 25 s on two cores of a Zen 4 (docs/results).
+# SqueezeNet, 30 tasks at 32 trials, took 25 s on two cores of a Zen 4 (results).
 _DEFAULT_S = 0.026
 
 

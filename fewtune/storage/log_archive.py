@@ -66,7 +66,7 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
     for path, info in zip(directories, infos, strict=True):
         _refuse_predicted(path, info)
     for path, info in zip(directories[1:], infos[1:], strict=True):
-        difference = _difference(infos[0], info)
+        difference = difference_of(infos[0], info)
         if difference:
             raise InputError(f"{path} cannot be merged with {directories[0]}: {difference}")
     found = read_workloads(directories)
@@ -146,7 +146,7 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     for path in logs:
         info = read_info(path)
         _refuse_predicted(path, info)
-        difference = _difference(expected, info)
+        difference = difference_of(expected, info)
         if difference:
             raise InputError(f"{path} cannot be {use}: {difference}; move it out of {directory}")
     return logs
@@ -167,7 +167,7 @@ def require_own(directory: Path, fingerprint: Fingerprint) -> None:
         If it is not.
     """
     if (directory / LogInfo.file_name).is_file():
-        difference = _difference(log_info(fingerprint), LogInfo.read(directory))
+        difference = difference_of(log_info(fingerprint), LogInfo.read(directory))
         if difference:
             raise InputError(f"{directory} is of no use here: {difference}; run its stage again")
 
@@ -245,7 +245,8 @@ def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
     ]
 
 
-def _difference(expected: LogInfo, found: LogInfo) -> str:
+def difference_of(expected: LogInfo, found: LogInfo) -> str:
+    """Why figures of one log are not those of another, in a few words; empty where they are."""
     for key in ("machine", "target", "threads", "tvm", "measuring"):
         ours, theirs = getattr(expected, key), getattr(found, key)
         if ours != theirs and key == "measuring":

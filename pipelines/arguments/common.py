@@ -14,6 +14,7 @@ exit codes:
   5    a tuning journal is damaged or belongs to another machine
   6    a model became slower than it was on this machine (`fewtune watch`)
   130  interrupted; the same command goes on where it stopped
+  143  terminated; likewise
 """
 
 
