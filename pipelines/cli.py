@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import NoReturn
 
 from fewtune import __version__
@@ -78,11 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _terminated)
-        module, name = options.function.split(":")
         from fewtune.util.temporary import own_temporary_folder
 
         with own_temporary_folder():
-            return int(getattr(importlib.import_module(module), name)(options))
+            return int(resolve_name(options.function)(options))
     except FewtuneError as error:
         print(f"fewtune: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code

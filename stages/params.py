@@ -6,10 +6,10 @@ stage takes; nothing is declared twice. Each stage loads its own section only.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -46,8 +46,7 @@ RESERVED_MODELS = tuple(sorted(RESERVED_NAMES))
 
 def options_class(section: str) -> type[BaseModel]:
     """The library's option class behind a section."""
-    module, name = SECTIONS[section].split(":")
-    return getattr(importlib.import_module(module), name)
+    return resolve_name(SECTIONS[section])
 
 
 def load_section(name: str, strategy: str | None = None, path: Path | None = None) -> Any:

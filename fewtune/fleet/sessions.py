@@ -11,8 +11,8 @@ import queue
 import tempfile
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TextIO, cast
 
 from fewtune.artifacts import TaskInfo
@@ -161,8 +161,7 @@ class WholeSession:
         self._go.acquire()
         fault: Exception | None = None
         try:
-            module, function = order["work"].split(":")
-            getattr(import_module(module), function)(
+            resolve_name(order["work"])(
                 self._unpacked(order),
                 [task_of(each) for each in order["tasks"]],
                 device.fingerprint.target,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
 import platform
 import shutil
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -142,8 +142,7 @@ def _elsewhere(options: FingerprintOptions) -> Fingerprint:
     """Look at a device that is not this machine's."""
     for prefix, place in _ELSEWHERE.items():
         if options.device.startswith(prefix):
-            module, name = place.split(":")
-            return getattr(importlib.import_module(module), name)(options)
+            return resolve_name(place)(options)
     raise InputError(
         f"fingerprint.device is {options.device!r}: give here, or {' or '.join(_ELSEWHERE)}..."
     )

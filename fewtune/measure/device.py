@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import ClassVar, NamedTuple
 
 from fewtune.artifacts import Fingerprint
@@ -135,7 +135,6 @@ def device_of(fingerprint: Fingerprint) -> Device:
     """The device that a fingerprint is of."""
     for prefix, place in _KINDS.items():
         if fingerprint.at.startswith(prefix):
-            module, name = place.split(":")
-            return getattr(import_module(module), name)(fingerprint)
+            return resolve_name(place)(fingerprint)
     own = has_own_device(target_from_json(fingerprint.target))
     return (OwnDevice if own else Here)(fingerprint)

@@ -8,7 +8,6 @@ task that it had begun is left out, and another child resumes from the journal.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from fewtune import errors
@@ -144,13 +144,12 @@ def _main(file: Path, parent: int) -> int:
     tasks = [
         Task(TaskInfo.model_validate(info), module_of(text)) for info, text in described["tasks"]
     ]
-    module, function = described["work"].split(":")
     progress = Progress(Path(described["progress"]) if described["progress"] else None)
     try:
         device = device_of(Fingerprint.model_validate(described["fingerprint"]))
         journal = Journal(Path(described["journal"]), described["header"])
         with device.open(fork_server) as pool:
-            getattr(importlib.import_module(module), function)(
+            resolve_name(described["work"])(
                 described["job"],
                 tasks,
                 device.fingerprint.target,

@@ -8,7 +8,6 @@ that died, or all of them, and starts another child.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from fewtune import errors
@@ -233,11 +233,10 @@ def _main(folder: Path, parent: int) -> int:
     tempfile.tempdir = str(folder)
     described = json.loads((folder / "job.json").read_text())
     _noted.keep_in(folder / _NOTE)
-    module, function = described["work"].split(":")
     told: dict[str, Any]
     try:
         with without_gc():
-            work = getattr(importlib.import_module(module), function)
+            work = resolve_name(described["work"])
         told = {"result": work(described["job"])}
     except Exception as fault:  # noqa: BLE001 (the parent raises it)
         told = _error(fault)

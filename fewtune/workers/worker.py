@@ -17,9 +17,9 @@ import os
 import resource
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -180,8 +180,7 @@ def serve(connection: Connection) -> None:
     The first one names what answers, ``module:class``, and gives what that is made of.
     """
     _, kind, *settings = connection.recv()
-    module, name = kind.split(":")
-    worker = getattr(import_module(module), name)(*settings)
+    worker = resolve_name(kind)(*settings)
     worker.get_ready()
     connection.send(("ready", os.getpid()))
     while True:
