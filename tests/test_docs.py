@@ -58,6 +58,27 @@ def test_files_that_pages_name_exist() -> None:
             assert (PROJECT / path).exists(), f"{page.name} names {path}"
 
 
+def _lines(patterns: str) -> int:
+    """Lines of the Python files that a cell of the table of mechanisms names."""
+    files = set()
+    for pattern in re.findall(r"`([^`]+)`", patterns):
+        head, _, rest = pattern.partition("{")
+        choices, _, tail = rest.partition("}")
+        for choice in choices.split(","):
+            named = f"fewtune/{head}{choice}{tail}".rstrip("/")
+            files |= {*PROJECT.glob(named), *PROJECT.glob(f"{named}/**/*.py")}
+    return sum(len(file.read_text().splitlines()) for file in files if file.is_file())
+
+
+def test_the_table_of_mechanisms_counts_the_lines_that_there_are() -> None:
+    page = (PROJECT / "docs" / "how-it-works.md").read_text()
+    rows = re.findall(r"^\|.+\|.+\| (`.+) \| (\d+) \|.+\|.+\|$", page, re.MULTILINE)
+    assert len(rows) > 15
+    for (patterns, told), (next_patterns, _) in zip(rows, [*rows[1:], ("", "")], strict=True):
+        next_lines = _lines(next_patterns) if "but the next line's" in patterns else 0
+        assert int(told) == pytest.approx(_lines(patterns) - next_lines, rel=0.05), patterns
+
+
 def commands_of(page: Path) -> Iterator[list[str]]:
     """The words of every command that a page says to give to a shell."""
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
