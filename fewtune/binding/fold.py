@@ -10,13 +10,13 @@ from fewtune.onnx_graph.graph import (
     detach_weights,
     drop_unused_initializers,
     has_nested_graphs,
+    nested_graphs,
     set_nodes,
     static_shape,
 )
 from fewtune.onnx_graph.observed_shapes import draws, run_onnxruntime_once
 
 _READ_SHAPES = frozenset({"Shape", "Size"})
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "Multinomial", "Bernoulli"})
 # Masks and tables of positions are this large; weights are folded by onnxslim.
 _MAX_ELEMENTS = 1 << 22
 
@@ -51,8 +51,7 @@ def fold_shapes(model: ModelProto) -> int:
         if node.op_type == "Constant":
             constants.update(node.output)
             continue
-        nested = any(a.HasField("g") or a.graphs for a in node.attribute)
-        if nested or node.op_type in _RANDOM or node.domain not in ("", "ai.onnx"):
+        if any(nested_graphs(node)) or node.domain not in ("", "ai.onnx"):
             continue
         if outputs.intersection(node.output):
             continue

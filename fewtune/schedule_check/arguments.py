@@ -19,7 +19,7 @@ from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check.buffers import empty
 from fewtune.schedule_check.fills import Fill, numbers
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError, held
-from fewtune.schedule_check.sizes import fills
+from fewtune.schedule_check.sizes import fills, length_of
 
 # A prime.
 PERIOD = 65_521
@@ -109,7 +109,7 @@ def signature(function: Any) -> Signature:
         most = _most_index([*loads, *stores])
     except NotAffineError as fault:
         raise UnknownError(str(fault)) from None
-    lengths = [_length(block) for block in blocks]
+    lengths = [length_of(block) for block in blocks]
     scales = _scales(function, blocks)
     longest = max(lengths, default=1)
     return Signature(parameters, scales, most, longest, fills(function, scales))
@@ -127,19 +127,11 @@ def _only_own(buffer: Any, blocks: list[Any]) -> bool:
     return False
 
 
-def _length(block: Any) -> int:
-    return prod(
-        int(axis.dom.extent)
-        for axis in block.iter_vars
-        if int(axis.iter_type) == 2  # noqa: PLR2004 (TVM's CommReduce)
-    )
-
-
 def _scales(function: Any, blocks: list[Any]) -> list[float]:
     """One over the root of a sum of products' length, for one of its factors."""
     scales = [1.0] * len(function.params)
     for block in blocks:
-        store, length = block.body, _length(block)
+        store, length = block.body, length_of(block)
         if length < 2 or type(store).__name__ != "BufferStore":  # noqa: PLR2004 (no sum)
             continue
         product: Any = getattr(store.value, "b", None)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.runtime import dot_products
+from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check import functions, numbers, sums
 from fewtune.schedule_check.numbers import Number, UnknownError
@@ -115,7 +116,11 @@ class _Block:
         self._buffers = buffers
         self._axes = {axis.var: place for place, axis in enumerate(block.iter_vars)}
         self._extents = [int(axis.dom.extent) for axis in block.iter_vars]
-        self._reduced = [p for p, axis in enumerate(block.iter_vars) if int(axis.iter_type) == 2]  # noqa: PLR2004 (TVM's CommReduce)
+        self._reduced = [
+            place
+            for place, axis in enumerate(block.iter_vars)
+            if axis.iter_type == tvm.tirx.IterVar.CommReduce
+        ]
 
     @staticmethod
     def of(statement: Any, buffers: dict[Any, Number]) -> _Block:
@@ -154,12 +159,11 @@ class _Block:
             raise UnknownError("a reduction without a beginning")
         kind, rest = self._combined(store)
         if kind == "Add":
-            factors = _factors(rest)
             if dot_products.is_dot(rest):
                 unsigned, signed = (self._of(each) for each in rest.args)
                 made = sums.of_words(unsigned, signed, self._reduced, self._extents)
-            elif factors is not None:
-                a, b = (self._of(each) for each in factors)
+            elif type(rest).__name__ == "Mul":
+                a, b = self._of(rest.a), self._of(rest.b)
                 try:
                     made = sums.products(a, b, self._reduced, self._extents)
                 except UnknownError:
@@ -284,11 +288,6 @@ class _Block:
 
         error = given.error if isinstance(given.error, float) else at(given.error)
         return Number(at(given.value), error, given.dtype, given.is_whole)
-
-
-def _factors(expression: Any) -> tuple[Any, Any] | None:
-    """The factors of a product."""
-    return (expression.a, expression.b) if type(expression).__name__ == "Mul" else None
 
 
 def _is_zero(value: Any) -> bool:

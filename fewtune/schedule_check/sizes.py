@@ -84,9 +84,7 @@ class _Kernel:
     def _computed(self) -> _Typical:
         """What is typical of what the block in hand writes."""
         store = self._block.body
-        axes = self._block.iter_vars
-        length = prod(int(a.dom.extent) for a in axes if int(a.iter_type) == 2)  # noqa: PLR2004 (TVM's CommReduce)
-        self._length = length
+        length = self._length = length_of(self._block)
         if self._block.init is None:
             return self._of(store.value)
         rest = store.value
@@ -248,6 +246,15 @@ class _Kernel:
     def _end(self) -> str:
         """What comes of the block in hand: a dtype of bytes, a curve, or nothing such."""
         return next((end for ends in self._ends[self._number :] for end in ends), "")
+
+
+def length_of(block: Any) -> int:
+    """Elements that a block reduces to one."""
+    return prod(
+        int(axis.dom.extent)
+        for axis in block.iter_vars
+        if axis.iter_type == tvm.tirx.IterVar.CommReduce
+    )
 
 
 def _sides(value: Any) -> list[tuple[Any, Any]]:

@@ -77,16 +77,14 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
     """
     length = prod(extents[axis] for axis in reduced)
     x, y = whole(a.value, extents), whole(b.value, extents)
-    apart = [axis for axis in reduced if (x.shape[axis] > 1) != (y.shape[axis] > 1)]
-    if apart or a.dtype not in ROUNDING:
-        # Integers have no fast product, and have to be exact.
-        x, y = (_whole_numbers(x), _whole_numbers(y)) if a.dtype not in ROUNDING else (x, y)
-        if not apart:
-            value, _ = _contracted(x, y, reduced)
-            if not (a.is_exact and b.is_exact):
-                raise UnknownError("a product of integers that were rounded")
-            return Number(np.rint(value).astype(a.dtype), 0.0, a.dtype)
+    if any((x.shape[axis] > 1) != (y.shape[axis] > 1) for axis in reduced):
         raise UnknownError("a sum along an axis of one factor")
+    if a.dtype not in ROUNDING:
+        if not (a.is_exact and b.is_exact):
+            raise UnknownError("a product of integers that were rounded")
+        # Integers have no fast product; floats of 64 bits hold them exactly up to 2**53.
+        value, _ = _contracted(x.astype("float64"), y.astype("float64"), reduced)
+        return Number(np.rint(value).astype(a.dtype), 0.0, a.dtype)
     value, norms = _contracted(x, y, reduced, with_norms=True)
     error = _of_order(a.dtype, value, norms, length)
     for other, factor in ((a, y), (b, x)):
@@ -131,11 +129,6 @@ def _product_of_bytes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return total
 
 
-def _whole_numbers(array: np.ndarray) -> np.ndarray:
-    """Integers as numbers whose products are fast, and exact up to 2**53."""
-    return array.astype("float64")
-
-
 def _norm(error: Any, reduced: Sequence[int], extents: Sequence[int], length: int) -> Any:
     if isinstance(error, float):
         return error * sqrt(length)
@@ -173,7 +166,7 @@ def _contracted(
         raise UnknownError("a product of too many elements")
     rows, columns = [prod(x.shape[a] for a in only_x), prod(y.shape[a] for a in only_y)]
     batch = prod(x.shape[a] for a in both)
-    rest = _rest(x, reduced, along)
+    rest = [axis for axis in reduced if axis not in along]
     left = x.transpose([*both, *only_x, *along, *only_y, *neither, *rest])
     left = left.reshape(batch, rows, length)
     right = y.transpose([*both, *along, *only_y, *only_x, *neither, *rest])
@@ -187,11 +180,6 @@ def _contracted(
     norms = np.sqrt(np.einsum("bik,bik->bi", left, left))[:, :, None]
     norms = norms * np.sqrt(np.einsum("bkj,bkj->bj", right, right))[:, None, :]
     return value, norms.reshape(shape).transpose(back)
-
-
-def _rest(x: np.ndarray, reduced: Sequence[int], along: Sequence[int]) -> list[int]:
-    """Reduced axes of extent 1."""
-    return [axis for axis in reduced if axis not in along]
 
 
 def _steps(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[slice, ...]]:

@@ -153,14 +153,14 @@ def compare_steps(actual: np.ndarray, expected: Expected, kind: str = "value") -
     return Difference(used, text=text)
 
 
-def off_by_one(actual: np.ndarray, expected: Expected) -> int:
-    """How many bytes are not what is expected."""
-    return int(np.count_nonzero(actual != expected.values))
-
-
 def is_graded(dtype: np.dtype) -> bool:
     """Whether values are rounded numbers: floats, or integers of a byte, as quantised ones are."""
-    return dtype.kind == "f" or (dtype.kind in "iu" and dtype.itemsize == 1)
+    return dtype.kind == "f" or is_byte(dtype)
+
+
+def is_byte(dtype: np.dtype) -> bool:
+    """Whether values are integers of eight bits, as pixels and quantised values are."""
+    return dtype.kind in "iu" and dtype.itemsize == 1
 
 
 def _odd(ours: np.ndarray, theirs: np.ndarray, finite: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from fewtune.artifacts import TensorSpec
+from fewtune.verify.comparison import is_byte
 from fewtune.verify.values import Value, known_values
 
 # The user's own inputs.
@@ -90,7 +91,7 @@ def _integers(
     dtype = np.dtype(spec.dtype)
     if limit is not None:
         return generator.integers(0, max(1, limit), spec.shape)
-    if dtype.itemsize == 1 and dtype.kind in "iu":  # pixels, or quantised values
+    if is_byte(dtype):
         return generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, spec.shape)
     return np.ones(spec.shape) if full else generator.integers(0, 2, spec.shape)
 

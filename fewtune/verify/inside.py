@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.verify.comparison import Expected, compare, compare_steps, is_graded, off_by_one
+from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, openable
@@ -112,7 +112,7 @@ class Inside:
         expected = [
             (site, Expected(name, self._values[name], np.zeros(0, "f4"))) for site, name in sites
         ]
-        return [Tap(site, each, True) for site, each in expected if _is_byte(each.values)]
+        return [Tap(site, each, True) for site, each in expected if is_byte(each.values.dtype)]
 
     def _stepped(self, taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
         """The taps, those of bytes to be judged by steps where the untuned library passes so."""
@@ -120,13 +120,14 @@ class Inside:
         found, off, whole = [], 0, 0
         for tap in taps:
             value = tap.site.value_of(arrays[tap.site.kernel, tap.site.call], tap.expected.values)
-            if not _is_byte(tap.expected.values) or value is None:
+            if not is_byte(tap.expected.values.dtype) or value is None:
                 found.append(tap)
                 continue
             is_near = compare_steps(value, tap.expected).allowances <= 1
             found.append(tap._replace(restored=True, stepped=is_near))
             if is_near:
-                off, whole = off + off_by_one(value, tap.expected), whole + value.size
+                off += int(np.count_nonzero(value != tap.expected.values))
+                whole += value.size
         count = sum(tap.stepped for tap in found)
         others = sum(tap.restored for tap in found) - count
         if not count + others:
@@ -198,10 +199,6 @@ def _told_apart(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
         else:
             wrong.append(tap.site)
     return [tap for tap in taps if tap.site not in wrong or tap.expected.name not in right]
-
-
-def _is_byte(values: np.ndarray) -> bool:
-    return values.dtype.kind in "iu" and values.dtype.itemsize == 1
 
 
 def _smallest(values: Mapping[str, Value], most: int) -> list[str]:

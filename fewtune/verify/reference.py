@@ -66,12 +66,7 @@ class Reference:
         for each in self.checked:
             found = compare_outputs(run(each.draw.feeds), each.outputs, factor)
             if found.text:
-                found = Difference(
-                    found.allowances,
-                    found.max_error,
-                    found.max_relative_error,
-                    f"{found.text} (on {each.draw.name})",
-                )
+                found = replace(found, text=f"{found.text} (on {each.draw.name})")
             worst = worst.worse(found)
         return worst
 
