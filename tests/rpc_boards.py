@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,6 +14,7 @@ import psutil
 from fewtune.errors import MachineError
 from fewtune.machine.rpc_board import BoardAddress, ask_tracker
 from tests.ports import free_port
+from tests.waiting import until
 
 KEY = "loopback"
 
@@ -33,6 +33,13 @@ def _started(module: str, *arguments: str, python: str = sys.executable) -> subp
     )
 
 
+def _are_free(address: BoardAddress, count: int) -> bool:
+    try:
+        return ask_tracker(address).free == count
+    except MachineError:
+        return False
+
+
 @contextmanager
 def boards(count: int, key: str = KEY, python: str = sys.executable) -> Iterator[str]:
     """A tracker that knows ``count`` servers of a key; gives their address."""
@@ -45,12 +52,7 @@ def boards(count: int, key: str = KEY, python: str = sys.executable) -> Iterator
             known_by = ["--tracker", f"127.0.0.1:{port}", "--key", key]
             server = _started("tvm.exec.rpc_server", *_at(free_port()), *known_by, python=python)
             started.append(server)
-        deadline_s = time.monotonic() + 120
-        while time.monotonic() < deadline_s:
-            with suppress(MachineError):
-                if ask_tracker(address).free == count:
-                    break
-            time.sleep(0.2)
+        until(lambda: _are_free(address, count), pause_s=0.2)
         yield str(address)
     finally:
         for each in started:

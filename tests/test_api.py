@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import fewtune
 from fewtune.errors import InputError
 from tests import tiny_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -115,9 +115,7 @@ def test_a_killed_call_leaves_what_the_next_one_removes(model: Path, tmp_path: P
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=PROJECT) as killed:
-        deadline = time.monotonic() + 60
-        while not list(temporary.glob("**/fewtune-apart-*")) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: list(temporary.glob("**/fewtune-apart-*")))
         killed.terminate()
     left = list(temporary.iterdir())
     assert list(temporary.glob("**/fewtune-apart-*"))

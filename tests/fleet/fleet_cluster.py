@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ from fewtune.fleet.worker import RESOURCE, command
 from fewtune.machine.device_lock import LOCK_FOLDER
 from tests.ports import free_port
 from tests.rpc_boards import end_group
+from tests.waiting import until
 
 _START_S = 90.0
 
@@ -45,6 +45,13 @@ def _own_pid() -> int:
     return os.getpid()
 
 
+def _has_workers(at: str, count: int) -> bool:
+    try:
+        return len(worker_pids(at)) == count
+    except OSError:
+        return False
+
+
 @contextmanager
 def cluster(count: int, tls: Sequence[str] = ()) -> Iterator[str]:
     """A scheduler with so many workers, with Dask's options of TLS; gives its address."""
@@ -54,13 +61,7 @@ def cluster(count: int, tls: Sequence[str] = ()) -> Iterator[str]:
     started = [start([sys.executable, "-m", "distributed.cli.dask_scheduler", *scheduler])]
     try:
         started += [start(command(at, ["--death-timeout", "90", *tls])) for _ in range(count)]
-        deadline_s = time.monotonic() + _START_S
-        while time.monotonic() < deadline_s:
-            try:
-                if len(worker_pids(at)) == count:
-                    break
-            except OSError:
-                time.sleep(0.3)
+        until(lambda: _has_workers(at, count), _START_S, pause_s=0.3)
         yield at
     finally:
         for each in started[::-1]:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from fewtune.tuning.child_process import supervise
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.fleet.fleet_cluster import cluster, worker_pids
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +92,12 @@ def check_whole(events: list[dict]) -> None:
 
 def when(journals: Path, batches: int, act: threading.Event | None = None) -> None:
     """Wait until so many batches are in the journal."""
-    deadline_s = time.monotonic() + _LIMIT_S
-    while time.monotonic() < deadline_s:
+
+    def held() -> bool:
         texts = [path.read_text() for path in journals.glob("*.jsonl")]
-        if sum(text.count('"kind":"batch"') for text in texts) >= batches:
-            return
-        time.sleep(0.05)
-    raise AssertionError("no batch was journalled")
+        return sum(text.count('"kind":"batch"') for text in texts) >= batches
+
+    until(held, _LIMIT_S)
 
 
 def test_two_machines_tune_a_network(at: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from benchmarks.helpers.tiny_checkout import MODEL
 from pipelines.runs.run_plan import log_path
 from pipelines.runs.stage_process import run_stage
 from pipelines.runs.warm import warm_process
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -121,11 +122,9 @@ def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
 def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
     kills.reset(root)
     run = kills.begin(root)
-    log, deadline = root / "run.log", time.monotonic() + PATIENCE_S
-    while f"{stage}@{MODEL}-{STRATEGY}: >" not in log.read_text():
-        assert run.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    log, said = root / "run.log", f"{stage}@{MODEL}-{STRATEGY}: >"
+    until(lambda: said in log.read_text() or run.poll() is not None, PATIENCE_S)
+    assert run.poll() is None, log.read_text()
     started = psutil.Process(run.pid).children(recursive=True)
     # All of a terminal's foreground group are interrupted at once.
     os.killpg(run.pid, signal.SIGINT)

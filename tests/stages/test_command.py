@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import until
+
 PROJECT = Path(__file__).parents[2]
 STAGES = [
     f"stages.{path.stem}"
@@ -40,20 +42,13 @@ subprocess.run([sys.executable, "-c", middle, *sys.argv[1:]])
 """
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("killed", ["run", "parent"])
 def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: str) -> None:
     note = tmp_path / "pid"
     command = [sys.executable, "-c", STARTER, STAGE, str(note)]
     starter = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)})
     try:
-        wait_for(note)
+        until(lambda: note.exists() and note.read_text())
         stage = psutil.Process(int(note.read_text()))
         victim = starter.pid if killed == "run" else stage.ppid()
         os.kill(victim, signal.SIGKILL)
@@ -97,12 +92,7 @@ def test_a_stage_whose_dvc_died_before_it_began_ends_at_once(tmp_path: Path) -> 
         check=True,
     )
     time.sleep(1)
-    for _ in range(100):
-        if not any(str(pid_file) in process.info["cmdline"] for process in _processes()):
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("the stage still runs")
+    until(lambda: not any(str(pid_file) in each.info["cmdline"] for each in _processes()))
     assert not pid_file.exists()
 
 

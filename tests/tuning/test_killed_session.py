@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
-import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from fewtune.tuning.child_process import journal_path, lay_crash
 from fewtune.tuning.tune import journal_header, run_session
 from tests import tuned_tiny
 from tests.made.sessions import batches, conv, events_of, session
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -37,16 +38,19 @@ def test_a_session_that_is_killed_again_and_again_goes_on_where_it_was(tmp_path:
     def trials() -> list[dict]:
         return [entry for event in events_of(path) for entry in event.get("trials", [])]
 
+    def is_at(moment: str) -> bool:
+        return any(event["kind"] == moment for event in events_of(path))
+
+    def reaches(child: BaseProcess, moment: str) -> bool:
+        until(lambda: is_at(moment) or not child.is_alive(), pause_s=0.005)
+        return is_at(moment)
+
     before: list[dict] = []
     for moment in ("start", "default", "batch"):
         child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
         child.start()
         try:
-            deadline = time.monotonic() + 120
-            while not any(event["kind"] == moment for event in events_of(path)):
-                assert child.is_alive()
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            assert reaches(child, moment)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -81,20 +85,14 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path: Path, moment: str) ->
     child = multiprocessing.get_context("fork").Process(target=run_in_own_group)
     child.start()
     try:
-        deadline = time.monotonic() + 120
-        while not (
-            len(in_group(child.pid)) > 1
-            if moment == "loading"
-            else any(event["kind"] == "batch" for event in events_of(path))
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        if moment == "loading":
+            until(lambda: len(in_group(child.pid)) > 1, pause_s=0.005)
+        else:
+            until(lambda: any(event["kind"] == "batch" for event in events_of(path)), pause_s=0.005)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         # The tuning process, the one that forks workers, and the workers.
-        while time.monotonic() < deadline and in_group(child.pid):
-            time.sleep(0.05)
-        assert in_group(child.pid) == []
+        until(lambda: not in_group(child.pid))
     finally:
         if in_group(child.pid):
             os.killpg(child.pid, signal.SIGKILL)

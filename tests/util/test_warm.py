@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from fewtune.util import warm_python
 from fewtune.util.child_python import child_python
 from fewtune.util.warm import warm_process
+from tests.waiting import until
 
 PROBE = """
 import os, sys, time
@@ -134,16 +134,8 @@ def test_what_it_has_loaded_is_there_in_what_it_forks(
 def start(root: Path) -> tuple[subprocess.Popen[bytes], int]:
     file = root / "pid"
     asked = subprocess.Popen([child_python(), "-m", "probe", "sleep", str(file)], cwd=root)
-    for _ in range(600):
-        if file.exists() and file.read_text():
-            return asked, int(file.read_text())
-        time.sleep(0.1)
-    pytest.fail("it never began")
+    return asked, int(until(lambda: file.exists() and file.read_text()))
 
 
 def gone(pid: int) -> None:
-    for _ in range(100):
-        if not psutil.pid_exists(pid):
-            return
-        time.sleep(0.1)
-    pytest.fail("it still runs")
+    until(lambda: not psutil.pid_exists(pid), 10)

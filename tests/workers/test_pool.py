@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 from fewtune.workers.worker import Worker
 from tests import tuned_tiny
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,7 @@ def test_a_batch_is_built_while_it_is_put_together(
     before = pool.handles[0].builds
     with measurer.building() as modules:
         modules.add([scheduled])
-        while pool.handles[0].builds == before:
-            time.sleep(0.001)
+        until(lambda: pool.handles[0].builds > before, pause_s=0.001)
         assert (len(modules), len(modules.payload)) == (1, 1)
         modules.add([scheduled, scheduled])
         outcomes = measurer.measure(modules, [specs] * 3, [None] * 3)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from tests import small_pipeline
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -100,12 +100,9 @@ def scheduled(api: str, secret: str) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def planned(served: tuple[str, Path]) -> list[dict[str, object]]:
     api, file = served
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        time.sleep(1)
-        if file.is_file() and (found := scheduled(api, file.read_text().strip())):
-            return found
-    pytest.fail("no run was planned: see .fewtune/logs/prefect-server.log")
+    # Where none is planned, .fewtune/logs/prefect-server.log says why.
+    until(file.is_file, PATIENCE_S)
+    return until(lambda: scheduled(api, file.read_text().strip()), PATIENCE_S, pause_s=0.5)
 
 
 def test_the_scheduler_plans_runs_of_what_is_served(planned: list[dict[str, object]]) -> None:

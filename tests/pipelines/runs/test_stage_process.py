@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 from fewtune.errors import MachineError
 from pipelines.runs import stage_process
 from tests import small_pipeline
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,13 @@ def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         stage_process.run_stage(root, "slow", root / "log", lambda _: None, interrupt)
-    assert ended(int((root / "pid").read_text()))
+    pid = int((root / "pid").read_text())
+    until(lambda: ended(pid))
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended, or does within a minute; it may wait for init to reap it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
+    """Whether a process has ended; it may wait for init to reap it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

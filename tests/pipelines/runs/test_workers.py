@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from mlflow import MlflowClient
 from tests import small_pipeline
 from tests.made import results as made
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -57,22 +57,19 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         start_new_session=True,
     )
     try:
-        _answers(f"http://127.0.0.1:{port}/api/health")
+        until(lambda: _answers(f"http://127.0.0.1:{port}/api/health"), PATIENCE_S, pause_s=0.2)
         yield {**kept, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
-def _answers(address: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    pytest.fail(f"no answer from {address}")
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 @pytest.fixture
@@ -90,7 +87,7 @@ def tracking(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        _answers(f"{address}/health")
+        until(lambda: _answers(f"{address}/health"), PATIENCE_S, pause_s=0.2)
         yield address
     finally:
         os.killpg(server.pid, signal.SIGKILL)
@@ -271,13 +268,13 @@ def _start(environment: dict[str, str], strategy: str) -> str:
 
 def _ended(environment: dict[str, str], run: str) -> str:
     """The state that a flow run ends in."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        state = _ask(environment, f"flow_runs/{run}")["state_type"]
-        if state in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
-            return str(state)
-        time.sleep(0.5)
-    return "under way"
+    ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+    def state() -> str:
+        found = str(_ask(environment, f"flow_runs/{run}")["state_type"])
+        return found if found in ends else ""
+
+    return until(state, PATIENCE_S, pause_s=0.5)
 
 
 def test_a_failed_night_is_posted(environment: dict[str, str], tmp_path: Path) -> None:
