@@ -47,11 +47,11 @@ def kernel_rows(
         latency_ms[line.task] = line.known_ms
         won = line.best_ms is not None and line.best_ms != line.default_ms
         schedules[line.task] = "tuned" if won else "default"
-    for taker in shared.tasks:
-        latency_ms[taker.task] = taker.known_ms
-        is_known = taker.known_ms is not None or shared.prediction is not None
-        schedules[taker.task] = taker.status if is_known else "none"
-        donors[taker.task] = taker.donor
+    for served in shared.tasks:
+        latency_ms[served.task] = served.known_ms
+        is_known = served.known_ms is not None or shared.prediction is not None
+        schedules[served.task] = served.status if is_known else "none"
+        donors[served.task] = served.donor
     calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
     schedules.update((name, "in place") for name, left in calls.items() if not left)
     called_aside = {name for name in selection.set_aside if calls[name]}

@@ -27,7 +27,7 @@ class Checking:
         counts as checked then.
     within : float
         Candidates are checked that take at most so many times the fastest of their task so far:
-        others do not win, and take part in no finals. Where a check is dear, only those that are
+        others do not win, and take part in no finals. Where a check costs much, only those that are
         the fastest so far.
 
     Attributes

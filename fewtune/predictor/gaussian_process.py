@@ -32,8 +32,8 @@ _OFFSET = 0.5
 _MOST_OFF = 1.0
 # A candidate at half the pace of the best counts about a third: fast ones are to be told apart.
 _KEENNESS, _SLOWEST = 1.5, -3.0
-# It is fitted anew when samples have grown by this part, to no more than so many of them.
-_GROWTH, _MOST_SAMPLES = 0.05, 1024
+# It is fitted anew when samples have grown by this part.
+_GROWTH = 0.05
 
 
 class _Group:
@@ -51,9 +51,16 @@ class _Group:
 
 
 class Residual:
-    """Corrects what the predictor expects, by what was measured of one run's tasks."""
+    """Corrects what the predictor expects, by what was measured of one run's tasks.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most_samples : int
+        It is fitted to no more than so many.
+    """
+
+    def __init__(self, most_samples: int = 1024) -> None:
+        self._most_samples = most_samples
         self._groups: dict[Hashable, _Group] = {}
         self._samples = self._fitted_samples = 0
         self._rows = np.empty((0, len(NAMES[_DECISIONS])))
@@ -103,8 +110,8 @@ class Residual:
     def _fit(self) -> None:
         self._fitted_samples = self._samples
         # Fast ones decide; a long run has more of them than are worth their time.
-        most = self._samples if self._samples <= _MOST_SAMPLES else 0
-        most = most or max(1, _MOST_SAMPLES // len(self._groups))
+        most = self._samples if self._samples <= self._most_samples else 0
+        most = most or max(1, self._most_samples // len(self._groups))
         rows, tasks, left, noise = [], [], [], []
         squares, freedom = np.zeros(len(self._spreads)), 0
         for number, group in enumerate(self._groups.values()):

@@ -149,8 +149,8 @@ class Reference:
         """Let the unscheduled kernel say whether what is expected is right."""
         began_s = time.perf_counter()
         self._is_confirmed = True
-        is_dear = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
-        if has_own_device(self.target) or is_dear:
+        takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
+        if has_own_device(self.target) or takes_long:
             found = self._by_default()
         else:
             found = self._computed(self.module)

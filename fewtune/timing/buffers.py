@@ -19,8 +19,6 @@ from fewtune.timing.cache_state import buffer_bytes
 
 # Numbers that are drawn to fill a buffer, and repeated.
 _FILLED_AT_ONCE = 2**16
-# More than this is not held on to from task to task.
-_MOST_HELD_BYTES = 2 * 2**30
 
 Specs = Sequence[tuple[Sequence[int], str]]
 
@@ -40,11 +38,16 @@ class Buffers:
     device : Device
     fill : callable
         Fills a tensor with random numbers (`filler`).
+    most_held_bytes : int
+        More than this is not held on to from task to task.
     """
 
-    def __init__(self, device: Any, fill: Callable[[Any], None]) -> None:
+    def __init__(
+        self, device: Any, fill: Callable[[Any], None], most_held_bytes: int = 2 * 2**30
+    ) -> None:
         self._device = device
         self._fill = fill
+        self._most_held_bytes = most_held_bytes
         self._memory: dict[_Place, Any] = {}
         # Elements from the first on that are as they were filled.
         self._filled: dict[_Place, int] = {}
@@ -115,7 +118,7 @@ class Buffers:
         """
         self._of, self._views = None, []
         self._lent.clear()
-        if self.held_bytes > _MOST_HELD_BYTES:
+        if self.held_bytes > self._most_held_bytes:
             self._memory.clear()
             self._filled.clear()
 

@@ -35,7 +35,7 @@ class Attempt(NamedTuple):
     run_s : list of float
         Seconds of one call, a sample a repeat.
     dropped : bool
-        Whether it ended after its first single run: too slow for any pace to excuse.
+        Whether it ended after its first single run: far too slow to win.
     """
 
     run_s: list[float]

@@ -111,7 +111,7 @@ def _layer(builder: GraphBuilder, random: np.random.Generator, shapes: _Shapes, 
 
 
 def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int, int, int, bool]:
-    """Window, stride, input channels, filters, plane, whether depthwise: as dear as is allowed."""
+    """Window, stride, input channels, filters, plane, whether depthwise: the most allowed."""
     while True:
         often = np.array([kind[0] for kind in shapes.kinds])
         _, kernel, stride, depthwise = shapes.kinds[int(random.choice(len(often), p=often))]
@@ -126,8 +126,7 @@ def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int,
             filters = given
         weights = kernel * kernel * filters * (1 if depthwise else given)
         # A depthwise convolution has little to compute, and memory to read all the same.
-        dear = 10 if depthwise else 1
-        cost = dear * weights * _results(plane, kernel, stride) ** 2
+        cost = (10 if depthwise else 1) * weights * _results(plane, kernel, stride) ** 2
         if _LEAST <= cost <= _MOST and kernel <= plane and weights <= _MOST_WEIGHTS:
             return kernel, stride, given, filters, plane, depthwise
 

@@ -167,9 +167,8 @@ def test_few_trials_correct_little() -> None:
     assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15
 
 
-def test_a_long_run_learns_of_the_fastest_of_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaussian_process, "_MOST_SAMPLES", 40)
-    rest = gaussian_process.Residual()
+def test_a_long_run_learns_of_the_fastest_of_each_task() -> None:
+    rest = gaussian_process.Residual(most_samples=40)
     rows = features(some_points(100, seed=2))
     times_s = np.linspace(1e-3, 3e-3, 50)
     rest.learn("one", rows[:50], times_s, np.zeros(50))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.tvm import tvm
-from fewtune.timing import buffers as module
 from fewtune.timing.buffers import Buffers, filler
 
 SMALL = [([2, 3], "float32"), ([3, 4], "float32")]
@@ -105,9 +104,8 @@ def test_dtypes_do_not_share_memory() -> None:
     assert buffers.held_bytes == 32
 
 
-def test_no_more_is_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_HELD_BYTES", 60)
-    buffers = made(Counted())
+def test_no_more_is_held_than_may_be() -> None:
+    buffers = Buffers(tvm.cpu(), Counted(), most_held_bytes=60)
     buffers.arguments(SMALL, [(2, 3), (3, 4)], [1])
     assert buffers.held_bytes == 72
     buffers.forget()

@@ -2,8 +2,8 @@
 
 What transfers between two tasks of the same form is the shape of the loop nest: the register
 tile, the unrolling, where buffers are computed. A donor's decisions are carried over one sampling
-instruction after the other into the dependent's own design space, so that every candidate is one
-that the dependent's own search could have found. A tile becomes the factorisation of the new
+instruction after the other into the other task's own design space, so that every candidate is one
+that its own search could have found. A tile becomes the factorisation of the new
 extent that is nearest to the donor's in log distance, where the innermost factors weigh most:
 they are the register tile. Method: the schedule sharing of TVM's RFC #4188, which moved AutoTVM
 configurations, restated for MetaSchedule traces.
