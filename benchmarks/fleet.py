@@ -135,20 +135,27 @@ def scaling() -> dict[str, float]:
     return found
 
 
+def tasks_of(model: str, machine: Fingerprint, folder: Path) -> list[Task]:
+    """The tasks of a model of the zoo on a machine."""
+    target, imported = target_from_json(machine.target), folder / "import"
+    add_model(f"zoo:{model}", folder / "models", model)
+    imported.mkdir()
+    import_model(model, folder / "models", target, machine.threads, ImportOptions(), imported)
+    return extract_tasks(read_lowered(imported), target)
+
+
 def loopback(model: str) -> dict[str, float]:
     """A model through one Dask worker of this machine over the same in this process."""
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         folder = Path(scratch)
         own = detect_fingerprint(FingerprintOptions())
-        target = target_from_json(own.target)
-        add_model(f"zoo:{model}", folder / "models", model)
-        (folder / "import").mkdir()
-        import_model(
-            model, folder / "models", target, own.threads, ImportOptions(), folder / "import"
-        )
-        tasks = extract_tasks(read_lowered(folder / "import"), target)
+        tasks = tasks_of(model, own, folder)
         selection, _ = select_tasks(
-            tasks, SelectOptions(), target=target, model=model, strategy="selective"
+            tasks,
+            SelectOptions(),
+            target=target_from_json(own.target),
+            model=model,
+            strategy="selective",
         )
         ratios: list[tuple[float, float]] = []
         with distributed.LocalCluster(
@@ -185,11 +192,7 @@ def board(model: str) -> dict[str, Any]:
         here = detect_fingerprint(FingerprintOptions(threads=1))
         wanted = json.dumps({**json.loads(here.target), "num-cores": 1})
         there = detect_fingerprint(FingerprintOptions(device=at, target=wanted))
-        target = target_from_json(here.target)
-        add_model(f"zoo:{model}", folder / "models", model)
-        (folder / "import").mkdir()
-        import_model(model, folder / "models", target, 1, ImportOptions(), folder / "import")
-        tasks = extract_tasks(read_lowered(folder / "import"), target)
+        tasks = tasks_of(model, here, folder)
         largest = sorted(tasks, key=lambda task: -task.info.share)[:_BOARD_TASKS]
         names = sorted(task.info.name for task in largest)
         options = TuneOptions(
