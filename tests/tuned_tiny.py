@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
@@ -125,9 +125,8 @@ def pool() -> WorkerPool:
 def _supervise_here(work: Work) -> list[dict[str, Any]]:
     """Stand in for `child_process.supervise`, without the seconds that a child takes."""
     path = journal_path(work.journal_directory, work.header)
-    module, function = work.function.split(":")
     journal = Journal(path, work.header)
-    getattr(importlib.import_module(module), function)(
+    resolve_name(work.function)(
         work.job,
         work.tasks,
         work.fingerprint.target,
