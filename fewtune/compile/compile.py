@@ -208,15 +208,13 @@ def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def verify(
-    library: Path, import_directory: Path, target: tvm.target.Target, allowance: float = 1.0
-) -> Difference:
+def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:
     """Compare a library's outputs with onnxruntime's, on every draw that the import kept."""
-    return _difference_of(import_directory, allowance)(CompiledModel(library, target))
+    return _difference_of(import_directory)(CompiledModel(library, target))
 
 
 def _difference_of(
-    import_directory: Path, allowance: float
+    import_directory: Path, allowance: float = 1.0
 ) -> Callable[[CompiledModel | BoardModel], Difference]:
     """What compares outputs with onnxruntime's, which are read once."""
     reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs

@@ -53,8 +53,6 @@ class FleetTuning:
         Of this run, the same after a resumption.
     is_resumed : bool
         Whether machines may have measured something that nobody fetched.
-    clock : callable
-        Monotonic seconds.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class FleetTuning:
         orders: Orders,
         key: str,
         is_resumed: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._options = job.options
         self._job = job.as_json()
@@ -86,8 +83,7 @@ class FleetTuning:
         self._patience = Patience(self._options, self.state, job.covered)
         for name, times in (job.stands_for or {}).items():
             self.state.tasks[name].progress.stands_for = times
-        self._clock = clock
-        self._began_s = clock() - self.state.elapsed_s
+        self._began_s = time.perf_counter() - self.state.elapsed_s
         self._losses: dict[str, int] = {}
         self._under_way: dict[str, _Step] = {}
         self._ended = ""
@@ -95,7 +91,7 @@ class FleetTuning:
     @property
     def elapsed_s(self) -> float:
         """Seconds of tuning so far, those before an interruption included."""
-        return self._clock() - self._began_s
+        return time.perf_counter() - self._began_s
 
     @property
     def total_trials(self) -> int:

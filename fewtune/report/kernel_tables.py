@@ -10,6 +10,9 @@ from fewtune.report.time_breakdown import steps_markdown
 from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.util.table import MISSING, Table, number, percent
 
+# Rows of a table of losses; tasks on which nothing was lost are in none.
+_MOST_LOSSES = 8
+
 
 def kernel_table(report: BenchmarkReport) -> Table:
     """The model's kernels, the one that takes most time first."""
@@ -42,8 +45,8 @@ def kernel_table(report: BenchmarkReport) -> Table:
     return Table(headings, rows, frozenset({0, 7, 8}))
 
 
-def loss_table(comparison: Comparison, selective: BenchmarkReport, most: int = 8) -> Table:
-    """The tasks that selective tuning lost most on, by what they cost the whole model.
+def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
+    """The few tasks that selective tuning lost most on, by what they cost the whole model.
 
     Parameters
     ----------
@@ -51,8 +54,6 @@ def loss_table(comparison: Comparison, selective: BenchmarkReport, most: int = 8
         Its kernels were timed where the model calls them, both libraries in turns.
     selective : BenchmarkReport
         Of the same model: whose schedules the tasks have.
-    most : int
-        Rows at most; tasks on which nothing was lost are left out.
     """
     known = {row.task: row for row in selective.kernels}
     headings = [
@@ -60,7 +61,7 @@ def loss_table(comparison: Comparison, selective: BenchmarkReport, most: int = 8
         "full GFLOPS", "schedule", "donor",
     ]  # fmt: skip
     rows = []
-    for pair in [pair for pair in comparison.kernels if pair.lost_ms > 0][:most]:
+    for pair in [pair for pair in comparison.kernels if pair.lost_ms > 0][:_MOST_LOSSES]:
         row = known[pair.task]
         mega_operations = (row.gflops or 0.0) * (row.latency_ms or 0.0)
         rows.append(

@@ -136,7 +136,7 @@ def compare(
     return Difference(used, max_error, relative, f"{text}, by {times} what rounding allows")
 
 
-def compare_steps(actual: np.ndarray, expected: Expected, kind: str = "value") -> Difference:
+def compare_steps(actual: np.ndarray, expected: Expected) -> Difference:
     """Compare bytes computed of equal inputs: a few may be off, each by a step, none by more."""
     name, values = expected.name, expected.values
     off = np.abs(actual.astype(np.int64) - values.astype(np.int64))
@@ -148,7 +148,7 @@ def compare_steps(actual: np.ndarray, expected: Expected, kind: str = "value") -
         used = max(used, float(most))
     if used <= 1:
         return Difference(used)
-    text = f"{kind} {name!r} {_at(np.argmax(off), actual, values)}; {_share(off > 0)}"
+    text = f"value {name!r} {_at(np.argmax(off), actual, values)}; {_share(off > 0)}"
     text += f", by {most} at most; of equal inputs {_STEP_SHARE:.1%} may, by 1"
     return Difference(used, text=text)
 

@@ -49,8 +49,6 @@ class OnnxruntimeSession:
         Sessions of one light model share its weights.
     threads : int
         Threads within an operator; operators run one after the other.
-    spinning : bool
-        Whether idle threads wait busily, as is onnxruntime's default.
     optimised : bool
         Whether onnxruntime may rewrite the graph.
 
@@ -64,7 +62,6 @@ class OnnxruntimeSession:
         self,
         model: Path | ModelProto | LightModel,
         threads: int,
-        spinning: bool = True,
         optimised: bool = True,
     ) -> None:
         onnxruntime.disable_telemetry_events()
@@ -77,7 +74,6 @@ class OnnxruntimeSession:
             levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
         )
         options.log_severity_level = 3  # errors only
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         if isinstance(model, Path):
             self._session = _session(str(model), options)
         else:

@@ -135,10 +135,10 @@ class WorkerHandle:
             raise MachineError(value)
         return value
 
-    def call(self, *request: Any, timeout_s: float, timeout_cause: str = "run_timeout") -> Any:
+    def call(self, *request: Any, timeout_s: float) -> Any:
         """Send a request and wait for its reply."""
         self.send(*request)
-        return self.receive(timeout_s, timeout_cause)
+        return self.receive(timeout_s, "run_timeout")
 
     def lost_since(self, built: Built) -> bool:
         """Whether the process that held ``built`` is gone."""

@@ -73,7 +73,7 @@ def test_session_runs_a_file_with_external_data_as_the_model_itself(tmp_path):
     model = tiny_models.tiny_convolutional_model()
     path = tiny_models.write_with_external_data(model, tmp_path)
     feeds = random_inputs(tensor_specs(model)[0], 0)
-    session = OnnxruntimeSession(path, threads=1, spinning=False)
+    session = OnnxruntimeSession(path, threads=1)
     assert relative_error(session.run(feeds), run_onnxruntime(model, feeds, 1)) == 0.0
 
 
