@@ -132,7 +132,7 @@ class Variants:
                 self.remarks.append(onnxruntime_cuda.THERE)
                 # One session: another would hold its weights on the GPU once more.
                 return lambda: first.run
-        return lambda: partial(OnnxruntimeSession(model, threads).run, feeds)
+        return lambda: partial(OnnxruntimeSession(model, threads, rounds_inputs=True).run, feeds)
 
     def _openvino(
         self, model: Path, threads: int, feeds: dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import onnx
 import onnxslim
-from onnx import ModelProto, inliner, shape_inference, version_converter
+from onnx import ModelProto, helper, inliner, numpy_helper, shape_inference, version_converter
 
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.constant_folding import fold_constants
@@ -18,6 +18,7 @@ from fewtune.onnx_graph.float16 import halves_in_floats
 from fewtune.onnx_graph.functions import expand_functions
 from fewtune.onnx_graph.gathers import slices_for_gathers
 from fewtune.onnx_graph.graph import (
+    all_nodes,
     attach_weights,
     copy_model,
     detach_weights,
@@ -59,6 +60,8 @@ _logger = logging.getLogger(__name__)
 IMPORT_OPSET = 11
 
 MINIMUM_IR_VERSION = 8
+# Since this operator set a Resize says how it maps places.
+_RESIZE_MODES = 11
 
 _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
@@ -150,12 +153,39 @@ def converted(model: ModelProto, opset: int) -> ModelProto:
     """The model at a newer opset, or itself where onnx cannot convert it."""
     try:
         converted = version_converter.convert_version(model, opset)
+        if opset_of(model) < _RESIZE_MODES <= opset:
+            _keep_coordinates(converted)
         onnx.checker.check_model(converted)
     except Exception as error:  # noqa: BLE001 (a C++ pass)
         _logger.info("kept at opset %d: %s", opset_of(model), str(error).splitlines()[:1])
         return model
     converted.ir_version = max(converted.ir_version, model.ir_version)
     return converted
+
+
+def _keep_coordinates(model: ModelProto) -> None:
+    """Write out how resizes mapped places before they had modes for it, in place.
+
+    onnx converts them without (1.23), so that they would take their new defaults.
+    """
+    nodes = list(all_nodes(model.graph))
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= {
+        node.output[0]: each.t
+        for node in nodes
+        for each in node.attribute
+        if node.op_type == "Constant" and each.name == "value"
+    }
+    for node in nodes:
+        if node.op_type == "Resize":
+            scales = constants.get(node.input[2])
+            shrinks = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
+            modes = {
+                "coordinate_transformation_mode": "asymmetric",
+                # As onnxruntime has it, which keeps each axis' own rule.
+                "nearest_mode": "ceil" if shrinks else "floor",
+            }
+            node.attribute.extend(helper.make_attribute(*mode) for mode in modes.items())
 
 
 def slimmed(model: ModelProto) -> ModelProto:

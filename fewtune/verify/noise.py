@@ -22,6 +22,9 @@ _OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
 # Exponentials underflow here, and implementations differ in where.
 _SMALLEST = {2: 2.0**-24, 4: 2.0**-120, 8: 2.0**-1000}
 
+# Times its allowance beyond which another way computes something else.
+_CONTRADICTION = 100.0
+
 
 class NoiseMeter:
     """Measures the noise of a model's outputs for one draw of inputs after the other.
@@ -36,6 +39,11 @@ class NoiseMeter:
     amplitude : float, optional
         As of `fewtune.verify.jitter.jittered`, where products are in bfloat16: weights are
         rounded to such, too.
+
+    Attributes
+    ----------
+    contradicted : list of str
+        Outputs of the last draw that another way, as right, has far away.
 
     Notes
     -----
@@ -61,6 +69,8 @@ class NoiseMeter:
             self._bf16 = OnnxruntimeSession(with_bf16_weights(LightModel(given, arrays)), threads)
         self._names = [value.name for value in given.graph.output]
         self._steps = steps
+        self._adds = self._moving.takes_steps or self._bf16 is not None
+        self.contradicted: list[str] = []
 
     def expected(
         self,
@@ -77,20 +87,24 @@ class NoiseMeter:
         values : sequence of arrays
             The reference's outputs.
         others : sequence of outputs
-            Of the same inputs, computed in other ways that are as right.
+            Of the same inputs, computed in other ways that are as right; those that are far away
+            say nothing of noise, and are told in ``contradicted``.
         seed : int
         """
+        self.contradicted = []
         squares = [np.zeros(np.shape(value)) for value in values]
         farthest = [np.zeros(np.shape(value)) for value in values]
         counts = [np.zeros(np.shape(value)) for value in values]
+        # Not from the values: what the measured model computes otherwise is a fault, and no noise.
+        middles = self._middles(feeds, values)
         for more in self._moving.feeds(seed, RUNS):
             outputs = self._session.run({**feeds, **more})
-            for index, (moved, value) in enumerate(zip(outputs, values, strict=True)):
-                distance = _distance(moved, value)
+            for index, (moved, middle) in enumerate(zip(outputs, middles, strict=True)):
+                distance = _distance(moved, middle)
                 squares[index] += np.nan_to_num(distance) ** 2
                 counts[index] += np.isfinite(distance)
                 farthest[index] = np.fmax(farthest[index], np.nan_to_num(distance))
-        behind = self._behind_kinks(feeds, values, seed)
+        behind = self._behind_kinks(feeds, middles, seed)
         others = [*others, self._bf16.run(feeds)] if self._bf16 else others
         found = []
         for index, value in enumerate(values):
@@ -101,29 +115,54 @@ class NoiseMeter:
             else:
                 noise = farthest[index]
             for other in others:
-                noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
-            adds = self._moving.takes_steps or self._bf16 is not None
-            if adds and is_graded(value.dtype) and noise.size:
+                if not self._adds and _contradiction(other[index], value, noise):
+                    self.contradicted.append(self._names[index])
+                else:
+                    noise = np.fmax(noise, np.nan_to_num(_distance(other[index], value)))
+            if self._adds and is_graded(value.dtype) and noise.size:
                 noise = np.sqrt(np.square(noise) + np.mean(np.square(noise)))
             noise += _floor(value, self._steps.get(self._names[index], 0.0))
             found.append(Expected(self._names[index], value, noise.astype(np.float32)))
         return found
 
+    def _middles(
+        self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """What outputs move around: those of a run in which nothing moves."""
+        still = {
+            feed.name: np.full(feed.shape, (feed.low + feed.high) / 2, feed.dtype)
+            for feed in self._moving.inputs
+        }
+        outputs = map(np.asarray, self._session.run({**feeds, **still}))
+        return [
+            middle if middle.shape == np.shape(value) else np.asarray(value)
+            for middle, value in zip(outputs, values, strict=True)
+        ]
+
     def _behind_kinks(
-        self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray], seed: int
+        self, feeds: dict[str, np.ndarray], middles: Sequence[np.ndarray], seed: int
     ) -> list[np.ndarray]:
         """How far floats move where everything moves much farther, over how much farther."""
-        farthest = [np.zeros(np.shape(value)) for value in values]
+        farthest = [np.zeros(np.shape(middle)) for middle in middles]
         times = self._moving.most_times
         if times <= 1:
             return farthest
         for more in self._moving.feeds(seed, FAR_RUNS, times):
             outputs = self._session.run({**feeds, **more})
-            for index, (moved, value) in enumerate(zip(outputs, values, strict=True)):
-                if np.asarray(value).dtype.kind == "f":
-                    distance = np.nan_to_num(_distance(moved, value)) / times
+            for index, (moved, middle) in enumerate(zip(outputs, middles, strict=True)):
+                if middle.dtype.kind == "f":
+                    distance = np.nan_to_num(_distance(moved, middle)) / times
                     farthest[index] = np.fmax(farthest[index], distance)
         return farthest
+
+
+def _contradiction(other: np.ndarray, value: np.ndarray, noise: np.ndarray) -> bool:
+    """Whether numbers that are to be as right as others are far from them."""
+    if value.dtype.kind != "f" or not value.size:
+        return False
+    away = np.nan_to_num(_distance(other, value))
+    allowed = PEAK * (noise + _floor(value, 0.0))
+    return bool(np.any(away > _CONTRADICTION * allowed))
 
 
 def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -51,6 +51,9 @@ class OnnxruntimeSession:
         Threads within an operator; operators run one after the other.
     optimised : bool
         Whether onnxruntime may rewrite the graph.
+    rounds_inputs : bool
+        Whether products with weights of few bits may round what they multiply to a byte, as is
+        onnxruntime's default: such outputs are measured, and none is compared with them.
 
     Raises
     ------
@@ -63,6 +66,7 @@ class OnnxruntimeSession:
         model: Path | ModelProto | LightModel,
         threads: int,
         optimised: bool = True,
+        rounds_inputs: bool = False,
     ) -> None:
         onnxruntime.disable_telemetry_events()
         options = onnxruntime.SessionOptions()
@@ -74,6 +78,8 @@ class OnnxruntimeSession:
             levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
         )
         options.log_severity_level = 3  # errors only
+        if not rounds_inputs:
+            options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if isinstance(model, Path):
             self._session = _session(str(model), options)
         else:

@@ -10,10 +10,7 @@ from fewtune.errors import InputError
 from fewtune.model.reference import random_inputs, relative_error, run_onnxruntime, tensor_specs
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
-from fewtune.onnx_graph.simplify import (
-    parameter_count,
-    simplify,
-)
+from fewtune.onnx_graph.simplify import parameter_count, simplify
 from fewtune.zoo.onnx_light import light_model
 from tests import tiny_models
 
@@ -282,3 +279,20 @@ def test_a_slice_of_nothing_begins_in_front(begin, end, step):
     (none,) = [node for node in graph.node if node.op_type == "Slice"]
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     assert [constants[name].tolist() for name in none.input[1:]] == [[0, 0], [0, 3], [0, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+@pytest.mark.parametrize(("operator", "opset"), [("Upsample", 9), ("Resize", 10)])
+def test_a_resize_without_modes_keeps_its_coordinates(operator, opset, factor, mode):
+    node = helper.make_node(operator, ["input", "scales"], ["output"], "up", mode=mode)
+    scales = {"scales": np.array([1, 1, factor, factor], np.float32)}
+    model = tiny_models.make_model([node], {"input": [1, 2, 6, 8]}, {"output": None}, scales, opset)
+    simplified(model)
+
+
+def test_a_normalisation_has_float32s_default_epsilon():
+    weights = {name: np.random.default_rng(n).random(4) for n, name in enumerate("sbmv")}
+    node = helper.make_node("BatchNormalization", ["input", *weights], ["output"], "norm")
+    model = model_of([node], shape=(2, 4, 3, 3), weights=weights, element_type=TensorProto.DOUBLE)
+    simplified(model, 1e-13)

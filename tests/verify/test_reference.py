@@ -14,6 +14,7 @@ from fewtune.verify.draws import Draw, drawn_inputs
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import OnnxruntimeSession, tensor_specs
+from tests.tiny_models import make_model
 from tests.verify import small_models
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -263,3 +264,35 @@ def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path: Pat
     draws = drawn_inputs(model, inputs, 0)
     reference = make_reference(model, strange, outputs, draws, 1, 0)
     assert reference.check(runs(model)).allowances <= 1
+
+
+def test_what_the_measured_model_computes_otherwise_is_no_noise() -> None:
+    model, wrong = small_models.classifier(), small_models.classifier()
+    name = next(t.name for t in wrong.graph.initializer if len(t.dims) > 1)
+    with_weight(wrong, name, swapped)
+    inputs, outputs = tensor_specs(model)
+    reference = make_reference(model, wrong, outputs, drawn_inputs(model, inputs, 0), 1, 0)
+    assert reference.check(runs(model)).allowances <= 1
+    assert reference.check(runs(wrong)).allowances > 1
+
+
+def test_an_output_of_another_type_is_refused() -> None:
+    model = small_models.classifier()
+    run = runs(model)
+    found = reference_of(model).check(lambda feeds: [run(feeds)[0].astype(np.float64)])
+    assert found.allowances == np.inf
+    assert "is float64, onnxruntime's float32" in found.text
+
+
+def test_what_onnxruntimes_optimiser_changes_is_compared_without_it() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["padded"]),
+        helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    pads = {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    model = make_model(nodes, {"x": [1, 2, 8, 8]}, {"y": [1, 2, 4, 4]}, pads)
+    feeds = {"x": -1 - np.random.default_rng(0).random((1, 2, 8, 8)).astype(np.float32)}
+    reference = reference_of(model, [Draw("below zero", feeds)])
+    assert any("onnxruntime's optimiser changes" in note for note in reference.notes)
+    assert reference.check(runs(model)).allowances <= 1
+    assert reference.check(OnnxruntimeSession(model, 1).run).allowances > 1

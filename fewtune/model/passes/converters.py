@@ -22,7 +22,7 @@ from fewtune.util.optional_steps import OptionalSteps
 STEP = "layout_friendly"
 # ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
 _BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
-_MENDING = frozenset({"Resize", "Upsample"})
+_MENDING = frozenset({"ArgMax", "ArgMin", "Resize", "Upsample"})
 
 
 @contextlib.contextmanager
@@ -35,7 +35,12 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
 
     steps = steps or OptionalSteps()
 
+    of_largest, of_least = (
+        functools.partial(_place, operator) for operator in (relax.op.argmax, relax.op.argmin)
+    )
     ours: dict[str, dict[str, Any]] = {
+        "ArgMax": dict.fromkeys(("_impl_v1", "_impl_v11", "_impl_v12"), of_largest),
+        "ArgMin": dict.fromkeys(("_impl_v1", "_impl_v11", "_impl_v12"), of_least),
         "Cast": {"_impl_v13": _bounded_cast},
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
@@ -77,6 +82,27 @@ def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: 
     return converted if converted is not None else theirs(bb, inputs, attr, params)
 
 
+def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    """Where the largest or least element stands, the first of several or the last.
+
+    TVM begins with place -1 and the least number that there is: where a row holds nothing else, as
+    one of bytes that are all 0, or one that is masked as a whole, that place stays.
+    """
+    (data,) = inputs
+    if not isinstance(data, relax.Expr) or data.ty.shape is None:
+        return None
+    axis = int(attr.get("axis", 0)) % data.ty.ndim
+    extent = data.ty.shape[axis]
+    is_last = bool(attr.get("select_last_index", 0))
+    if not isinstance(extent, tvm.tirx.IntImm):
+        return None
+    if is_last:
+        data = bb.normalize(relax.op.flip(data, axis=axis))
+    found = bb.normalize(operator(data, axis, bool(attr.get("keepdims", 1))))
+    found = bb.normalize(relax.op.maximum(found, relax.const(0, "int64")))
+    return relax.op.subtract(relax.const(int(extent) - 1, "int64"), found) if is_last else found
+
+
 def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     """Round bounded floats to bytes; TVM's own asks of each number whether it is one and fits."""
     (data,) = inputs
@@ -108,7 +134,8 @@ def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
         if bound is None:
             bounds.append(None)
         elif isinstance(bound, tvm.ir.expr.GenericConst):
-            bounds.append(float(bound.value.numpy()))
+            # Exporters write it with an axis, too.
+            bounds.append(float(bound.value.numpy().reshape(())))
         else:
             return None
     # A bound that is no number is none (ONNX), which TVM's own converter knows.

@@ -6,27 +6,37 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
+from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
-_EPSILON = 1e-5
+# As an attribute of float32 has it.
+_EPSILON = float(np.float32(1e-5))
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Mean and inverse deviation as well, where they have a name."""
-    shape = graph.shape(node.input[0])
-    if shape is None or not any(node.output[1:]):
+    """Mean and inverse deviation as well, where they have a name; doubles, which TVM lacks."""
+    data, shape = node.input[0], graph.shape(node.input[0])
+    is_double = graph.element_type(data) == TensorProto.DOUBLE
+    if shape is None or not (is_double or any(node.output[1:])):
         return False
     given = attributes_of(node)
     axis, epsilon = given.get("axis", -1), given.get("epsilon", _EPSILON)
-    graph.op("LayerNormalization", list(node.input), node.output[0], axis=axis, epsilon=epsilon)
+    if not is_double:
+        graph.op("LayerNormalization", list(node.input), node.output[0], axis=axis, epsilon=epsilon)
+        data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(axis % len(shape), len(shape)))
-    data = graph.cast(node.input[0], given.get("stash_type", TensorProto.FLOAT))
-    mean, inverse = [*node.output[1:], ""][:2]
+    mean, inverse = optional(node.output[1:], 2)
     mean = graph.reduce("ReduceMean", data, axes, output=mean or None)
     apart = graph.op("Sub", [data, mean])
     variance = graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
     deviation = graph.op("Sqrt", [_plus(graph, variance, epsilon)])
-    graph.op("Reciprocal", [deviation], inverse or None)
+    if is_double:
+        scale, *bias = [name for name in node.input[1:] if name]
+        normal = graph.op("Div", [apart, deviation])
+        scaled = graph.op("Mul", [normal, scale], None if bias else node.output[0])
+        if bias:
+            graph.op("Add", [scaled, bias[0]], node.output[0])
+    if inverse:
+        graph.op("Reciprocal", [deviation], inverse)
     return True
 
 

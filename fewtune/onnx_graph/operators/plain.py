@@ -12,6 +12,17 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 _MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+_WHOLE = frozenset({TensorProto.INT32, TensorProto.INT64})
+# Since this operator set Softmax and its kin work along one axis; before, on matrices.
+_ONE_AXIS = 13
+# What a reduction does to an element that it leaves by itself.
+_OF_ONE_ELEMENT = {
+    "ReduceL1": "Abs",
+    "ReduceL2": "Abs",
+    "ReduceLogSum": "Log",
+    "ReduceSumSquare": "Mul",
+}
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
 def _attributes(node: NodeProto) -> dict[str, object]:
@@ -75,13 +86,69 @@ def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     return True
 
 
-def _boolean_reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    if graph.element_type(node.input[0]) != TensorProto.BOOL:
-        return False
-    number = graph.cast(node.input[0], TensorProto.INT32)
-    reduced = graph.op(node.op_type, [number, *node.input[1:]], **_attributes(node))
-    graph.cast(reduced, TensorProto.BOOL, node.output[0])
+def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """One where the largest element of a row stands, the first of several."""
+    data, shape = node.input[0], graph.shape(node.input[0])
+    if shape is None:
+        return graph.refuse(node, "has an input whose shape is not known")
+    axis = _attributes(node).get("axis", -1 if graph.opset >= _ONE_AXIS else 1) % len(shape)
+    rows = list(shape)
+    if graph.opset < _ONE_AXIS:
+        rows, axis = [int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))], 1
+    best = graph.op("ArgMax", [graph.reshape(data, rows)], axis=axis, keepdims=1)
+    along = [-1 if place == axis else 1 for place in range(len(rows))]
+    places = graph.constant(np.arange(rows[axis]).reshape(along), np.int64)
+    found = graph.cast(graph.op("Equal", [best, places]), graph.element_type(data))
+    graph.reshape(found, shape, node.output[0])
     return True
+
+
+def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """A comparison with each place: TVM's has values of other types, and no depth with an axis."""
+    data, shape = node.input[0], graph.shape(node.input[0])
+    given, values = graph.value(node.input[1]), graph.value(node.input[2])
+    if shape is None or given is None or given.size != 1:
+        return graph.refuse(node, "has a depth that is no constant: bind it by --constant")
+    depth = int(given.reshape(()))
+    axis = _attributes(node).get("axis", -1) % (len(shape) + 1)
+    places = graph.cast(data, TensorProto.INT64)
+    from_end = graph.op("Add", [places, graph.constant(depth, np.int64)])
+    is_negative = graph.op("Less", [places, graph.constant(0, np.int64)])
+    places = graph.op("Where", [is_negative, from_end, places])
+    along = [-1 if place == axis else 1 for place in range(len(shape) + 1)]
+    every = graph.constant(np.arange(depth).reshape(along), np.int64)
+    apart = graph.reshape(places, [*shape[:axis], 1, *shape[axis:]])
+    if values is None:
+        off, on = (graph.slice(node.input[2], 0, place, place + 1) for place in range(2))
+    else:
+        off, on = (graph.constant(value) for value in values)
+    graph.op("Where", [graph.op("Equal", [apart, every]), on, off], node.output[0])
+    return True
+
+
+def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Forms of reductions that TVM has otherwise than ONNX: without axes, of bits, whole means."""
+    given, data = _attributes(node), node.input[0]
+    named = node.input[1] if len(node.input) > 1 else ""
+    axes = graph.value(named) if named else np.array(given.get("axes", []))
+    if axes is not None and not axes.size and given.get("noop_with_empty_axes"):
+        operator = _OF_ONE_ELEMENT.get(node.op_type, "Identity")
+        graph.op(operator, [data] * (1 + (operator == "Mul")), node.output[0])
+        return True
+    kind = graph.element_type(data)
+    if node.op_type in ("ReduceMax", "ReduceMin") and kind == TensorProto.BOOL:
+        number = graph.cast(data, TensorProto.INT32)
+        reduced = graph.op(node.op_type, [number, *node.input[1:]], **given)
+        graph.cast(reduced, kind, node.output[0])
+        return True
+    shape = graph.shape(data)
+    if node.op_type == "ReduceMean" and kind in _WHOLE and axes is not None and shape is not None:
+        chosen = [int(axis) % len(shape) for axis in axes] or list(range(len(shape)))
+        total = graph.reduce("ReduceSum", data, chosen, given.get("keepdims", 1))
+        count = int(np.prod([shape[axis] for axis in chosen]))
+        graph.op("Div", [total, graph.constant(count, graph.dtype(data))], node.output[0])
+        return True
+    return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node, scope)
 
 
 def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -185,10 +252,10 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Dropout"): _dropout,
     ("", "Equal"): _boolean_equality,
     ("", "EyeLike"): _eye_like,
+    ("", "Hardmax"): _hardmax,
     ("", "IsInf"): _is_inf,
+    ("", "OneHot"): _one_hot,
     ("", "Pow"): _power,
-    ("", "ReduceLogSumExp"): _log_sum_exp,
-    ("", "ReduceMax"): _boolean_reduction,
-    ("", "ReduceMin"): _boolean_reduction,
     ("", "Sinh"): _hyperbolic("Sub"),
+    **{("", f"Reduce{kind}"): _reduction for kind in _REDUCTIONS},
 }

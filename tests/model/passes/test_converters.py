@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from fewtune.model.lower import lower
 from fewtune.model.passes.converters import layout_friendly
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.calls import call_counts
+from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.tiny_models import make_model, random_weight
 
@@ -99,3 +100,33 @@ def test_the_importer_is_as_it_was_afterwards() -> None:
         name: set(attributes) for name, attributes in before.items()
     }
     assert "functools" not in repr(onnx_frontend.Clip._impl_v13)
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("select_last_index", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+def test_a_row_of_one_value_has_its_place(
+    operator: str, select_last_index: int, dtype: type
+) -> None:
+    limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
+    data = np.array([[limits.min] * 5, [limits.max] * 5, [1, 0, 1, 0, 1]], dtype)
+    node = helper.make_node(
+        operator, ["input"], ["output"], axis=1, select_last_index=select_last_index
+    )
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    shapes = {"input": [3, 5]}, {"output": [3, 1]}
+    model = make_model([node], *shapes, element_type=TensorProto.INT64, input_type=kind)
+    executable = build_executable(lower(model, tuned_tiny.target(), "NCHW"), tuned_tiny.target())
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_array_equal(actual, run_onnxruntime(model, {"input": data}, 1)[0])
+
+
+def test_a_bound_may_have_an_axis() -> None:
+    bounds = {"least": np.zeros(1, np.float32), "most": np.ones(1, np.float32)}
+    node = helper.make_node("Clip", ["input", *bounds], ["output"], name="clip")
+    model = make_model([node], {"input": [1, 4]}, {"output": [1, 4]}, bounds)
+    # What raises in a converter is not forgiven here.
+    executable = build_executable(lower(model, tuned_tiny.target(), "NHWC"), tuned_tiny.target())
+    data = np.array([[-1, 0.5, 1, 2]], np.float32)
+    (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])
+    np.testing.assert_array_equal(actual, data.clip(0, 1))

@@ -141,3 +141,14 @@ def test_rotary_embedding_becomes_products(interleaved: int, turned: int) -> Non
             num_heads=4,
         )
         check(model, {"x": x} | caches | places, "RotaryEmbedding")
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_layer_normalisation_of_doubles_is_written_out(has_bias: bool) -> None:
+    x = normal(2, 3, 4).astype(np.float64)
+    constants = {"scale": normal(4).astype(np.float64)}
+    if has_bias:
+        constants["bias"] = normal(4).astype(np.float64)
+    model = one_node("LayerNormalization", {"x": x}, constants, 1, 17)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    check(model, {"x": x}, "LayerNormalization")

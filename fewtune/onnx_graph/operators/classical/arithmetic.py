@@ -32,14 +32,14 @@ def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
 
 def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     given = attributes_of(node)
-    if given.get("post_transform", b"NONE") != b"NONE":
-        return graph.refuse(node, "transforms its result: export the model without post_transform")
+    transform = given.get("post_transform", b"NONE").decode()
+    if transform not in scores.TRANSFORMS:
+        return graph.refuse(node, f"transforms its result by {transform}, which is not supported")
     matrix = np.array(given["coefficients"], np.float32).reshape(int(given.get("targets", 1)), -1)
-    product = ["MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)]]
-    if not given.get("intercepts"):
-        graph.op(*product, node.output[0])
-        return True
-    graph.op("Add", [graph.op(*product), _numbers(graph, given["intercepts"])], node.output[0])
+    result = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])
+    if given.get("intercepts"):
+        result = graph.op("Add", [result, _numbers(graph, given["intercepts"])])
+    scores.transformed(graph, result, transform, node.output[0])
     return True
 
 
@@ -122,7 +122,10 @@ def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
     operator = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
     norm = graph.reduce(operator, data, [len(shape) - 1])
-    graph.op("Div", [data, norm], node.output[0])
+    # A row without a norm stays as it is, as one of words that are all unknown.
+    is_zero = graph.op("Equal", [norm, graph.constant(0, np.float32)])
+    divisor = graph.op("Where", [is_zero, graph.constant(1, np.float32), norm])
+    graph.op("Div", [data, divisor], node.output[0])
     return True
 
 

@@ -161,14 +161,18 @@ def _scaled_product(
 
 
 def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A product with weights of 4 or 8 bits in blocks, which are written out in floats."""
+    """A product with weights of 2, 4 or 8 bits in blocks, which are written out in floats."""
     data, packed, scales, zeros, group, bias = optional(node.input, 6)
     given = attributes_of(node)
     bits, block, inner, outer = (given[key] for key in ("bits", "block_size", "K", "N"))
     arrays = [graph.value(name) for name in (packed, scales)]
     zero_array = graph.value(zeros) if zeros else None
-    if bits not in (4, 8) or group or None in [type(a) if a is not None else None for a in arrays]:
-        return graph.refuse(node, "has weights that are no constants, or not of 4 or 8 bits")
+    if (
+        bits not in (2, 4, 8)
+        or group
+        or None in [type(a) if a is not None else None for a in arrays]
+    ):
+        return graph.refuse(node, "has weights that are no constants, or not of 2, 4 or 8 bits")
     blocks = -(-inner // block)
     values = _unpacked(arrays[0], bits).reshape(outer, blocks, -1)[..., :block].astype(np.float32)
     offset = np.full((outer, blocks), 2.0 ** (bits - 1), np.float32)
@@ -204,10 +208,9 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of 4 or 8 bits, the lower half of a byte first."""
-    if bits == 8:  # noqa: PLR2004
-        return packed
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+    """Whole numbers of some bits, the lowest bits of a byte first."""
+    parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

@@ -77,6 +77,29 @@ def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return True
 
 
+def _lp_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Write out the padding that rounding up implies: TVM divides the sum there by fewer places."""
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    if not given.get("ceil_mode") or shape is None:
+        return _write_pads(graph, node, scope)
+    sizes, axes, kernel = shape[2:], len(shape) - 2, list(given["kernel_shape"])
+    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
+    mode = given.pop("auto_pad", b"NOTSET")
+    pads = list(given.get("pads") or [0] * 2 * axes)
+    if mode not in (b"NOTSET", b"VALID"):
+        return _write_pads(graph, node, scope)
+    for axis, extent in enumerate(sizes):
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        left = extent + pads[axis] + pads[axes + axis] - window
+        last = -(-left // strides[axis])
+        if last * strides[axis] >= extent + pads[axis]:
+            last -= 1  # It would begin behind the end.
+        pads[axes + axis] = max(0, last * strides[axis] + window - extent - pads[axis])
+    written = {**given, "pads": pads, "ceil_mode": 0}
+    graph.op(node.op_type, node.input, node.output[0], **written)
+    return True
+
+
 def _reaches(
     pooled: list[int], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
@@ -136,7 +159,7 @@ def _max_unpool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "AveragePool"): _write_pads,
-    ("", "LpPool"): _write_pads,
+    ("", "LpPool"): _lp_pool,
     ("", "MaxPool"): _max_pool,
     ("", "MaxUnpool"): _max_unpool,
 }

@@ -21,6 +21,11 @@ DOMAIN = "ai.onnx.ml"
             None,
             {"coefficients": [0.1] * 8, "intercepts": [1.0, 2.0], "targets": 2},
         ),
+        (
+            "LinearRegressor",
+            None,
+            {"coefficients": [0.1, -0.2, 0.3, 0.4], "post_transform": "LOGISTIC"},
+        ),
         ("Normalizer", None, {"norm": "L1"}),
         ("Normalizer", None, {"norm": "L2"}),
         ("Normalizer", None, {"norm": "MAX"}),
@@ -139,3 +144,21 @@ def test_categories_and_joined_features_are_what_onnxruntime_gives(element_type)
     feeds = {"x": data.astype(helper.tensor_dtype_to_np_dtype(element_type))}
     given, wanted = (run_onnxruntime(each, feeds, 1)[0] for each in (expand(model, EARLY), model))
     np.testing.assert_array_equal(given, wanted)
+
+
+@pytest.mark.parametrize("norm", ["L1", "L2", "MAX"])
+def test_a_row_without_a_norm_stays_as_it_is(norm):
+    node = helper.make_node("Normalizer", ["x"], ["y"], "node", domain=DOMAIN, norm=norm)
+    graph = helper.make_graph(
+        [node],
+        "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    feeds = {"x": np.array([[1, 2, 0, 4], [0] * 4, [3, 0, 0, 0]], np.float32)}
+    expected, actual = (
+        run_onnxruntime(each, feeds, 1)[0] for each in (model, expand(model, EARLY))
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

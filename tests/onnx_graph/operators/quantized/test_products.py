@@ -175,3 +175,19 @@ def test_weights_of_four_bits(inner, block, has_zeros):
     assert_node(
         "MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_a_product_with_weights_of_two_bits_is_one_of_floats(has_zeros):
+    generator = np.random.default_rng(3)
+    inner, block, outer = 40, 16, 5
+    blocks = -(-inner // block)
+    inputs = [
+        generator.standard_normal((3, inner)).astype(np.float32),
+        generator.integers(0, 256, (outer, blocks, block // 4)).astype(np.uint8),
+        generator.uniform(0.01, 0.1, outer * blocks).astype(np.float32),
+    ]
+    if has_zeros:
+        inputs.append(generator.integers(0, 256, outer * -(-blocks // 4)).astype(np.uint8))
+    given = {"K": inner, "N": outer, "bits": 2, "block_size": block}
+    assert_node("MatMulNBits", inputs, constants=range(1, len(inputs)), tolerance=1e-4, **given)

@@ -69,3 +69,22 @@ def test_a_dilated_window_is_padded_as_onnxruntime_does():
     window = {"kernel_shape": [3], "strides": [2], "dilations": [2], "auto_pad": "SAME_LOWER"}
     nodes = [helper.make_node("MaxPool", ["x"], ["y"], "pool", **window)]
     assert_same(model_of(nodes, shape, ["y"]), {"x": data})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [3, 3], "strides": [2, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "p": 3},
+        {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [0, 1, 1, 0]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "VALID"},
+    ],
+)
+def test_a_norm_of_windows_behind_the_end_is_of_what_is_there(attributes):
+    data = np.random.default_rng(0).standard_normal((1, 3, 10, 11)).astype(np.float32)
+    node = helper.make_node("LpPool", ["x"], ["y"], "pool", ceil_mode=1, **attributes)
+    model = model_of([node], data.shape, ["y"])
+    model.opset_import[0].version = 19
+    result = assert_same(model, {"x": data})
+    (pool,) = result.graph.node
+    assert not any(each.name == "ceil_mode" and each.i for each in pool.attribute)
