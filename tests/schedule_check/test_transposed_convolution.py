@@ -44,17 +44,15 @@ def last_task() -> Task:
     return next(task for task in tasks if task.info.shapes[-1] == [1, 1, 80, 80])
 
 
-def is_right(task: tvm.IRModule, scheduled: tvm.IRModule) -> bool:
-    """Whether a schedule, its weights laid out by itself, computes what the task does."""
+def result_of(module: tvm.IRModule) -> np.ndarray:
+    """What a kernel computes of drawn arguments, its weights laid out by itself."""
     random = np.random.default_rng(1)
-    shapes = argument_shapes(task["main"])
-    given = [random.standard_normal(shape).astype("float32") for shape in shapes]
-    outputs = []
-    for module in (task, scheduled):
-        tensors = [tvm.runtime.tensor(each.copy()) for each in given]
-        build(module, tuned_tiny.target())["main"](*tensors)
-        outputs.append(tensors[-1].numpy())
-    return bool(np.allclose(*outputs, atol=1e-4))
+    given = [
+        tvm.runtime.tensor(random.standard_normal(shape).astype("float32"))
+        for shape in argument_shapes(module["main"])
+    ]
+    build(module, tuned_tiny.target())["main"](*given)
+    return given[-1].numpy()
 
 
 def verdicts(module: tvm.IRModule) -> list[tuple[bool, tvm.IRModule]]:
@@ -80,4 +78,7 @@ def test_schedules_that_pass_are_right() -> None:
     task = last_task()
     found = verdicts(task.mod)
     assert found
-    assert all(passes and is_right(task.mod, scheduled) for passes, scheduled in found)
+    right = result_of(task.mod)
+    for passes, scheduled in found:
+        assert passes
+        np.testing.assert_allclose(result_of(scheduled), right, rtol=1e-5, atol=1e-4)

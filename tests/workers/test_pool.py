@@ -64,10 +64,9 @@ def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Spec
     handle = pool.handles[first.worker]
     measured = handle.call("measure", first.number, specs, Race(None), timeout_s=10)
     assert len(measured.run_s) == Race(None).full_repeats
-    # The calibration kernel was built and timed beside it.
-    assert measured.pace_s > 0
+    # The calibration kernel was timed beside it.
     assert 0 <= measured.repeats <= 2
-    # Against a bar that nothing can reach, a candidate is run once only.
+    # Against a time that nothing can reach, a candidate is run once only.
     measured = handle.call("measure", second.number, specs, Race(1e-12), timeout_s=10)
     assert (len(measured.run_s), measured.repeats) == (1, 0)
     samples = handle.call("duel", [first.number, second.number], specs, 3, 1e-4, timeout_s=10)
