@@ -282,8 +282,10 @@ def test_a_slice_of_nothing_begins_in_front(begin, end, step):
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize("factor", [2.0, 0.5])
-@pytest.mark.parametrize(("operator", "opset"), [("Upsample", 9), ("Resize", 10)])
+@pytest.mark.parametrize(
+    ("operator", "opset", "factor"),
+    [("Upsample", 9, 2.0), ("Resize", 10, 2.0), ("Resize", 10, 0.5)],
+)
 def test_a_resize_without_modes_keeps_its_coordinates(operator, opset, factor, mode):
     node = helper.make_node(operator, ["input", "scales"], ["output"], "up", mode=mode)
     scales = {"scales": np.array([1, 1, factor, factor], np.float32)}

@@ -33,7 +33,9 @@ def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
 def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     given = attributes_of(node)
     transform = given.get("post_transform", b"NONE").decode()
-    if transform not in scores.TRANSFORMS:
+    # Of one target alone onnxruntime transforms nothing, where ONNX asks for it.
+    is_one = int(given.get("targets", 1)) == 1 and transform != "NONE"
+    if transform not in scores.TRANSFORMS or is_one:
         return graph.refuse(node, f"transforms its result by {transform}, which is not supported")
     matrix = np.array(given["coefficients"], np.float32).reshape(int(given.get("targets", 1)), -1)
     result = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])

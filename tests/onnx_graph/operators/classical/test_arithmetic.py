@@ -24,7 +24,7 @@ DOMAIN = "ai.onnx.ml"
         (
             "LinearRegressor",
             None,
-            {"coefficients": [0.1, -0.2, 0.3, 0.4], "post_transform": "LOGISTIC"},
+            {"coefficients": [0.1, -0.2] * 4, "targets": 2, "post_transform": "LOGISTIC"},
         ),
         ("Normalizer", None, {"norm": "L1"}),
         ("Normalizer", None, {"norm": "L2"}),
