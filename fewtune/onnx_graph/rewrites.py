@@ -16,6 +16,7 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     set_nodes,
 )
+from fewtune.onnx_graph.operators.normalizations import EPSILON
 
 _CHAINED = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
 _COMMUTATIVE = frozenset({"Add", "Mul"})
@@ -231,9 +232,7 @@ def _scale_and_offset(node: NodeProto, tensors: list[np.ndarray], rank: int) -> 
 
     Of full rank, as `constants_of_full_rank` would have them: it does not know the product's rank.
     """
-    # The default is a float32, too.
-    default = float(np.float32(1e-5))
-    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), default)
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), EPSILON)
     scale, bias, mean, variance = (each.astype(np.float64) for each in tensors)
     factor = scale / np.sqrt(variance + epsilon)
     shape = (1, -1, *([1] * (rank - 2)))

@@ -9,7 +9,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 # As an attribute of float32 has it.
-_EPSILON = float(np.float32(1e-5))
+EPSILON = float(np.float32(1e-5))
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -19,7 +19,7 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     if shape is None or not (is_double or any(node.output[1:])):
         return False
     given = attributes_of(node)
-    axis, epsilon = given.get("axis", -1), given.get("epsilon", _EPSILON)
+    axis, epsilon = given.get("axis", -1), given.get("epsilon", EPSILON)
     if not is_double:
         graph.op("LayerNormalization", list(node.input), node.output[0], axis=axis, epsilon=epsilon)
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
@@ -48,7 +48,7 @@ def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     data = graph.cast(node.input[0], given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(len(shape)))
     mean = graph.reduce("ReduceMean", graph.op("Mul", [data, data]), axes)
-    root = graph.op("Sqrt", [_plus(graph, mean, given.get("epsilon", _EPSILON))])
+    root = graph.op("Sqrt", [_plus(graph, mean, given.get("epsilon", EPSILON))])
     scaled = graph.cast(graph.op("Div", [data, root]), graph.element_type(node.input[0]))
     graph.op("Mul", [scaled, node.input[1]], node.output[0])
     return True

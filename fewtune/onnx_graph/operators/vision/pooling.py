@@ -27,11 +27,7 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
     reaches = _reaches(pooled[2:], kernel, strides, dilations)
     before, _ = _pads(given, sizes, reaches)
-    # What the last window of each axis reads behind the end is padded, too.
-    after = [
-        max(0, reach - first - size)
-        for reach, first, size in zip(reaches, before, sizes, strict=True)
-    ]
+    after = _behind(reaches, before, sizes)
     dtype = graph.dtype(data)
     lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
     padded = [
@@ -85,17 +81,18 @@ def _lp_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     sizes, axes, kernel = shape[2:], len(shape) - 2, list(given["kernel_shape"])
     strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
     mode = given.pop("auto_pad", b"NOTSET")
-    pads = list(given.get("pads") or [0] * 2 * axes)
     if mode not in (b"NOTSET", b"VALID"):
         return _write_pads(graph, node, scope)
+    before, behind = _pads(given, sizes, [])
+    pooled = []
     for axis, extent in enumerate(sizes):
         window = (kernel[axis] - 1) * dilations[axis] + 1
-        left = extent + pads[axis] + pads[axes + axis] - window
-        last = -(-left // strides[axis])
-        if last * strides[axis] >= extent + pads[axis]:
+        last = -(-(extent + before[axis] + behind[axis] - window) // strides[axis])
+        if last * strides[axis] >= extent + before[axis]:
             last -= 1  # It would begin behind the end.
-        pads[axes + axis] = max(0, last * strides[axis] + window - extent - pads[axis])
-    written = {**given, "pads": pads, "ceil_mode": 0}
+        pooled.append(last + 1)
+    after = _behind(_reaches(pooled, kernel, strides, dilations), before, sizes)
+    written = {**given, "pads": [*before, *after], "ceil_mode": 0}
     graph.op(node.op_type, node.input, node.output[0], **written)
     return True
 
@@ -107,6 +104,14 @@ def _reaches(
     return [
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, size, stride, dilation in zip(pooled, kernel, strides, dilations, strict=True)
+    ]
+
+
+def _behind(reaches: list[int], before: list[int], sizes: list[int]) -> list[int]:
+    """Padding after each axis: what its last window reads behind the end."""
+    return [
+        max(0, reach - first - size)
+        for reach, first, size in zip(reaches, before, sizes, strict=True)
     ]
 
 
