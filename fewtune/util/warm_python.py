@@ -55,7 +55,10 @@ def main(arguments: list[str]) -> int:
         return _by_itself(arguments)
 
     def forward(number: int, _: object) -> None:
-        warm.sendall(bytes([number]))
+        try:
+            warm.sendall(bytes([number]))
+        except OSError:
+            pass  # it is gone, and what it forked with it
 
     signal.signal(signal.SIGTERM, forward)
     # In a group of its own, what is sent to this one does not reach the other.
@@ -72,6 +75,8 @@ def main(arguments: list[str]) -> int:
             continue
         except InterruptedError:
             continue
+        except OSError:
+            return 1
         if not chunk:
             return 1
         told += chunk

@@ -120,7 +120,9 @@ class _Server:
         self._children[pid] = child
         self._ready.register(child.watched, selectors.EVENT_READ, child)
         self._ready.register(connection, selectors.EVENT_READ, child)
-        connection.sendall(b"g" if leads else b"c")
+        # Whoever asked may have been killed: `_asked` sees it.
+        with contextlib.suppress(OSError):
+            connection.sendall(b"g" if leads else b"c")
 
     def _load(self, module: str) -> None:
         """Import what a module needs; what is wrong with it, the child that runs it will say."""

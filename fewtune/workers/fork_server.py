@@ -32,8 +32,12 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()
         if self._pid == 0:
-            ours.close()
-            _serve(theirs)
+            try:
+                ours.close()
+                _serve(theirs)
+            finally:
+                # Nothing of what the tuning process was about to do is this process's business.
+                os._exit(0)
         theirs.close()
         self._socket = ours
 
@@ -88,29 +92,37 @@ class ForkedWorker:
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork and reap until the tuning process closes its end; never returns."""
+    """Fork and reap until the tuning process closes its end or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
     with without_gc():
         importlib.import_module("fewtune.workers.worker")
         importlib.import_module("fewtune.machine.peak")
         importlib.import_module("fewtune.workers.model_runner")
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
-        if not message:
-            os._exit(0)
-        request = json.loads(message)
-        if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            control.send(str(os.waitstatus_to_exitcode(status)).encode())
-            continue
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            os.environ.update(request["spawn"])
-            _become_worker(descriptors[0])
-        os.close(descriptors[0])
-        control.send(str(pid).encode())
+    # One that is killed with an answer unread resets the connection.
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while _answer(control):
+            pass
+
+
+def _answer(control: socket.socket) -> bool:
+    """Fork or reap one worker; false where the tuning process has closed its end."""
+    message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
+    if not message:
+        return False
+    request = json.loads(message)
+    if "wait" in request:
+        _, status = os.waitpid(request["wait"], 0)
+        control.send(str(os.waitstatus_to_exitcode(status)).encode())
+        return True
+    pid = os.fork()
+    if pid == 0:
+        control.close()
+        os.environ.update(request["spawn"])
+        _become_worker(descriptors[0])
+    os.close(descriptors[0])
+    control.send(str(pid).encode())
+    return True
 
 
 def _become_worker(descriptor: int) -> None:

@@ -29,7 +29,7 @@ from tests.made.tasks import made_task, trial
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ShareOptions(top="50%", trials_per_task=2, finals=3)
+OPTIONS = ShareOptions(top="50%", trials_per_task=4, finals=3)
 
 
 def state_of(*times_s: float) -> TaskState:
@@ -140,8 +140,8 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
     names = {letter: tuned_tiny.convolutions()[letter].info.name for letter in "abc"}
     # Of a task with one checked candidate none are held: the others were much slower this time.
     contested = [line.task for line in report.finals]
+    assert contested
     assert contested == sorted(contested)
-    assert len(contested) >= 2
     assert set(contested) <= set(names.values())
     assert report.finals_note == ""
     *_, last = report.rounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,33 @@ except MachineError as error:
     told["error"] = str(error)
 print(json.dumps(told))
 """
+
+
+# Dies with an answer unread: the connection is reset then, not closed.
+KILLED = """
+import os, select, signal, socket
+from fewtune.workers.fork_server import ForkServer
+
+fork_server = ForkServer()
+ours, theirs = socket.socketpair()
+socket.send_fds(fork_server._socket, [b'{"spawn": {}}'], [theirs.fileno()])
+select.select([fork_server._socket], [], [], 60)
+print("answered", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_fork_server_ends_silently_with_a_killed_tuning_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    # The streams are read until the fork server has ended, too.
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "answered\n", "")
 
 
 def test_forked_workers_build_measure_die_and_are_replaced() -> None:
