@@ -5,7 +5,8 @@ only sleeps, 50 ms a candidate: what the client and Dask add is all that can be 
 ``loopback_time_ratio``, ``loopback_latency_ratio``: a model tuned and shared through one Dask
 worker of this machine over the same in this process: seconds, and the model's estimated latency.
 ``board_best_ratio``: the best of eight random candidates a task, as two RPC servers of this machine
-measure them, over the same eight in this process, one thread each: the fastest's seconds.
+measure them, over the same eight in this process, one thread each: the fastest's seconds. Only
+candidates that both measured count.
 ``board_choice_ratio``, ``board_choice_worst``: what the servers' best takes in this process over
 the best of this process, as geometric mean and at worst: what a board's measuring loses.
 They take turns, and medians of the ratios stand; have the machine alone.
@@ -210,10 +211,14 @@ def board(model: str) -> dict[str, Any]:
                 found[name] = times_of(journals)
             for task in found["here"].keys() & found["board"].keys():
                 of_here, of_board = found["here"][task], found["board"][task]
-                best_s, chosen = min(of_here.values()), min(of_board, key=of_board.__getitem__)
+                # Later batches go where the model gains most: that need not be the same task.
+                both = sorted(of_here.keys() & of_board.keys())
+                best_s, chosen = (
+                    min(of_here[key] for key in both),
+                    min(both, key=of_board.__getitem__),
+                )
                 ratios.append(of_board[chosen] / best_s)
-                if chosen in of_here:
-                    choices.append(of_here[chosen] / best_s)
+                choices.append(of_here[chosen] / best_s)
         same = sum(choice == 1.0 for choice in choices)
         print(f"{same} of {len(ratios)} times both name the same candidate the best")
     return {
