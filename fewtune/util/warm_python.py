@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         return _by_itself(arguments)
 
     def forward(number: int, _: object) -> None:
-        try:
+        try:  # noqa: SIM105 (contextlib takes as long to load as all else)
             warm.sendall(bytes([number]))
         except OSError:
             pass  # it is gone, and what it forked with it

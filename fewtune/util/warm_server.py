@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import io
 import json
@@ -20,9 +21,10 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fewtune.util.child_python import TVM, end_with_parent, load
 
@@ -180,6 +182,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
             os.close(descriptor)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(request["environment"])
         if TVM in sys.modules:
@@ -245,19 +248,38 @@ def _session() -> list[int]:
     return found
 
 
+def _at_its_end(control: socket.socket, end: Callable[[], NoReturn]) -> None:
+    """Have ``end`` called when the other side closes, also in the middle of an import."""
+
+    def closed(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                end()
+
+    signal.signal(signal.SIGIO, closed)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
 def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     listener, ours = socket.socket(fileno=listening), socket.socket(fileno=control)
     server, modules = _Server(listener, ours, wanted["needs"]), list(wanted["modules"])
     gc.disable()
-    try:
-        server.serve(modules)
-    finally:
+
+    def end() -> NoReturn:
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
         # Nothing is left to tidy up, and unloading all that was imported takes half a second.
         os._exit(0)
+
+    _at_its_end(ours, end)
+    try:
+        server.serve(modules)
+    finally:
+        end()
 
 
 if __name__ == "__main__":

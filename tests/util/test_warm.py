@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -103,6 +104,27 @@ def test_nothing_outlives_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -
     with warm_process([], folder=root):
         _, pid = start(root)
     gone(pid)
+
+
+def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "endless.py").write_text(
+        "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1000)\n"
+    )
+    project = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
+    monkeypatch.setattr("fewtune.util.warm._PATIENCE_S", 60)
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr("fewtune.util.warm.subprocess.Popen", noted)
+    with warm_process(["endless"], folder=root):
+        until(lambda: (root / "begun").exists())
+    # By itself, not by a signal of its owner's.
+    assert [process.returncode for process in started] == [0]
 
 
 def test_it_is_kept_until_the_last_block_that_uses_it_ends(warm: Path) -> None:
