@@ -38,27 +38,34 @@ def test_a_log_of_summed_exponentials_is_written_out(
     assert "ReduceMax" in {node.op_type for node in operators}
 
 
+@pytest.mark.parametrize("axes", [[], [np.zeros(0, np.int64)]])
 @pytest.mark.parametrize("kind", ["L1", "L2", "LogSum", "Max", "Mean", "Sum", "SumSquare"])
-def test_a_reduction_of_no_axes_leaves_each_element_by_itself(kind: str) -> None:
+def test_a_reduction_of_no_axes_leaves_each_element_by_itself(
+    kind: str, axes: list[np.ndarray]
+) -> None:
     data = GENERATOR.standard_normal((3, 4)).astype(np.float32)
-    data = np.abs(data) + 0.1 if kind == "LogSum" else data
-    result = assert_node(f"Reduce{kind}", [data], domain="", opset=20, noop_with_empty_axes=1)
+    inputs = [np.abs(data) + 0.1 if kind == "LogSum" else data, *axes]
+    places, opset = range(1, len(inputs)), 18 if axes else 20
+    result = assert_node(
+        f"Reduce{kind}", inputs, domain="", constants=places, opset=opset, noop_with_empty_axes=1
+    )
     assert not any(node.op_type.startswith("Reduce") for node in result.graph.node)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
-def test_a_mean_of_whole_numbers_is_whole(keepdims: int) -> None:
-    data = GENERATOR.integers(-50, 50, (3, 4, 5)).astype(np.int32)
-    axes = np.array([-1, 0])
-    result = assert_node(
-        "ReduceMean", [data, axes], domain="", constants=[1], opset=18, keepdims=keepdims
-    )
+@pytest.mark.parametrize("opset", [17, 18])
+def test_a_mean_of_whole_numbers_is_whole(opset: int, keepdims: int) -> None:
+    data, axes = GENERATOR.integers(-50, 50, (3, 4, 5)).astype(np.int32), [-1, 0]
+    inputs = [data] if opset < 18 else [data, np.array(axes)]
+    given = {"keepdims": keepdims} | ({"axes": axes} if opset < 18 else {})
+    places = range(1, len(inputs))
+    result = assert_node("ReduceMean", inputs, domain="", constants=places, opset=opset, **given)
     assert "ReduceMean" not in {node.op_type for node in result.graph.node}
 
 
-@pytest.mark.parametrize("opset", [11, 13])
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_a_hardmax_has_one_largest_element_a_row(axis: int, opset: int) -> None:
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_a_hardmax_marks_the_first_of_the_largest(axis: int, opset: int) -> None:
     data = GENERATOR.integers(0, 3, (2, 3, 4)).astype(np.float32)
     data[0] = np.finfo(np.float32).min
     assert_node("Hardmax", [data], domain="", opset=opset, axis=axis)
@@ -67,8 +74,38 @@ def test_a_hardmax_has_one_largest_element_a_row(axis: int, opset: int) -> None:
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 @pytest.mark.parametrize("depth", [5, [5]])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("constants", [(1, 2), (1,)])
 def test_places_become_ones_whatever_form_the_depth_has(
-    axis: int, depth: int | list[int], dtype: type
+    axis: int, depth: int | list[int], dtype: type, constants: tuple[int, ...]
 ) -> None:
     inputs = [GENERATOR.integers(-7, 9, (3, 4)), np.array(depth), np.array([2, 7], dtype)]
-    assert_node("OneHot", inputs, domain="", constants=[1, 2], axis=axis)
+    assert_node("OneHot", inputs, domain="", constants=constants, axis=axis)
+
+
+@pytest.mark.parametrize("pads", [[0, 0], [1, 0]])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 3), (4, 3)])
+def test_a_pooling_by_norm_that_rounds_up(kernel: int, stride: int, pads: list[int]) -> None:
+    signal = GENERATOR.standard_normal((1, 2, 10)).astype(np.float32)
+    given = {"kernel_shape": [kernel], "strides": [stride], "pads": pads, "ceil_mode": 1}
+    assert_node("LpPool", [signal], domain="", opset=18, **given)
+
+
+def test_a_normalization_of_doubles() -> None:
+    data = GENERATOR.standard_normal((2, 5))
+    for more in ([np.ones(5)], [np.ones(5), np.full(5, 0.5)]):
+        assert_node("LayerNormalization", [data, *more], domain="", opset=17)
+
+
+@pytest.mark.parametrize("kind", ["MAX", "L1", "L2"])
+def test_a_row_without_a_norm_stays(kind: str) -> None:
+    rows = np.array([[0, 0, 0], [1, 2, 3]], np.float32)
+    assert_node("Normalizer", [rows], domain="ai.onnx.ml", norm=kind)
+
+
+@pytest.mark.parametrize("transform", ["SOFTMAX", "LOGISTIC", "NONE"])
+def test_a_linear_regression_that_transforms_its_result(transform: str) -> None:
+    rows = GENERATOR.standard_normal((4, 3)).astype(np.float32)
+    given = {"coefficients": [0.5, -1.0, 2.0, 1.0, 0.25, -0.5], "intercepts": [0.1, -0.2]}
+    assert_node(
+        "LinearRegressor", [rows], domain="ai.onnx.ml", targets=2, post_transform=transform, **given
+    )
