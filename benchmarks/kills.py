@@ -215,9 +215,9 @@ def one_kill(root: Path, number: int, chance: random.Random, run_s: float) -> di
 
 
 def _tracebacks(text: str, where: str) -> list[str]:
-    """A run's first traceback, if it printed one."""
-    _, found, after = text.partition("Traceback")
-    return [f"a traceback in {where}: {after[-800:]}"] if found else []
+    """A run's first traceback, if it printed one, and the lines around it."""
+    at = text.find("Traceback")
+    return [f"a traceback in {where}: {text[max(0, at - 600) : at + 6000]}"] if at >= 0 else []
 
 
 def main() -> int:
