@@ -1,13 +1,54 @@
-"""Mathematical functions of numbers with what rounding may move them."""
+"""Operators and functions of TensorIR on numbers with what rounding may move them, by name."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fewtune.schedule_check import numbers
 from fewtune.schedule_check.numbers import ROUNDING, Number, UnknownError, held, monotone
+
+BINARY: dict[str, Callable[[Number, Number], Number]] = {
+    "Add": numbers.add,
+    "Sub": numbers.subtract,
+    "Mul": numbers.multiply,
+    "Div": numbers.divide,
+    "FloorDiv": numbers.floor_divide,
+    "FloorMod": numbers.floor_modulo,
+    "Mod": numbers.truncated_modulo,
+    "Max": numbers.largest,
+    "Min": numbers.least,
+    "EQ": numbers.compared(operator.eq),
+    "NE": numbers.compared(operator.ne),
+    "LT": numbers.compared(operator.lt),
+    "LE": numbers.compared(operator.le),
+    "GT": numbers.compared(operator.gt),
+    "GE": numbers.compared(operator.ge),
+    "And": numbers.logical(np.logical_and),
+    "Or": numbers.logical(np.logical_or),
+}
+_AND, _OR, _XOR, _LEFT, _RIGHT = (
+    numbers.bits(each)
+    for each in (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
+)
+# As nodes of their own and, from older scripts, as calls.
+BINARY |= {
+    "BitwiseAnd": _AND,
+    "BitwiseOr": _OR,
+    "BitwiseXor": _XOR,
+    "LShift": _LEFT,
+    "RShift": _RIGHT,
+}
+BITS = {
+    "bitwise_and": _AND,
+    "bitwise_or": _OR,
+    "bitwise_xor": _XOR,
+    "shift_left": _LEFT,
+    "shift_right": _RIGHT,
+}
 
 # Vectors of exponentials and the like are polynomials, good to a few units.
 _FUNCTION = 64.0

@@ -9,8 +9,8 @@ with the compiler. What is not known here (`UnknownError`) is left to a compiled
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -18,48 +18,10 @@ import numpy as np
 from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
-from fewtune.schedule_check import functions, numbers, sums
+from fewtune.schedule_check import cases, functions, numbers, sums
 from fewtune.schedule_check.numbers import Number, UnknownError
-from fewtune.schedule_check.reads import affine, read
+from fewtune.schedule_check.reads import Axis, affine, read
 
-_BINARY: dict[str, Callable[[Number, Number], Number]] = {
-    "Add": numbers.add,
-    "Sub": numbers.subtract,
-    "Mul": numbers.multiply,
-    "Div": numbers.divide,
-    "FloorDiv": numbers.floor_divide,
-    "FloorMod": numbers.floor_modulo,
-    "Mod": numbers.truncated_modulo,
-    "Max": numbers.largest,
-    "Min": numbers.least,
-    "EQ": numbers.compared(operator.eq),
-    "NE": numbers.compared(operator.ne),
-    "LT": numbers.compared(operator.lt),
-    "LE": numbers.compared(operator.le),
-    "GT": numbers.compared(operator.gt),
-    "GE": numbers.compared(operator.ge),
-    "And": numbers.logical(np.logical_and),
-    "Or": numbers.logical(np.logical_or),
-}
-_AND, _OR, _XOR, _LEFT, _RIGHT = (
-    numbers.bits(each)
-    for each in (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
-)
-# As nodes of their own and, from older scripts, as calls.
-_BINARY |= {
-    "BitwiseAnd": _AND,
-    "BitwiseOr": _OR,
-    "BitwiseXor": _XOR,
-    "LShift": _LEFT,
-    "RShift": _RIGHT,
-}
-_BITS = {
-    "bitwise_and": _AND,
-    "bitwise_or": _OR,
-    "bitwise_xor": _XOR,
-    "shift_left": _LEFT,
-    "shift_right": _RIGHT,
-}
 _CONSTANTS = ("IntImm", "FloatImm")
 
 
@@ -114,7 +76,7 @@ class _Block:
     def __init__(self, block: Any, buffers: dict[Any, Number]) -> None:
         self._block = block
         self._buffers = buffers
-        self._axes = {axis.var: place for place, axis in enumerate(block.iter_vars)}
+        self._axes = {axis.var: Axis(place) for place, axis in enumerate(block.iter_vars)}
         self._extents = [int(axis.dom.extent) for axis in block.iter_vars]
         self._reduced = [
             place
@@ -175,7 +137,7 @@ class _Block:
         begun = self._of(self._block.init.value)
         if kind == "Add" and begun.is_exact and not np.any(begun.value):
             return made
-        return _BINARY[kind](begun, made)
+        return functions.BINARY[kind](begun, made)
 
     def _summed(self, expression: Any) -> Number:
         points = np.prod([float(extent) for extent in self._extents])
@@ -235,15 +197,15 @@ class _Block:
             return numbers.constant(expression.value, str(expression.ty.dtype))
         if kind == "Var":
             return self._axis(expression)
-        if kind in _BINARY:
-            return _BINARY[kind](self._of(expression.a), self._of(expression.b))
+        if kind in functions.BINARY:
+            return functions.BINARY[kind](self._of(expression.a), self._of(expression.b))
         if kind == "TensorLoad":
             return self._read(expression)
         if kind == "Cast":
             return numbers.cast(self._of(expression.value), str(expression.ty.dtype))
-        if kind == "Select":
-            given = (expression.condition, expression.true_value, expression.false_value)
-            return numbers.select(*(self._of(each) for each in given))
+        given = cases.selection(expression)
+        if given is not None:
+            return self._selected(expression, given)
         if kind == "Not":
             a = self._of(expression.a)
             return a._replace(value=np.logical_not(a.value))
@@ -254,23 +216,37 @@ class _Block:
     def _called(self, expression: Any) -> Number:
         name = str(getattr(expression.op, "name", "")).rpartition(".")[2]
         arguments = [self._of(each) for each in expression.args]
-        if name == "if_then_else":
-            return numbers.select(*arguments)
-        if name in _BITS:
-            return _BITS[name](*arguments)
+        if name in functions.BITS:
+            return functions.BITS[name](*arguments)
         if name == "reinterpret":
             return numbers.reinterpreted(arguments[0], str(expression.ty.dtype))
         if not arguments:
             raise UnknownError(name)
         return functions.call(name, arguments)
 
+    def _selected(self, expression: Any, given: Sequence[Any]) -> Number:
+        found = cases.by_place(expression, self._of, len(self._extents))
+        if found is None:
+            return numbers.select(*(self._of(each) for each in given))
+        made = [(places, self._at(places)._of(value)) for places, value in found]
+        return cases.joined(made, self._extents)
+
+    def _at(self, places: cases.Places) -> _Block:
+        """The same block, at some places of an axis only."""
+        part = copy(self)
+        part._axes = cases.within(self._axes, places)
+        part._extents = list(self._extents)
+        part._extents[places.axis] = places.number
+        return part
+
     def _axis(self, variable: Any) -> Number:
         if variable not in self._axes:
             raise UnknownError(f"{variable}, which is no axis")
-        place = self._axes[variable]
+        axis = self._axes[variable]
         shape = [1] * len(self._extents)
-        shape[place] = self._extents[place]
-        return Number(np.arange(self._extents[place]).reshape(shape), 0.0, "int64")
+        shape[axis.place] = -1
+        values = axis.begin + axis.step * np.arange(self._extents[axis.place])
+        return Number(values.reshape(shape), 0.0, "int64")
 
     def _read(self, load: Any) -> Number:
         given = self._buffers.get(load.source)

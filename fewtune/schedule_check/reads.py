@@ -7,23 +7,40 @@ extent 1 there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+
+
+class Axis(NamedTuple):
+    """An axis of a block, or places at equal distances on it.
+
+    Attributes
+    ----------
+    place : int
+        Among the block's axes.
+    begin, step : int
+        The axis's variable is ``begin + step * number``.
+    """
+
+    place: int
+    begin: int = 0
+    step: int = 1
+
 
 # By axis, its factor; and what is added.
 Affine = tuple[dict[int, int], int]
 
 
-def affine(expression: Any, axes: Mapping[Any, int]) -> Affine | None:
+def affine(expression: Any, axes: Mapping[Any, Axis]) -> Affine | None:
     """An index as a sum of multiples of axes; None where it is none.
 
     Parameters
     ----------
     expression : PrimExpr or int
-    axes : mapping of int
-        The place of each axis by its variable.
+    axes : mapping of Axis
+        By its variable.
     """
     kind = type(expression).__name__
     if kind in ("int", "IntImm"):
@@ -46,14 +63,15 @@ def affine(expression: Any, axes: Mapping[Any, int]) -> Affine | None:
         (factors, added), (_, times) = (left, right) if left[0] else (right, left)
         return {axis: factor * times for axis, factor in factors.items()}, added * times
     if kind == "Var" and expression in axes:
-        return {axes[expression]: 1}, 0
+        found = axes[expression]
+        return {found.place: found.step}, found.begin
     return None
 
 
 def read(
     array: np.ndarray,
     indices: Sequence[Any],
-    axes: Mapping[Any, int],
+    axes: Mapping[Any, Axis],
     extents: Sequence[int],
     evaluate: Callable[[Any], Any],
 ) -> np.ndarray:
@@ -67,7 +85,7 @@ def read(
         The buffer.
     indices : sequence of PrimExpr
         One an axis of the buffer.
-    axes : mapping of int
+    axes : mapping of Axis
     extents : sequence of int
         Of the block's axes.
     evaluate : callable

@@ -1,0 +1,96 @@
+"""Selections are computed case by case, and give what computing all of them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewtune.runtime.tvm import te, tvm
+from fewtune.schedule_check import cases, interpreter
+from fewtune.schedule_check.numbers import Number
+
+_SHAPE = (12, 5)
+_GIVEN = np.random.default_rng(0).standard_normal((14, 5), dtype="float32")
+
+
+def chained(condition: Callable[[Any, int], Any], ends: int = 3) -> Callable[..., Any]:
+    """A chain of selections, as a row of Winograd's matrices each."""
+
+    def body(data: Any, i: Any, j: Any) -> Any:
+        made: Any = data[i, j] * 3.0
+        for number in reversed(range(ends)):
+            value = data[i + 1 + number % 2, j] * float(number + 1) - data[i, j]
+            made = tvm.tirx.Select(condition(i, number), value, made)
+        return made
+
+    return body
+
+
+def nested(data: Any, i: Any, j: Any) -> Any:
+    """Cases of one axis in those of another, and within them of the first again."""
+    inner = tvm.tirx.Select(i % 4 == 0, data[i, j] + 1.0, data[i + 2, j] * 2.0)
+    return tvm.tirx.if_then_else(j < 2, tvm.tirx.Select(i % 2 == 0, inner, data[i, j]), inner)
+
+
+def padded(data: Any, i: Any, j: Any) -> Any:
+    inside = tvm.tirx.all(i >= 1, i < 11)
+    return tvm.tirx.if_then_else(inside, data[i - 1, j] * 3.0, tvm.tirx.const(0.0))
+
+
+def of_both(data: Any, i: Any, j: Any) -> Any:
+    return tvm.tirx.Select(i + j < 7, data[i, j] * 3.0, data[i + 1, j])
+
+
+def of_values(data: Any, i: Any, j: Any) -> Any:
+    return tvm.tirx.Select(data[i, 0] * 3.0 > 0.0, data[i, j] * 3.0, data[i + 1, j])
+
+
+def at_one(data: Any, i: Any, j: Any) -> Any:
+    return tvm.tirx.Select(i == 0, tvm.tirx.const(1.0), tvm.tirx.Select(i < 20, data[i, j], 2.0))
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "each case a place in three": chained(lambda i, number: i % 3 == number),
+    "each case one place, the rest behind them": chained(lambda i, number: i == number),
+    "places at unequal distances": chained(lambda i, number: i % 3 <= number, ends=2),
+    "nested": nested,
+    "padded": padded,
+    "decided by both axes": of_both,
+    "decided by rounded values": of_values,
+    "constants, and a case that never holds": at_one,
+}
+
+
+def interpreted(body: Callable[..., Any]) -> Number:
+    data = te.placeholder(_GIVEN.shape, name="data")
+    made = te.compute(_SHAPE, lambda i, j: body(data, i, j), "made")
+    (found,) = interpreter.outputs_of(te.create_prim_func([data, made]), [_GIVEN, None]).values()
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_cases_give_what_all_of_them_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_case = interpreted(KERNELS[name])
+    monkeypatch.setattr(cases, "by_place", lambda *_: None)
+    whole = interpreted(KERNELS[name])
+    np.testing.assert_array_equal(by_case.value, whole.value)
+    np.testing.assert_array_equal(by_case.error, whole.error)
+    assert by_case.dtype == whole.dtype and by_case.value.dtype == whole.value.dtype
+
+
+def test_each_case_is_computed_at_its_places_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    given = interpreter.read
+
+    def counted(*arguments: Any) -> np.ndarray:
+        found = given(*arguments)
+        read.append(found.size)
+        return found
+
+    monkeypatch.setattr(interpreter, "read", counted)
+    interpreted(chained(lambda i, number: i % 4 == number))
+    # Two of each of three cases, and one of the last.
+    assert read == [3 * 5] * 7
