@@ -10,8 +10,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pkgutil import resolve_name
+from types import FrameType
 from typing import NoReturn
 
 from fewtune import __version__
@@ -67,6 +68,32 @@ def _terminated(*_: object) -> None:
     raise _TerminatedError
 
 
+@contextlib.contextmanager
+def _interrupts_noted() -> Iterator[list[int]]:
+    """Note interrupts, and raise KeyboardInterrupt for whatever came of one.
+
+    onnxruntime turns an interrupt that meets it while it is loaded into an ImportError.
+    """
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    # A command that was started in the background has them ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    except Exception as fault:
+        if seen:
+            raise KeyboardInterrupt from fault
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
@@ -80,8 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminated)
         from fewtune.util.temporary import own_temporary_folder
 
-        with own_temporary_folder():
-            return int(resolve_name(options.function)(options))
+        with _interrupts_noted() as interrupts, own_temporary_folder():
+            code = int(resolve_name(options.function)(options))
+            if code and interrupts:
+                raise KeyboardInterrupt
+            return code
     except FewtuneError as error:
         print(f"fewtune: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
+from fewtune.util.warm import warm_process
 from pipelines.checkout.parameters import change_parameters, parse_setting
 from pipelines.cli import main
 from pipelines.runs.serve import read_deployments
@@ -24,6 +28,13 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
 COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_warm_process() -> Iterator[None]:
+    """For every `run` that is refused: it takes a second to begin and end one."""
+    with warm_process([]):
+        yield
 
 
 def test_help_comes_at_once() -> None:
@@ -136,6 +147,29 @@ def test_every_ending_has_its_code(
 
     monkeypatch.setattr("pipelines.commands.results.report", fail)
     refused(capsys, "report", code=code)
+
+
+def _loading_fails(_: object) -> int:
+    raise ImportError("initialization failed")
+
+
+@pytest.mark.parametrize("goes_on", [_loading_fails, lambda _: 2])
+def test_an_interrupt_is_told_whatever_a_library_makes_of_it(
+    goes_on: Callable[[object], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(options: object) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return goes_on(options)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("pipelines.commands.results.report", interrupted)
+    try:
+        assert refused(capsys, "report", code=130) == "interrupted; the same command goes on"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_add_registers_and_lists_the_model(
