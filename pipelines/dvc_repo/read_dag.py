@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 
-from fewtune.errors import InputError, MachineError
+from fewtune.errors import FewtuneError, InputError, MachineError
 from pipelines.dvc_repo.dag import Dag, Result, Stage
 from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from stages.paths import Places
@@ -87,21 +88,28 @@ class _opened:  # noqa: N801 (a context manager that reads as a verb)
     def __enter__(self) -> Repo:
         try:
             self.repo = Repo(str(self.root))
-        except DvcException as error:
-            raise InputError(_line(error)) from None
+        except (DvcException, sqlite3.Error) as error:
+            raise _told(error) from None
         return self.repo
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.repo.close()
         if isinstance(error, LockError):
             raise DvcBusyError("another DVC process is at work here") from None
-        if isinstance(error, DvcException):
-            raise InputError(_line(error)) from None
+        if isinstance(error, DvcException | sqlite3.Error):
+            raise _told(error) from None
 
 
-def _line(error: DvcException) -> str:
+def _told(error: DvcException | sqlite3.Error) -> FewtuneError:
+    """What DVC raises, in one line: of its own database, the disk is at fault."""
+    if isinstance(error, sqlite3.Error):
+        return MachineError(
+            f"DVC cannot use its database of files ({error}): free some space, or set "
+            "DVC_SITE_CACHE_DIR to a folder that can be written, and run again; what was measured "
+            "is kept"
+        )
     cause = f": {error.__cause__}" if error.__cause__ else ""
-    return f"DVC cannot read the pipeline: {' '.join(f'{error}{cause}'.split())}"
+    return InputError(f"DVC cannot read the pipeline: {' '.join(f'{error}{cause}'.split())}")
 
 
 def _address(stage: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +49,7 @@ def track(root: Path, files: Sequence[str]) -> str:
     try:
         with _quiet(), Repo(str(root)) as repo:
             repo.add([str(root / file) for file in files])
-    except (DvcException, OSError) as error:
+    except (DvcException, OSError, sqlite3.Error) as error:
         return _untracked(str(error), files)
     return ""
 

@@ -34,9 +34,11 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^fewtune: .+")
 _EXITED = re.compile(r"exited with (\d+)")
 _BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
-# DVC's ways of saying that the disk takes nothing more; the last where it cannot even copy.
+# DVC's ways of saying that the disk takes nothing more: those of files, of its databases, and where
+# it cannot even copy.
 _DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied|"
+    r"database or disk is full|disk I/O error|readonly database|unable to open database file|"
     r"No possible cache link types"
 )
 _UNCHANGED = ("didn't change, skipping", "is cached - skipping run")

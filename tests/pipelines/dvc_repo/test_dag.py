@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
 
-from fewtune.errors import InputError
+from fewtune.errors import InputError, MachineError
 from pipelines.dvc_repo.dag import Dag, Result
 from pipelines.dvc_repo.read_dag import DvcBusyError, outdated, read_dag
 from pipelines.dvc_repo.track import track
@@ -151,6 +152,17 @@ def test_a_busy_dvc_is_no_bad_input(root: Path, monkeypatch: pytest.MonkeyPatch)
         outdated(root, ["finish@good-full"])
     other.close()
     assert outdated(root, ["finish@good-full"]) == ["finish@good-full"]
+
+
+def test_a_disk_that_dvcs_database_finds_full_is_the_machines_fault(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: str) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("pipelines.dvc_repo.read_dag.Repo", full)
+    with pytest.raises(MachineError, match=r"\(database or disk is full\): free some space"):
+        read_dag(root)
 
 
 def test_files_under_dvc_are_no_stages_but_may_be_missing(tmp_path: Path) -> None:

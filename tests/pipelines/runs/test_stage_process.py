@@ -20,6 +20,8 @@ from tests.waiting import until
         "unexpected error - [Errno 28] No space left on device",
         "failed to reproduce 'tune': No possible cache link types for 'out/x'",
         "unexpected error - [Errno 30] Read-only file system: 'dvc.lock'",
+        "unexpected error - database or disk is full",
+        "unexpected error - attempt to write a readonly database",
     ],
 )
 def test_what_dvc_says_of_a_full_disk(
