@@ -21,6 +21,7 @@ from pipelines.checkout.parameters import change_parameters, parse_setting
 from pipelines.cli import main
 from pipelines.runs.serve import read_deployments
 from stages.paths import Places
+from tests import tiny_models
 from tests.made import results as made
 from tests.made.checkout import refused
 
@@ -176,15 +177,21 @@ def test_add_registers_and_lists_the_model(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "below").mkdir()
-    assert main(["add", "light:squeezenet", "--name", "mine", "--seed", "3"]) == 0
+    again = ("add", "light:squeezenet", "--name", "mine", "--no-check")
+    assert main([*again, "--seed", "3"]) == 0
     assert "params.yaml: models + mine" in capsys.readouterr().out
     assert Places(project).registration("mine").read_text() == "light: squeezenet\nseed: 3\n"
     text = (project / "params.yaml").read_text()
     assert "models: [squeezenet, mine]" in text
     assert "# registered under models/" in text
-    again = ("add", "light:squeezenet", "--name", "mine", "--no-check")
     assert main([*again, "--seed", "3"]) == 0
     assert "another model is registered" in refused(capsys, *again)
+
+
+def test_add_checks_a_file(project: Path, tmp_path: Path) -> None:
+    given = tiny_models.write_model(tiny_models.tiny_convolutional_model(), tmp_path)
+    assert main(["add", str(given), "--name", "mine"]) == 0
+    assert Places(project).registered() == ["mine", "squeezenet"]
 
 
 def test_report_shows_what_is_on_disk(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
