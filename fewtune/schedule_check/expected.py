@@ -42,9 +42,13 @@ class Expected:
             return Expected(value, None)
         allowance = np.asarray(error, dtype="float32") * np.float32(_TIMES)
         if dtype in ROUNDING:
-            allowance = allowance + np.float32(2 * ROUNDING[dtype]) * np.abs(value)
-            allowance += np.float32(_SMALLEST[dtype])
-            allowance = np.where(np.isnan(allowance), np.inf, allowance).astype("float32")
+            # In one array: memory that is new costs as much as the arithmetic.
+            own = np.abs(value, out=np.empty_like(value))
+            own *= np.float32(2 * ROUNDING[dtype])
+            own += allowance
+            own += np.float32(_SMALLEST[dtype])
+            np.copyto(own, np.inf, where=np.isnan(own))
+            allowance = own.astype("float32", copy=False)
         return Expected(value, np.broadcast_to(allowance, value.shape))
 
     @staticmethod

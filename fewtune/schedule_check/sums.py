@@ -63,8 +63,11 @@ def _of_order(dtype: str, value: Any, absolute: Any, length: int) -> Any:
     Of numbers of either sign the partial sums wander, of numbers of one sign they grow; each is
     rounded once.
     """
-    unit = np.float32(SUM * ROUNDING[dtype])
-    return unit * (np.float32(sqrt(length)) * np.abs(value) + absolute)
+    moved = np.abs(value)
+    moved *= np.float32(sqrt(length))
+    moved += absolute
+    moved *= np.float32(SUM * ROUNDING[dtype])
+    return moved
 
 
 def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
