@@ -110,6 +110,16 @@ def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
     return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
+def is_shared(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+    """Whether the innermost loop of a block holds another block, too.
+
+    Vectors of such a loop are wrong where the other is a reduction to a place and a number, as
+    that of an ArgMax (TVM 0.27), and gain nothing where it is another reduction.
+    """
+    loops = sch.get_loops(handle)
+    return bool(loops) and len(sch.get_child_blocks(loops[-1])) > 1
+
+
 def inline_injective(sch: tvm.s_tir.Schedule) -> None:
     """Fold every cheap elementwise block into what reads it.
 

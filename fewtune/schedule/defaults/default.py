@@ -14,7 +14,13 @@ import tvm_ffi
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import gpu_rules
 from fewtune.runtime.tvm import ms, tvm
-from fewtune.schedule.blocks import ScheduleError, blocks_of, describe, inline_injective
+from fewtune.schedule.blocks import (
+    ScheduleError,
+    blocks_of,
+    describe,
+    inline_injective,
+    is_shared,
+)
 from fewtune.schedule.defaults.injective import schedule_injective
 from fewtune.schedule.defaults.reduction import schedule_reduction
 from fewtune.schedule.defaults.row_reductions import schedule_rows
@@ -187,6 +193,8 @@ def _each(sch: tvm.s_tir.Schedule, traits: CpuTraits, forgiving: bool = False) -
         try:
             block = describe(sch, handle)
             if block is None or any(_done(sch, loop) for loop in sch.get_loops(handle)):
+                continue
+            if not block.is_reduction and is_shared(sch, handle):
                 continue
             plan = schedule_reduction if block.is_reduction else schedule_injective
             changed = plan(sch, block, traits) or changed

@@ -6,7 +6,7 @@ from typing import Any
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.blocks import Block, ScheduleError, describe
+from fewtune.schedule.blocks import Block, ScheduleError, describe, is_shared
 from fewtune.schedule.tiling import vectorize_last
 
 
@@ -40,5 +40,5 @@ def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTra
         sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
     except ScheduleError:
         return
-    if traits is not None:
+    if traits is not None and not is_shared(sch, tail.handle):
         vectorize_last(sch, tail.handle, traits, tail.data_type)
