@@ -12,6 +12,7 @@ from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import normalizations, plain
 from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
+from fewtune.onnx_graph.operators.tensors import parts
 
 OPSETS = (("", 17), ("com.microsoft", 1))
 
@@ -50,6 +51,7 @@ def expanded(model: ModelProto) -> ModelProto:
     stays = (
         plain.HANDLERS.keys()
         | normalizations.HANDLERS.keys()
+        | parts.HANDLERS.keys()
         | {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
     )
     assert not kinds & ((EARLY | LATE).keys() - stays)
@@ -67,8 +69,8 @@ def assert_same(
         assert actual.dtype == wanted.dtype
         difference = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
         whole = wanted.dtype.kind in "iub"
-        allowed = steps if whole else tolerance * max(1.0, float(np.abs(wanted).max()))
-        assert difference.max() <= allowed
+        allowed = steps if whole else tolerance * max(1.0, float(np.abs(wanted).max(initial=0)))
+        assert difference.max(initial=0) <= allowed
     return result
 
 

@@ -7,20 +7,28 @@ from onnx import GraphProto, ModelProto, SparseTensorProto, TensorProto, helper,
 
 from fewtune.onnx_graph.graph import all_nodes, nested_graphs
 
+_ONNX = "ai.onnx"
+
 
 def make_plain(model: ModelProto) -> None:
     """Write rare forms of a graph in usual ones, in place.
 
-    Sparse constants become dense. Nodes of one name get different ones. Outputs that are
-    initialisers, or that are listed once more, are copied. A TopK of free order gets the sorted
-    one: neither onnxruntime's free order nor TVM's is promised.
+    Sparse constants become dense. Nodes of one name get different ones. Missing inputs at the end
+    are left out, with which onnxruntime 1.31 dies in some fusions. Outputs that are initialisers,
+    or that are listed once more, are copied. ONNX's own domain is spelled one way. A TopK of free
+    order gets the sorted one: neither onnxruntime's free order nor TVM's is promised.
     """
     _dense(model.graph)
     _tell_nodes_apart(model)
     _copy_constant_outputs(model)
     _tell_outputs_apart(model)
+    for opset in model.opset_import:
+        opset.domain = "" if opset.domain == _ONNX else opset.domain
     for node in all_nodes(model.graph):
-        if node.op_type == "TopK" and node.domain in ("", "ai.onnx"):
+        node.domain = "" if node.domain == _ONNX else node.domain
+        while node.input and not node.input[-1]:
+            del node.input[-1]
+        if node.op_type == "TopK" and not node.domain:
             kept = [each for each in node.attribute if each.name != "sorted"]
             del node.attribute[:]
             node.attribute.extend(kept)

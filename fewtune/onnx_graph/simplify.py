@@ -30,7 +30,7 @@ from fewtune.onnx_graph.graph import (
 from fewtune.onnx_graph.integers.rewrite import integers
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
-from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
+from fewtune.onnx_graph.operators.expand import EARLY, FIRST, LATE, expand
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
     can_show_fault,
@@ -113,6 +113,7 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
     if steps.uses(HALVES_IN_FLOATS):
         with steps.step(HALVES_IN_FLOATS):
             result = halves_in_floats(result)
+    result = expand(result, FIRST)
     early = EARLY
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):

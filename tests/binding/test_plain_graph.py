@@ -67,3 +67,22 @@ def test_a_topk_of_free_order_is_sorted():
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "places"], "top", sorted=0)]
     bound = bind_shapes(model_of(nodes, constants=[("k", np.array([2]))]), {}, {})
     np.testing.assert_array_equal(run_onnxruntime(bound, DATA, 1)[0], [[3, 2], [7, 6]])
+
+
+def test_onnx_own_domain_is_spelled_one_way():
+    node = helper.make_node("Neg", ["x"], ["y"], "negated", domain="ai.onnx")
+    bound = bind_shapes(model_of([node]), {}, {})
+    assert {node.domain for node in bound.graph.node} == {""}
+    np.testing.assert_array_equal(run_onnxruntime(bound, DATA, 1)[0], -DATA["x"])
+
+
+def test_missing_inputs_at_the_end_are_left_out():
+    # onnxruntime's optimiser reads them as if they were there.
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale", ""], ["n"], "normal"),
+        helper.make_node("Clip", ["n", "", ""], ["c"], "bounded"),
+        helper.make_node("Mul", ["c", "scale"], ["y"], "scaled"),
+    ]
+    bound = bind_shapes(model_of(nodes, constants=[("scale", np.ones(4, np.float32))]), {}, {})
+    assert [len(node.input) for node in bound.graph.node] == [2, 1, 2]
+    run_onnxruntime(bound, DATA, 1)

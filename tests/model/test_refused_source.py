@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.errors import InputError
 from fewtune.model.registration import check_name
@@ -60,6 +60,16 @@ def test_checker_failure_is_one_line(models, inbox):
     model = tiny_models.make_model([node], {"input": [1]}, {"output": [1]})
     path = tiny_models.write_model(model, inbox)
     refused(models, path, "fails the ONNX checker: .*Relux")
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "SimplifiedLayerNormalization"])
+def test_norms_of_onnxruntimes_optimiser_are_taken(models, inbox, operator):
+    nodes = [helper.make_node(operator, ["input", "scale"], ["output"], name="norm")]
+    scale = numpy_helper.from_array(np.ones(4, np.float32), "scale")
+    model = tiny_models.make_model(nodes, {"input": [2, 4]}, {"output": [2, 4]})
+    model.graph.initializer.append(scale)
+    model.opset_import[0].version = 14
+    add_model(str(tiny_models.write_model(model, inbox)), models, "normal")
 
 
 def test_graph_that_reads_an_unknown_value(models, inbox):

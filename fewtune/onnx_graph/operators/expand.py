@@ -18,13 +18,22 @@ from fewtune.onnx_graph.operators import (
 )
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
 from fewtune.onnx_graph.operators.classical import arithmetic, trees, vectors
-from fewtune.onnx_graph.operators.quantized import affine, microsoft, products
+from fewtune.onnx_graph.operators.quantized import affine, channels_last, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
-from fewtune.onnx_graph.operators.tensors import fourier, grouped_attention, ngrams, places
+from fewtune.onnx_graph.operators.tensors import (
+    fourier,
+    grouped_attention,
+    ngrams,
+    parts,
+    places,
+)
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
+# Before quantised graphs are rewritten in integers, which knows ONNX's own operators.
+FIRST = channels_last.HANDLERS
 EARLY: dict[tuple[str, str], Handler] = {
+    **FIRST,
     **control_flow.HANDLERS,
     **fused.HANDLERS,
     **attention.HANDLERS,
@@ -38,6 +47,7 @@ EARLY: dict[tuple[str, str], Handler] = {
     **sequences.HANDLERS,
     **fourier.HANDLERS,
     **places.HANDLERS,
+    **parts.HANDLERS,
     **ngrams.HANDLERS,
     **arithmetic.HANDLERS,
     **trees.HANDLERS,

@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 from fewtune.onnx_graph.operators.activations import activation
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
-_LAYER_NORM = 17
+LAYER_NORM = 17
 _Attributes = dict[str, object]
 
 
@@ -144,7 +144,7 @@ def normalized(
 ) -> None:
     """Normalise over the last axis: layer normalisation, or by the root mean square alone."""
     axis = len(graph.shape(data)) - 1
-    if centred and graph.opset >= _LAYER_NORM:
+    if centred and graph.opset >= LAYER_NORM:
         inputs = [data, scale, *([bias] if bias else [])]
         graph.op("LayerNormalization", inputs, output, axis=axis, epsilon=epsilon)
         return

@@ -6,22 +6,27 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
+from fewtune.onnx_graph.operators.fused import LAYER_NORM, attributes_of, optional
 
 # As an attribute of float32 has it.
 EPSILON = float(np.float32(1e-5))
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Mean and inverse deviation as well, where they have a name; doubles, which TVM lacks."""
+    """Mean and inverse deviation as well, where they have a name; doubles, which TVM lacks.
+
+    So are nodes of older operator sets, which had none: onnxruntime's optimiser writes them.
+    """
     data, shape = node.input[0], graph.shape(node.input[0])
-    is_double = graph.element_type(data) == TensorProto.DOUBLE
-    if shape is None or not (is_double or any(node.output[1:])):
+    kind = graph.element_type(data)
+    is_written = kind == TensorProto.DOUBLE or graph.opset < LAYER_NORM
+    if shape is None or not (is_written or any(node.output[1:])):
         return False
     given = attributes_of(node)
     axis, epsilon = given.get("axis", -1), given.get("epsilon", EPSILON)
-    if not is_double:
+    if not is_written:
         graph.op("LayerNormalization", list(node.input), node.output[0], axis=axis, epsilon=epsilon)
+    if kind != TensorProto.DOUBLE:
         data = graph.cast(data, given.get("stash_type", TensorProto.FLOAT))
     axes = list(range(axis % len(shape), len(shape)))
     mean, inverse = optional(node.output[1:], 2)
@@ -29,9 +34,9 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     apart = graph.op("Sub", [data, mean])
     variance = graph.reduce("ReduceMean", graph.op("Mul", [apart, apart]), axes)
     deviation = graph.op("Sqrt", [_plus(graph, variance, epsilon)])
-    if is_double:
+    if is_written:
         scale, *bias = [name for name in node.input[1:] if name]
-        normal = graph.op("Div", [apart, deviation])
+        normal = graph.cast(graph.op("Div", [apart, deviation]), kind)
         scaled = graph.op("Mul", [normal, scale], None if bias else node.output[0])
         if bias:
             graph.op("Add", [scaled, bias[0]], node.output[0])

@@ -148,6 +148,11 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         count = int(np.prod([shape[axis] for axis in chosen]))
         graph.op("Div", [total, graph.constant(count, graph.dtype(data))], node.output[0])
         return True
+    if node.op_type == "ReduceL2" and kind in _WHOLE:
+        wide = graph.cast(data, TensorProto.DOUBLE)
+        norm = graph.op(node.op_type, [wide, *node.input[1:]], **given)
+        graph.cast(norm, kind, node.output[0])
+        return True
     return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node, scope)
 
 
@@ -173,6 +178,15 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     if not kept:
         left = [size for axis, size in enumerate(shape) if axis not in axes]
         graph.reshape(result, left, node.output[0])
+    return True
+
+
+def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Of numbers without a sign, of which TVM asks whether they are below zero."""
+    if graph.dtype(node.input[0]).kind != "u":
+        return False
+    is_any = graph.cast(node.input[0], TensorProto.BOOL)
+    graph.cast(is_any, graph.element_type(node.input[0]), node.output[0])
     return True
 
 
@@ -256,6 +270,7 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "IsInf"): _is_inf,
     ("", "OneHot"): _one_hot,
     ("", "Pow"): _power,
+    ("", "Sign"): _sign,
     ("", "Sinh"): _hyperbolic("Sub"),
     **{("", f"Reduce{kind}"): _reduction for kind in _REDUCTIONS},
 }

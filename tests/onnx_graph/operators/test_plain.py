@@ -109,3 +109,14 @@ def test_a_linear_regression_that_transforms_its_result(transform: str) -> None:
     assert_node(
         "LinearRegressor", [rows], domain="ai.onnx.ml", targets=2, post_transform=transform, **given
     )
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_a_norm_of_integers_is_cut_off(kind: type) -> None:
+    numbers = np.array([[1, 2, 3], [40000, 1, 1], [-7, 2, 0]], kind)
+    assert_node("ReduceL2", [numbers], domain="", axes=[1])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_the_sign_of_what_has_none(kind: type) -> None:
+    assert_node("Sign", [np.array([0, 1, 200], kind)], domain="")

@@ -49,16 +49,23 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     given = attributes_of(node)
     labels, intercepts = given.get("classlabels_ints"), given.get("intercepts") or []
     transform = given.get("post_transform", b"NONE").decode()
-    if not labels or len(labels) != len(intercepts) or len(labels) < 2:  # noqa: PLR2004
+    is_binary = len(labels or ()) == 2 and len(intercepts) == 1  # noqa: PLR2004
+    if not labels or len(labels) < 2 or not (is_binary or len(labels) == len(intercepts)):  # noqa: PLR2004
         return graph.refuse(node, "has no label and intercept for each class")
     if transform not in scores.TRANSFORMS:
         return graph.refuse(node, f"transforms its scores by {transform}, which is not supported")
     shape = graph.shape(node.input[0])
     if shape is None or len(shape) != 2:  # noqa: PLR2004
         return graph.refuse(node, "reads features whose shape, (rows, features), is not known")
-    matrix = np.array(given["coefficients"], np.float32).reshape(len(labels), -1)
+    matrix = np.array(given["coefficients"], np.float32).reshape(len(intercepts), -1)
     product = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])
     total = graph.op("Add", [product, _numbers(graph, intercepts)])
+    if is_binary:
+        # The second class' score alone; of one score onnxruntime makes no softmax.
+        scores.label_above(graph, total, 0.0, labels, node.output[0])
+        share = graph.op("Sigmoid", [total]) if transform == "LOGISTIC" else total
+        scores.both_sides(graph, share, "NONE", True, node.output[1])
+        return True
     scores.best_label(graph, total, labels, node.output[0])
     scores.transformed(graph, total, transform, node.output[1])
     return True

@@ -189,6 +189,38 @@ def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     return True
 
 
+def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """Rows of a table quantised in blocks, which is written out in floats."""
+    data, places, scales, zeros = optional(node.input, 4)
+    given = attributes_of(node)
+    arrays = [graph.value(name) for name in (data, scales)]
+    rank = len(graph.shape(data) or ())
+    axis = int(given.get("quantize_axis", 1)) % max(1, rank)
+    if arrays[0] is None or arrays[1] is None or (zeros and graph.value(zeros) is None):
+        return graph.refuse(node, "has a table that is no constant")
+    table, zero = arrays[0], graph.value(zeros) if zeros else np.zeros((), np.float32)
+    if table.dtype == np.uint8 and axis != rank - 1:
+        return graph.refuse(node, "has packed numbers along another axis than the last")
+    if table.dtype == np.uint8:
+        bits = int(given.get("bits", 4))
+        table = _unpacked(table, bits)
+        zero = _unpacked(zero, bits) if zeros else np.full((), 2.0 ** (bits - 1), np.float32)
+    count = arrays[1].shape[axis]
+    if zero.ndim:
+        zero = np.take(zero, range(count), axis)
+    block, extent = int(given.get("block_size", 128)), table.shape[axis]
+    scale, zero = (
+        np.take(np.repeat(each.astype(np.float32), block, axis), range(extent), axis)
+        if each.ndim
+        else each
+        for each in (arrays[1], zero)
+    )
+    floats_of = ((table.astype(np.float32) - zero) * scale).astype(arrays[1].dtype)
+    inputs = [graph.constant(floats_of), places]
+    graph.op("Gather", inputs, node.output[0], axis=int(given.get("gather_axis", 0)))
+    return True
+
+
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """The attention of `fewtune.onnx_graph.operators.attention`, of what the integers stand for."""
     data, weight, bias, scale, weight_scale, mask, zero, weight_zero, past = optional(node.input, 9)
@@ -227,4 +259,5 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
     (MICROSOFT, "MatMulNBits"): _matmul_bits,
+    (MICROSOFT, "GatherBlockQuantized"): _gather_blocks,
 }

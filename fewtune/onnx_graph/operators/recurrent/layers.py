@@ -111,7 +111,7 @@ def expand_layer(
             new = direction.step(at, state)
             sequence[step], state = _masked(graph, mask, new, state, batch, hidden)
         sequences.append([sequence[step] for step in range(steps)])
-        finals.append(state)
+        finals.append(_after_none(graph, lengths, state, batch))
     _give_sequence(graph, node, sequences, given, [steps, batch, hidden])
     ends = [[state.hidden for state in finals], [state.cell for state in finals]]
     for name, values in zip(node.output[1:], ends, strict=False):
@@ -235,6 +235,19 @@ def _give_sequence(
         both = [graph.op("Concat", both, None if layout else name, axis=1)]
     if layout:
         graph.transpose(both[0], [2, 0, 1, 3], name)
+
+
+def _after_none(graph: GraphBuilder, lengths: str, state: State, batch: int) -> State:
+    """The last state of a sequence; zeros of one without steps, as onnxruntime has it."""
+    if not lengths:
+        return state
+    is_none = graph.op("Equal", [lengths, graph.constant(0, np.int32)])
+    is_none = graph.reshape(is_none, [batch, 1])
+
+    def ended(value: str | None) -> str | None:
+        return value and graph.op("Where", [is_none, graph.constant(0, graph.dtype(value)), value])
+
+    return State(ended(state.hidden), ended(state.cell))
 
 
 def _give_ends(

@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
+from tests.expanded_models import assert_node
 
 DOMAIN = "ai.onnx.ml"
 
@@ -162,3 +163,17 @@ def test_a_row_without_a_norm_stays_as_it_is(norm):
         run_onnxruntime(each, feeds, 1)[0] for each in (model, expand(model, EARLY))
     )
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_a_linear_classifier_with_the_second_class_alone(transform: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
+    given = {"coefficients": [0.5, -0.25], "intercepts": [0.3], "classlabels_ints": [7, 3]}
+    assert_node(
+        "LinearClassifier",
+        [rows],
+        ("label", "scores"),
+        domain="ai.onnx.ml",
+        post_transform=transform,
+        **given,
+    )

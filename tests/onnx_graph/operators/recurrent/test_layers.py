@@ -56,7 +56,7 @@ def layer(
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("lengths", [None, [5, 2, 3]])
+@pytest.mark.parametrize("lengths", [None, [5, 2, 3], [4, 0, 1]])
 def test_layer_is_onnxruntimes(kind, direction, states, lengths):
     assert_same(*layer(kind, direction=direction, states=states, lengths=lengths))
 

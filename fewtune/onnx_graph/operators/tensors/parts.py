@@ -1,0 +1,67 @@
+"""Parts and borders of tensors in forms that TVM's importer lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto
+
+from fewtune.onnx_graph.graph import AXES_AS_INPUT
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.fused import attributes_of, optional
+
+
+def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """A split some of whose parts are empty: TVM has none whose bounds are equal."""
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    data, named = optional(node.input, 2)
+    sizes = graph.value(named) if named else given.get("split")
+    if shape is None or sizes is None or all(sizes):
+        return False
+    axis = int(given.get("axis", 0)) % len(shape)
+    kept = []
+    for name, size in zip(node.output, sizes, strict=True):
+        if size:
+            kept.append((name, int(size)))
+        elif name:
+            empty = [*shape[:axis], 0, *shape[axis + 1 :]]
+            nothing = graph.constant(np.zeros(empty, graph.dtype(data)))
+            graph.op("Identity", [nothing], name)
+    names = [name for name, _ in kept]
+    if len(kept) < 2:  # noqa: PLR2004
+        for name in names:
+            graph.op("Identity", [data], name)
+    elif graph.opset < AXES_AS_INPUT:
+        graph.ops("Split", [data], names, axis=axis, split=[size for _, size in kept])
+    else:
+        wanted = graph.constant([size for _, size in kept], np.int64)
+        graph.ops("Split", [data, wanted], names, axis=axis)
+    return True
+
+
+def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """A border that repeats what is left where the other side is cut: cut first, then padded."""
+    given, shape = attributes_of(node), graph.shape(node.input[0])
+    data, pads, value, axes = optional(node.input, 4)
+    widths = graph.value(pads) if pads else None
+    if given.get("mode", b"constant") != b"wrap" or shape is None or widths is None:
+        return False
+    known = graph.value(axes) if axes else np.arange(len(shape))
+    if known is None or not (widths < 0).any():
+        return False
+    count = len(known)
+    for axis, before, behind in zip(known, widths[:count], widths[count:], strict=True):
+        place = int(axis) % len(shape)
+        begin, end = max(0, -int(before)), shape[place] - max(0, -int(behind))
+        if begin or end < shape[place]:
+            data = graph.slice(data, place, begin, end)
+    inputs = [data, graph.constant(np.maximum(widths, 0)), value, axes]
+    while not inputs[-1]:
+        inputs.pop()
+    graph.op("Pad", inputs, node.output[0], mode="wrap")
+    return True
+
+
+HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "Pad"): _pad,
+    ("", "Split"): _split,
+}

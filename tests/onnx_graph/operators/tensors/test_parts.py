@@ -1,0 +1,26 @@
+"""Parts and borders of tensors, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.expanded_models import assert_node
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 2], [0, 4], [0, 0, 1, 3]])
+def test_a_split_with_empty_parts(sizes: list[int]) -> None:
+    outputs = [f"part_{place}" for place in range(len(sizes))]
+    given = [ROWS, np.array(sizes)]
+    assert_node("Split", given, outputs, domain="", constants=(1,), axis=2)
+
+
+@pytest.mark.parametrize("pads", [[-1, 2], [2, -2], [-1, -2], [-2, 5]])
+def test_a_border_that_repeats_what_is_left(pads: list[int]) -> None:
+    row, widths = np.arange(6, dtype=np.float32), np.array(pads)
+    assert_node("Pad", [row, widths], domain="", constants=(1,), opset=19, mode="wrap")
+    axes = [row[None], widths, None, np.array([-1])]
+    assert_node("Pad", axes, domain="", constants=(1, 3), opset=19, mode="wrap")

@@ -1,0 +1,24 @@
+"""Normalisations of onnxruntime's optimiser, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.expanded_models import assert_node
+
+RANDOM = np.random.default_rng(0)
+ROWS = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("opset", [11, 14])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_layer_normalization_before_there_was_one(opset: int, kind: type) -> None:
+    data, scale = ROWS.astype(kind), np.array([1, 2, 0.5, -1], kind)
+    for more in ([scale], [scale, scale]):
+        given = {"domain": "", "opset": opset, "tolerance": 1e-3 if kind == np.float16 else 2e-5}
+        assert_node("LayerNormalization", [data, *more], constants=(1,), **given)
+
+
+def test_a_root_mean_square_norm_in_onnx_own_domain() -> None:
+    assert_node("SimplifiedLayerNormalization", [ROWS, np.ones(4, np.float32)], domain="")
