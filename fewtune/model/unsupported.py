@@ -14,6 +14,9 @@ from fewtune.onnx_graph.order import reads
 
 # A node that is tried alone gets its constants with it: converters want axes and sizes known.
 _MOST_TRIALS = 400
+# What TVM says of a kernel whose sizes only a run knows, as of a Slice by the values of an input.
+_OPEN_SIZE_MARK = "shape_func"
+_OPEN_SIZE = "the values that it reads choose its places or its size while the model runs"
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def unsupported_nodes(
                 lower(alone)
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
-                reasons[key] = first_line(fault)
+                reason = first_line(fault)
+                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in reason else reason
         reason = reasons.get(key)
         if reason is not None:
             standard = node.domain in ("", "ai.onnx")

@@ -35,8 +35,7 @@ def fold_constants(model: ModelProto) -> None:
     model : ModelProto
         Its shapes are inferred. Nested graphs are left as they are.
     """
-    for node in list(model.graph.node):
-        _fold_shape(model, node)
+    _fold_shapes(model)
     _begin_empty_slices_in_front(model)
     known = {tensor.name: element_count(tensor) for tensor in model.graph.initializer}
     chosen: list[NodeProto] = []
@@ -56,20 +55,23 @@ def fold_constants(model: ModelProto) -> None:
         _compute(model, chosen, computed)
 
 
-def _fold_shape(model: ModelProto, node: NodeProto) -> None:
-    """Let a Shape or Size of a static value be a constant of the same name."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
-        return
-    shape = _shape_of(model.graph, node.input[0])
-    if shape is None:
-        return
-    if node.op_type == "Size":
-        value = np.array(np.prod(shape, dtype=np.int64))
-    else:
-        attributes = {each.name: each.i for each in node.attribute}
-        value = np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
-    model.graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
-    model.graph.node.remove(node)
+def _fold_shapes(model: ModelProto) -> None:
+    """Let each Shape or Size of a static value be a constant of the same name."""
+    shapes, kept = _shapes(model.graph), []
+    for node in model.graph.node:
+        is_asking = node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")
+        shape = shapes.get(node.input[0]) if is_asking else None
+        if shape is None:
+            kept.append(node)
+            continue
+        if node.op_type == "Size":
+            value = np.array(np.prod(shape, dtype=np.int64))
+        else:
+            attributes = {each.name: each.i for each in node.attribute}
+            value = np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(value, node.output[0]))
+    if len(kept) < len(model.graph.node):
+        set_nodes(model, kept)
 
 
 def _begin_empty_slices_in_front(model: ModelProto) -> None:
@@ -89,19 +91,17 @@ def _begin_empty_slices_in_front(model: ModelProto) -> None:
             graph.initializer.append(tensor)
 
 
-def _shape_of(graph: GraphProto, name: str) -> list[int] | None:
-    for value in [*graph.input, *graph.value_info, *graph.output]:
-        if value.name == name:
-            return static_shape(value)
-    for tensor in graph.initializer:
-        if tensor.name == name:
-            return list(tensor.dims)
-    return None
+def _shapes(graph: GraphProto) -> dict[str, list[int] | None]:
+    """Static shapes, None of values whose shape is open."""
+    shapes: dict[str, list[int] | None] = {each.name: [*each.dims] for each in graph.initializer}
+    values = [*graph.output, *graph.value_info, *graph.input]
+    return shapes | {value.name: static_shape(value) for value in values}
 
 
 def _compute(model: ModelProto, nodes: list[NodeProto], computed: set[str]) -> None:
     """Run some nodes by onnxruntime and store what the rest of the model reads."""
-    kept = [node for node in model.graph.node if node not in nodes]
+    # By what they write: to compare nodes takes long, of thousands minutes.
+    kept = [node for node in model.graph.node if computed.isdisjoint(node.output)]
     read = {name for node in kept for name in node.input}
     read |= {value.name for value in model.graph.output}
     if has_nested_graphs(model):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.artifacts import TensorSpec
 from fewtune.verify.comparison import is_byte
+from fewtune.verify.operator_kinds import INTEGERS, SHAPE_ONLY
 from fewtune.verify.values import Value, known_values
 
 # The user's own inputs.
@@ -31,6 +32,10 @@ _HANDS_ON = frozenset(
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements"})
 _BY_TUPLES = frozenset({"GatherND", "ScatterND"})
 _MOST_STEPS = 64
+# What computes with numbers; masks are told apart from them by all else that reads them.
+_COMPUTES = frozenset({"Add", "Conv", "Cos", "Div", "Gemm", "MatMul", "Mul", "Sin", "Sqrt"})
+_COMPARES = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_WIDEST = 7
 
 
 class Draw(NamedTuple):
@@ -64,19 +69,24 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
     draws : list of Draw
         Floats normal, uniform in 0 to 1, and positive (the exponential of normal ones). Integers
         lie within the rows that a Gather reads or a Scatter writes by them, or are 0 and 1 where
-        nothing is known; in the second draw these are all 1, as a mask of full length is. A model
-        without floats has no third draw.
+        nothing is known; in the second draw these are all 1, as a mask of full length is. In the
+        third, those that the model only computes with, as steps, lengths and pixels, reach 127. A
+        model without floats and such integers has no third draw.
     """
-    limits = integer_limits(model)
+    limits, numbers = integer_limits(model), _numbers_computed_with(model)
     has_floats = any(np.dtype(spec.dtype).kind == "f" for spec in specs)
     names = list(_FLOATS) if has_floats else ["random integers", "integers with full masks"]
+    if not has_floats and numbers - limits.keys():
+        names.append("integers up to 127")
     draws = []
     for number, name in enumerate(names):
         generator = np.random.default_rng([seed, number])
         feeds = {}
         for spec in specs:
             dtype = np.dtype(spec.dtype)
-            if dtype.kind == "f":
+            if number == 2 and spec.name in numbers - limits.keys():  # noqa: PLR2004 (the third)
+                values = _wide_integers(generator, spec)
+            elif dtype.kind == "f":
                 values = _FLOATS[name](generator, tuple(spec.shape))
             else:
                 values = _integers(generator, spec, limits.get(spec.name), full=number == 1)
@@ -96,16 +106,61 @@ def _integers(
     return np.ones(spec.shape) if full else generator.integers(0, 2, spec.shape)
 
 
+def _wide_integers(generator: np.random.Generator, spec: TensorSpec) -> np.ndarray:
+    """Many small ones among them: of large lengths alone all places would be within them."""
+    most = 2 ** generator.integers(1, _WIDEST + 1, spec.shape)
+    return np.floor(generator.random(spec.shape) * most)
+
+
+def _numbers_computed_with(model: ModelProto) -> set[str]:
+    """Inputs of wide integers that only arithmetic reads, and comparisons with more than one."""
+    wide = {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT16}
+    wide |= {TensorProto.UINT32, TensorProto.UINT64}
+    readers = _readers(model)
+    return {
+        value.name
+        for value in model.graph.input
+        if value.type.tensor_type.elem_type in wide and _is_number(value.name, readers)
+    }
+
+
+def _is_number(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) -> bool:
+    pending, seen, is_read = [(name, False)], {name}, False
+    while pending:
+        value, is_float = pending.pop()
+        for node, position in readers.get(value, []):
+            if node.op_type in SHAPE_ONLY:
+                continue
+            # Sums of integers may be places in a table, as words counted from an offset are.
+            computes = is_float and (
+                node.op_type in _COMPUTES or (node.op_type == "Sub" and position == 0)
+            )
+            if computes or node.op_type in _COMPARES:
+                is_read = True
+                continue
+            kind = _number(node, "to") if node.op_type == "Cast" else TensorProto.INT64
+            if not _hands_on(node, position) or kind == TensorProto.BOOL:
+                return False
+            fresh = [output for output in node.output if output not in seen]
+            seen.update(fresh)
+            pending += [(output, is_float or kind not in INTEGERS) for output in fresh]
+    return is_read
+
+
+def _readers(model: ModelProto) -> dict[str, list[tuple[NodeProto, int]]]:
+    readers: dict[str, list[tuple[NodeProto, int]]] = {}
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, position))
+    return readers
+
+
 def integer_limits(model: ModelProto) -> dict[str, int]:
     """Rows of the smallest table that each input is a place in: its values must stay below.
 
     Looks through casts, reshapes and the like. Inputs that index nothing are not in it.
     """
-    readers: dict[str, list[tuple[NodeProto, int]]] = {}
-    for node in model.graph.node:
-        for position, name in enumerate(node.input):
-            readers.setdefault(name, []).append((node, position))
-    values = known_values(model)
+    readers, values = _readers(model), known_values(model)
     limits: dict[str, int] = {}
     for value in model.graph.input:
         found = _rows_read(value.name, readers, values)

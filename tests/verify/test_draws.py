@@ -15,7 +15,7 @@ from tests.verify import small_models
 def test_integers_lie_within_the_table_that_they_read() -> None:
     model = small_models.embedding()
     assert integer_limits(model) == {"ids": 50}
-    first, second = drawn_inputs(model, tensor_specs(model)[0], 0)
+    first, second, *_ = drawn_inputs(model, tensor_specs(model)[0], 0)
     for draw in (first, second):
         assert 1 < draw.feeds["ids"].max() < 50
     assert set(np.unique(first.feeds["mask"])) == {0, 1}
@@ -69,3 +69,40 @@ def test_floats_are_drawn_in_three_ways_and_again_the_same() -> None:
     assert draws[2].feeds["input"].max() > 1
     for draw, again in zip(draws, drawn_inputs(model, tensor_specs(model)[0], 3), strict=True):
         np.testing.assert_array_equal(draw.feeds["input"], again.feeds["input"])
+
+
+def test_integers_that_are_only_computed_with_reach_further() -> None:
+    nodes = [
+        helper.make_node("Cast", ["step"], ["time"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["time", "x"], ["angles"]),
+        helper.make_node("Less", ["places", "length"], ["is_inside"]),
+        helper.make_node("Cast", ["mask"], ["ones"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["one", "ones"], ["masked"]),
+        helper.make_node("Add", ["word", "offset"], ["row"]),
+        helper.make_node("Cast", ["bit"], ["is_set"], to=TensorProto.BOOL),
+        helper.make_node("Where", ["is_set", "angles", "x"], ["y"]),
+    ]
+    integers = ("step", "length", "mask", "word", "bit")
+    graph = helper.make_graph(
+        nodes,
+        "numbers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [40])]
+        + [helper.make_tensor_value_info(name, TensorProto.INT64, [40]) for name in integers],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [40]),
+            helper.make_tensor_value_info("is_inside", TensorProto.BOOL, [40]),
+            helper.make_tensor_value_info("masked", TensorProto.FLOAT, [40]),
+            helper.make_tensor_value_info("row", TensorProto.INT64, [40]),
+        ],
+        [
+            numpy_helper.from_array(np.arange(40), "places"),
+            numpy_helper.from_array(np.float32(1), "one"),
+            numpy_helper.from_array(np.int64(10), "offset"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    *_, third = drawn_inputs(model, tensor_specs(model)[0], 0)
+    for name in integers:
+        is_wide = name in ("step", "length")
+        assert (third.feeds[name].max() > 9) == is_wide
+        assert third.feeds[name].min() >= 0
