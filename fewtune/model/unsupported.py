@@ -85,8 +85,8 @@ def unsupported_nodes(
                 lower(alone)
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
-                reason = first_line(fault)
-                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in reason else reason
+                told = first_line(fault)
+                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in told else told
         reason = reasons.get(key)
         if reason is not None:
             standard = node.domain in ("", "ai.onnx")
