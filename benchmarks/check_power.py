@@ -54,6 +54,7 @@ from fewtune.verify.taps import ROOM
 from fewtune.verify.values import known_values
 from fewtune.zoo.quantise import SUFFIX, quantise
 from fewtune.zoo.seeded import seeded_model, seeded_origin
+from stages.commit import commit
 
 FAULTY = [
     "light:squeezenet",
@@ -264,6 +265,7 @@ def main() -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": THREADS})
     results = Results(arguments.out, arguments.again)
     results.content |= {"cpu": cpu, "seed": arguments.seed, "of_models": len(FAULTY)}
+    results.content |= {"commit": commit(), "date": time.strftime("%Y-%m-%d")}
     say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
     models, right = results.content["models"], results.content["right"]
     for name in FAULTY:

@@ -39,7 +39,7 @@ def table(results: dict[str, Any]) -> str:
         "# What the check of outputs refuses",
         "",
         f"{sums['faults']} seeded faults in {sums['models']} of {results.get('of_models', 0)} "
-        f"models (seed {results.get('seed')}, {results.get('cpu')}). "
+        f"models ({_conditions(results)}). "
         f"{sums['no_effect']} have no effect: the kernel writes the same numbers with them, to two "
         f"units in the last place, on every draw. Of the others {sums['refused']} "
         f"({sums['refused_pct']} %) are refused, {sums['missed']} pass. "
@@ -84,6 +84,12 @@ def table(results: dict[str, Any]) -> str:
             "by one.",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _conditions(results: dict[str, Any]) -> str:
+    """Seed, what LLVM takes the CPU for, and, of results since these are kept, commit and day."""
+    told = [f"seed {results.get('seed')}", results.get("cpu"), results.get("commit")]
+    return ", ".join(str(each) for each in [*told, results.get("date")] if each is not None)
 
 
 def _cells(row: Counter[str]) -> str:

@@ -73,4 +73,7 @@ def test_results_are_kept_and_told(tmp_path: Path) -> None:
     assert (sums["faults"], sums["refused"], sums["no_effect"]) == (12, 9, 2)
     assert sums["refused_pct"] == 90.0
     assert "| slice scaled | 10 | 9 | 1 | 0 |" in table(kept)
+    assert "(seed 0, zen, abc, 2026-11-28)" in table(
+        kept | {"seed": 0, "cpu": "zen", "commit": "abc", "date": "2026-11-28"}
+    )
     assert check_power.Results(path, again=True).content["models"] == {}
