@@ -8,9 +8,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
-from fewtune.model.unsupported import UnsupportedError
+from fewtune.model.unsupported import UnsupportedError, unsupported_nodes
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.target import resolve_target
+from fewtune.util.optional_steps import first_line
 
 
 @pytest.mark.parametrize("operator", ["NonZero", "Unique"])
@@ -34,3 +35,24 @@ def test_an_operator_that_sizes_its_output_by_values_is_named(operator):
     with pytest.raises(UnsupportedError, match=f"{operator} .node 'choosing': the size") as refused:
         lower(bound, resolve_target("auto", 1), "NCHW")
     assert [node.operator for node in refused.value.unsupported] == [operator]
+
+
+def test_a_slice_by_the_values_of_an_input_is_refused_in_words():
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["place"], axis=0),
+        helper.make_node("Add", ["place", "one"], ["behind"]),
+        helper.make_node("Slice", ["x", "place", "behind"], ["y"], "slicing"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sliced",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.array([1]), "one")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    bound = simplify(bind_shapes(model, {}, {}))
+    target = resolve_target("auto", 1)
+    (node,) = unsupported_nodes(bound, lambda each: lower(each, target, "NCHW"), first_line)
+    assert (node.node, node.operator) == ("slicing", "Slice")
+    assert node.reason.startswith("the values that it reads choose")
