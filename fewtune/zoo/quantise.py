@@ -22,6 +22,8 @@ SUFFIX = "-int8"
 # Scales of channels need this operator set.
 _OPSET = 13
 _CALIBRATION_DRAWS = 4
+# How the quantiser names what it makes of a value; it takes a constant of that name for its own.
+_ENDS = ("_scale", "_zero_point", "_quantized")
 
 
 def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) -> ModelProto:
@@ -46,9 +48,29 @@ def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) 
     prepared = slimmed(with_shapes(model))
     if opset_of(prepared) < _OPSET:
         prepared = converted(prepared, _OPSET)
+    prepared = _with_free_names(prepared)
     if not any(node.op_type == "Conv" for node in prepared.graph.node):
         return _dynamic(prepared)
     return _static(prepared, seed, draws)
+
+
+def _with_free_names(model: ModelProto) -> ModelProto:
+    """A copy in which no constant is named as the quantiser would name something of its own."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    values = {value.name for value in graph_inputs(graph)}
+    values.update(name for node in graph.node for name in node.output)
+    values.update(tensor.name for tensor in graph.initializer)
+    renamed = {}
+    for tensor in graph.initializer:
+        ends = [end for end in _ENDS if tensor.name.endswith(end)]
+        if any(tensor.name.removesuffix(end) in values for end in ends):
+            renamed[tensor.name] = tensor.name = f"{tensor.name}_given"
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = renamed.get(name, name)
+    return made
 
 
 @contextmanager
