@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.util.child_python import CHILD_PYTHON
 from pipelines.runs.warm import warm_process
 from tests import tiny_models
-from tests.made.repository import PROJECT, WARM, Repository, ran
+from tests.made.repository import PROJECT, Repository, ran
 
 MODEL = "tiny"
 STRATEGIES = ("selective", "full")
@@ -80,10 +78,7 @@ def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PROJECT))
         with warm_process(root):
-            warm = {name: os.environ[name] for name in WARM}
-            folder = str(Path(warm[CHILD_PYTHON]).parent)
-            path = f"{folder}{os.pathsep}{repository.environment['PATH']}"
-            repository.environment |= {**warm, "PATH": path}
+            repository.keep_warm()
             assert own_processes | ran(repository.repro()) == ALL
             repository.commit()
             yield repository

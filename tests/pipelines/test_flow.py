@@ -29,18 +29,13 @@ from pipelines.cli import main
 from pipelines.records.tracking import Store
 from pipelines.runs.publish import artifact_key, publish_result, publish_results
 from pipelines.runs.run_plan import log_path
+from pipelines.runs.warm import warm_process
 from tests import small_pipeline
 from tests.made import results as made
 
 pytestmark = pytest.mark.slow
 
 GOOD = ["good-selective", "good-full"]
-
-
-@pytest.fixture(scope="module")
-def harness() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=180):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +54,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made.compiled("good", strategy).write(library)
         (library / "model.so").write_bytes(b"library")
     return root
+
+
+@pytest.fixture(scope="module")
+def harness(root: Path) -> Iterator[None]:
+    """Prefect's server, and one warm process for all runs."""
+    with warm_process(root), prefect_test_harness(server_startup_timeout=180):
+        yield
 
 
 def _settled(read: Callable[[], list[Any]]) -> list[Any]:

@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,15 +23,21 @@ import pytest
 from benchmarks import kills, malformed
 from benchmarks.helpers import tiny_checkout
 from benchmarks.helpers.tiny_checkout import MODEL
-from pipelines.runs.run_plan import log_path
-from pipelines.runs.stage_process import run_stage
-from pipelines.runs.warm import warm_process
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 STRATEGY = malformed.STRATEGY
 PATIENCE_S = 300
+JOURNALS = Path(".fewtune", "journals")
+STAGES = {
+    "import_model": "import",
+    "extract_tasks": "tasks",
+    "select_tasks": f"{STRATEGY}/select",
+    "tune": f"{STRATEGY}/tune",
+    "share_schedules": f"{STRATEGY}/share",
+    "compile": f"{STRATEGY}/compile",
+}
 # What a stage measured of itself.
 TIMES = {"timing.json"}
 COMPILE_S = re.compile(rb'"compile_s": [0-9.]+')
@@ -38,10 +45,37 @@ COMPILE_S = re.compile(rb'"compile_s": [0-9.]+')
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with a finished run, and the journal of a tuning that was killed."""
+    """A checkout with a finished run, and the journal of a tuning that was killed.
+
+    Beside it, in ``journals``, are those of the finished run.
+    """
     root = tmp_path_factory.mktemp("maltreated") / "checkout"
-    malformed.prepare(root)
+    with _keeping_journals(root / JOURNALS / MODEL, root.with_name("journals")):
+        malformed.prepare(root)
     return root
+
+
+@contextlib.contextmanager
+def _keeping_journals(journals: Path, kept: Path) -> Iterator[None]:
+    """Keep the first journal of each stage within the block: a stage that ends removes its own."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(0.01):
+            for journal in journals.glob("*/*/*.jsonl"):
+                link = kept / journal.relative_to(journals)
+                if not link.parent.exists():
+                    link.parent.mkdir(parents=True)
+                    with contextlib.suppress(FileNotFoundError):
+                        link.hardlink_to(journal)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -52,60 +86,26 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    ("stage", "folder"),
-    [
-        (f"import_model@{MODEL}", "import"),
-        (f"extract_tasks@{MODEL}", "tasks"),
-        (f"select_tasks@{MODEL}-{STRATEGY}", f"{STRATEGY}/select"),
-        (f"tune@{MODEL}-{STRATEGY}", f"{STRATEGY}/tune"),
-        (f"share_schedules@{MODEL}-{STRATEGY}", f"{STRATEGY}/share"),
-        (f"compile@{MODEL}-{STRATEGY}", f"{STRATEGY}/compile"),
-    ],
-)
-def test_dvc_alone_gives_the_same_files(
-    root: Path, stage: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stage forked by the warm process, and one that DVC starts: both from the same journal."""
-    journals = root / ".fewtune" / "journals"
-    if stage.startswith(("tune@", "share_schedules@")):
-        _finish_journal(root, journals, tmp_path, stage.partition("@")[0])
-    shutil.copytree(journals, tmp_path / "journals")
-    environment = tiny_checkout.environment(root)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with warm_process(root):
-        ending = run_stage(root, stage, log_path(root, stage), lambda line: None, force=True)
-    assert ending.exit_code == 0, ending.error
-    forked = files(root / "out" / MODEL / folder)
+def test_dvc_alone_gives_the_same_files(root: Path, tmp_path: Path) -> None:
+    """Stages forked by the warm process, and stages that DVC starts; both measured the same."""
+    out, journals = root / "out" / MODEL, root / JOURNALS
+    forked = {stage: files(out / folder) for stage, folder in STAGES.items()}
+    shutil.move(journals, tmp_path / "killed")
+    shutil.copytree(root.with_name("journals"), journals / MODEL)
+    last = f"compile@{MODEL}-{STRATEGY}"
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "repro", "--force", last],
+        cwd=root,
+        env=tiny_checkout.environment(root),
+        check=True,
+        capture_output=True,
+    )
     shutil.rmtree(journals)
-    shutil.copytree(tmp_path / "journals", journals)
-    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", stage]
-    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
-    shutil.rmtree(journals, ignore_errors=True)
-    shutil.copytree(tmp_path / "journals", journals)
-    started = files(root / "out" / MODEL / folder)
-    assert forked.keys() == started.keys()
-    assert [name for name in forked if forked[name] != started[name]] == []
-
-
-def _finish_journal(root: Path, journals: Path, scratch: Path, stage: str) -> None:
-    """Have the journal of a stage begun, or gone on with, to its end, and keep it."""
-    links = scratch / "links"
-    command = [sys.executable, "-m", f"stages.{stage}", "--model", MODEL, "--strategy", STRATEGY]
-    environment = tiny_checkout.environment(root)
-    with subprocess.Popen(command, cwd=root, env=environment) as process:
-        # A stage that ends well removes its own.
-        while process.poll() is None:
-            for journal in (journals / MODEL / STRATEGY / stage).glob("*.jsonl"):
-                link = links / journal.relative_to(journals)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileExistsError, FileNotFoundError):
-                    link.hardlink_to(journal)
-            time.sleep(0.01)
-    assert process.returncode == 0
-    assert list((links / MODEL / STRATEGY / stage).iterdir())
-    shutil.copytree(links, journals, dirs_exist_ok=True)
+    shutil.move(tmp_path / "killed", journals)
+    for stage, folder in STAGES.items():
+        started = files(out / folder)
+        assert forked[stage].keys() == started.keys()
+        assert [name for name in started if forked[stage][name] != started[name]] == [], stage
 
 
 def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
@@ -120,7 +120,8 @@ def test_damaged_inputs_end_in_a_sentence(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["tune", "share_schedules"])
 def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
-    kills.reset(root)
+    # What it needs stays up to date.
+    tiny_checkout.set_parameters(root, {f"{stage}.seed": 1})
     run = kills.begin(root)
     log, said = root / "run.log", f"{stage}@{MODEL}-{STRATEGY}: >"
     until(lambda: said in log.read_text() or run.poll() is not None, PATIENCE_S)
@@ -137,7 +138,7 @@ def test_an_interrupt_in_a_terminal_ends_a_run(root: Path, stage: str) -> None:
 
 
 def test_a_killed_run_loses_and_leaves_nothing(root: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "3", "--seed", "2"]
+    command = [sys.executable, "-m", "benchmarks.kills", "--kills", "2", "--seed", "2"]
     done = subprocess.run(
         [*command, "--checkout", str(root), "--run-s", "20"],
         cwd=Path(__file__).parents[2],
