@@ -36,7 +36,7 @@ from benchmarks.helpers.node_outputs import (
 )
 from benchmarks.helpers.steering_inputs import bind_steering
 from fewtune.errors import FewtuneError, VerificationError
-from fewtune.util.optional_steps import first_line
+from fewtune.util.optional_steps import last_line
 
 SECONDS_A_TEST = 90
 OUTCOMES = ("right", "wrong", "crashed", "refused")
@@ -101,7 +101,7 @@ def run_test(case: Any) -> Result | None:
         trace = traceback.extract_tb(fault.__traceback__)
         ours = [frame for frame in trace if "/fewtune/" in frame.filename] or list(trace)
         place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
-        return result("crashed", f"{type(fault).__name__} at {place}: {first_line(fault)}")
+        return result("crashed", f"{type(fault).__name__} at {place}: {last_line(fault)}")
     return result("wrong", problem) if problem else result("right")
 
 

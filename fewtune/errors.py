@@ -15,6 +15,8 @@ MACHINES_FAULT = frozenset(
 
 # Those of a disk alone.
 DISKS_FAULT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+# Exit codes of what a signal ended: 128 and its number.
+INTERRUPTED, TERMINATED = 130, 143
 
 
 class FewtuneError(Exception):

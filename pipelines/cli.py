@@ -16,11 +16,16 @@ from types import FrameType
 from typing import NoReturn
 
 from fewtune import __version__
-from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
+from fewtune.errors import (
+    INTERRUPTED,
+    MACHINES_FAULT,
+    TERMINATED,
+    FewtuneError,
+    MachineError,
+    disk_line,
+)
 from pipelines.arguments import logs, models, results, run, services
 from pipelines.arguments.common import CODES
-
-INTERRUPTED, TERMINATED = 130, 143
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,13 +10,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import MACHINES_FAULT, FewtuneError, MachineError, disk_line
+from fewtune.errors import (
+    INTERRUPTED,
+    MACHINES_FAULT,
+    TERMINATED,
+    FewtuneError,
+    MachineError,
+    disk_line,
+)
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.util.temporary import own_temporary_folder
 from stages.parent_watch import end_with_starter
 
-INTERRUPTED = 130
-TERMINATED = 143
 # Stages that a fleet's machines do.
 _ON_FLEET = ("tune", "share_schedules")
 _HELP = {

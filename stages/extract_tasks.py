@@ -8,7 +8,7 @@ from fewtune.model.import_model import read_lowered
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks, tasks_markdown, write_modules
 from fewtune.util.files import whole_directory, write_text
-from fewtune.util.optional_steps import first_line
+from fewtune.util.optional_steps import last_line
 from stages.command import main, say
 from stages.params import load_section
 from stages.paths import Places
@@ -25,7 +25,7 @@ def run(model: str) -> None:
     try:
         skeleton = make_skeleton(lowered, ImportReport.read(places.imported(model)).inputs)
     except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
-        say(f"{model}: no finals in the model can be held: {first_line(fault)}")
+        say(f"{model}: no finals in the model can be held: {last_line(fault)}")
     table = TaskTable(model=model, target=fingerprint.target, tasks=[task.info for task in tasks])
     with whole_directory(places.tasks(model)) as directory:
         table.write(directory)

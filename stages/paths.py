@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# The figures of a result that stages `show_result` and `show_comparison` copy to `Places.metrics`.
+# The figures of a result that stages `show_result` and `show_comparison` copy into git.
 HEADLINE = "headline.json"
 
 
@@ -30,6 +30,11 @@ class Places:
     def pipeline(self) -> Path:
         """The pipeline's definition."""
         return self.root / "dvc.yaml"
+
+    @property
+    def lock(self) -> Path:
+        """What DVC knows of the stages that ran."""
+        return self.root / "dvc.lock"
 
     @property
     def models(self) -> Path:
@@ -104,10 +109,6 @@ class Places:
     def compared(self, model: str) -> Path:
         """Output of stage compare."""
         return self.out / model / "compare"
-
-    def metrics(self, model: str, strategy: str = "compare") -> Path:
-        """The figures of a result, or of the comparison of a model's results, that DVC shows."""
-        return self.root / "metrics" / model / f"{strategy}.json"
 
     def journal(self, model: str, strategy: str, stage: str) -> Path:
         """What a measuring stage keeps as it goes, to resume from when it is killed."""

@@ -133,7 +133,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     """Import, schedule by rule, build and export; return the figures."""
     from fewtune.model.import_model import import_model, read_lowered
     from fewtune.model.import_options import ImportOptions
-    from fewtune.runtime.executable import build_executable
+    from fewtune.runtime.executable import IS_SCHEDULED, build_executable
     from fewtune.runtime.linking import export_library
     from fewtune.runtime.tvm import tvm, usable_cores
     from fewtune.schedule.defaults.default import apply_default_schedules
@@ -150,9 +150,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
         lowered = read_lowered(imported)
     names = sorted(kernels(lowered))
     scheduled = apply_default_schedules(lowered, names, target)
-    unscheduled = [
-        name for name in names if "tirx.is_scheduled" not in (scheduled[name].attrs or {})
-    ]
+    unscheduled = [name for name in names if IS_SCHEDULED not in (scheduled[name].attrs or {})]
     executable = build_executable(scheduled, target)
     out.mkdir(parents=True, exist_ok=True)
     export_library(executable, out / LIBRARY)

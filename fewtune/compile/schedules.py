@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 
+from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, kernels
 from fewtune.task.weight_layout import FREE
-
-_IS_SCHEDULED = "tirx.is_scheduled"
 
 
 class Level(IntEnum):
@@ -104,7 +103,7 @@ class KernelSchedules:
             return function
         alone = tvm.IRModule({name: function})
         made = apply_default_schedules(alone, [name], self._target)[name]
-        return made if (made.attrs or {}).get(_IS_SCHEDULED, False) else None
+        return made if (made.attrs or {}).get(IS_SCHEDULED, False) else None
 
 
 def _from_log(
@@ -121,11 +120,11 @@ def _from_log(
             try:
                 best[workload] = _best(task, database)
             except Exception as fault:  # noqa: BLE001 (a record must not stop a compilation)
-                best[workload], reasons[workload] = None, first_line(fault)
+                best[workload], reasons[workload] = None, kind_and_line(fault)
         function = best.get(workload)
         if function is not None:
             function = function.with_attr("global_symbol", name)
-            served[name] = function.with_attr(_IS_SCHEDULED, True)
+            served[name] = function.with_attr(IS_SCHEDULED, True)
         elif workload in reasons:
             failed[name] = reasons[workload]
     return served, failed
@@ -140,7 +139,7 @@ def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Non
     return schedule.mod["main"]
 
 
-def first_line(fault: BaseException) -> str:
+def kind_and_line(fault: BaseException) -> str:
     """What an exception says in a line: its kind, and the last line of its text."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     text = f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__

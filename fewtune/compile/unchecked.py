@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fewtune.artifacts import LogInfo
-from fewtune.compile.schedules import KernelSchedules, first_line
+from fewtune.compile.schedules import KernelSchedules, kind_and_line
 from fewtune.runtime.target import has_own_device, is_foreign
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck
@@ -72,5 +72,5 @@ def _fault(
         text = tvm.ir.save_json(scheduled)
         fault = checker.check(built, argument_shapes(module["main"]), text, wanted).fault
     except Exception as error:  # noqa: BLE001 (what cannot be checked is not known to be right)
-        return f"it could not be checked: {first_line(error)}"
+        return f"it could not be checked: {kind_and_line(error)}"
     return f"wrong output: {fault}" if fault else ""

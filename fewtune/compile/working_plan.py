@@ -13,7 +13,7 @@ from functools import cached_property
 from fewtune.artifacts import LeftOut, ReplacedSchedule
 from fewtune.compile.bisection import find_by_halves
 from fewtune.compile.build import REWRITES, Built, Plan
-from fewtune.compile.schedules import Level, first_line
+from fewtune.compile.schedules import Level, kind_and_line
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Settling:
             return plan, self.build(plan)
         except Exception as fault:  # noqa: BLE001 (an option must not stop a compilation)
             first = fault
-        self.say(f"the library does not build ({first_line(first)}); looking for the cause")
+        self.say(f"the library does not build ({kind_and_line(first)}); looking for the cause")
         for rewrite in REWRITES:
             if rewrite not in plan.rewrites:
                 continue
@@ -119,7 +119,7 @@ class Settling:
                 built = self.build(without)
             except Exception:  # noqa: BLE001 (then it is not this rewrite alone)
                 continue
-            self.left_out.append(LeftOut(what=rewrite, reason=first_line(first)))
+            self.left_out.append(LeftOut(what=rewrite, reason=kind_and_line(first)))
             return without, built
         levels = {name: self._compiling_level(name, level) for name, level in plan.levels.items()}
         try:
@@ -129,7 +129,7 @@ class Settling:
             first = fault
         # Several at once, then: nothing but what plain TVM does.
         self.left_out += [
-            LeftOut(what=rewrite, reason=first_line(first))
+            LeftOut(what=rewrite, reason=kind_and_line(first))
             for rewrite in REWRITES
             if rewrite in plan.rewrites
         ]
@@ -137,7 +137,7 @@ class Settling:
         try:
             return plan, self.build(plan)
         except Exception as fault:  # noqa: BLE001 (as above)
-            self._replace(levels, list(levels), self._plain, first_line(fault))
+            self._replace(levels, list(levels), self._plain, kind_and_line(fault))
         plan = Plan(levels, frozenset())
         return plan, self.build(plan)
 
@@ -149,7 +149,7 @@ class Settling:
         wanted = self._plain[name]
         if level < wanted and self.fault_of(name, wanted) is not None:
             wanted = Level.UNSCHEDULED
-        self._note(name, wanted, first_line(fault))
+        self._note(name, wanted, kind_and_line(fault))
         return wanted
 
     def _right_levels(self, plan: Plan) -> dict[str, Level]:

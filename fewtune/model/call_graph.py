@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fewtune.artifacts import CallSite, Skeleton, TensorSpec
-from fewtune.runtime.executable import build_executable
+from fewtune.runtime.executable import IS_SCHEDULED, build_executable
 from fewtune.runtime.tvm import read_module, relax, tvm
 from fewtune.task.extract import kernels
 
@@ -74,7 +74,7 @@ class _Replacing(relax.PyExprMutator):
             return super().visit_call_(call)
         callee, arguments = call.args[0], list(call.args[1].fields)
         function = self._module[callee]
-        if len(call.args) > 2 or (function.attrs and function.attrs.get("tirx.is_scheduled")):
+        if len(call.args) > 2 or (function.attrs and function.attrs.get(IS_SCHEDULED)):
             if callee not in self.kept:
                 self.kept.append(callee)
             return super().visit_call_(call)

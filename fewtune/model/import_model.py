@@ -32,7 +32,7 @@ from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
 from fewtune.util.apart import at
 from fewtune.util.files import write_text
-from fewtune.util.optional_steps import OptionalSteps, first_line
+from fewtune.util.optional_steps import OptionalSteps, last_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.inside import Inside
@@ -155,7 +155,7 @@ def import_model(
             feeds = reference.worst_draw(run).feeds
             return locate(simplified, feeds, opened_outputs, threads, options.seed)
         except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
-            return f"no operator could be told apart ({first_line(fault)})"
+            return f"no operator could be told apart ({last_line(fault)})"
 
     try:
         whole = simplified if forgiving.fault is None else None

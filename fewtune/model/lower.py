@@ -33,7 +33,7 @@ from fewtune.runtime.executable import module_pass
 from fewtune.runtime.tvm import has_feature, relax, tvm
 from fewtune.task import weight_layout
 from fewtune.util.apart import at
-from fewtune.util.optional_steps import OptionalSteps, first_line
+from fewtune.util.optional_steps import OptionalSteps, last_line
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
@@ -263,7 +263,7 @@ def _operators_named() -> Iterator[None]:
         except InputError:
             raise
         except Exception as fault:
-            nodes = [UnsupportedNode(name, operator, first_line(fault))]
+            nodes = [UnsupportedNode(name, operator, last_line(fault))]
             raise UnsupportedError(explain(nodes), nodes) from fault
 
     ONNXGraphImporter._convert_operator = converted  # noqa: SLF001

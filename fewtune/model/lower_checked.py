@@ -34,7 +34,7 @@ from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts
 from fewtune.util.apart import at
-from fewtune.util.optional_steps import OptionalSteps, first_line, with_most_steps
+from fewtune.util.optional_steps import OptionalSteps, last_line, with_most_steps
 
 Found = TypeVar("Found")
 
@@ -158,11 +158,11 @@ def lower_checked(
         raise
     except Exception as fault:
         nodes = unsupported_nodes(
-            prepare.simplify(bound), lambda alone: lower(alone, target, "NCHW"), first_line
+            prepare.simplify(bound), lambda alone: lower(alone, target, "NCHW"), last_line
         )
         if nodes:
             raise UnsupportedError(explain(nodes), nodes) from fault
-        raise InputError(_unsupported(bound, first_line(fault))) from fault
+        raise InputError(_unsupported(bound, last_line(fault))) from fault
     return replace(made, left_out=known | failed)
 
 

@@ -52,7 +52,7 @@ class UnsupportedError(InputError):
 
 
 def unsupported_nodes(
-    model: ModelProto, lower: Callable[[ModelProto], Any], first_line: Callable[[Exception], str]
+    model: ModelProto, lower: Callable[[ModelProto], Any], last_line: Callable[[Exception], str]
 ) -> list[UnsupportedNode]:
     """Try every node of a model alone.
 
@@ -62,7 +62,7 @@ def unsupported_nodes(
         Simplified, with static shapes.
     lower : callable
         Imports and lowers a model; what it raises is the reason.
-    first_line : callable
+    last_line : callable
         The telling line of an exception.
 
     Returns
@@ -85,7 +85,7 @@ def unsupported_nodes(
                 lower(alone)
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
-                told = first_line(fault)
+                told = last_line(fault)
                 reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in told else told
         reason = reasons.get(key)
         if reason is not None:

@@ -45,7 +45,7 @@ from fewtune.task.extract import Task
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
 from fewtune.util.apart import at, in_step
-from fewtune.util.optional_steps import first_line
+from fewtune.util.optional_steps import last_line
 
 # What stands in the log for the time of a schedule that nobody measured.
 _UNMEASURED_S = 1.0
@@ -222,7 +222,7 @@ def _predicted(
                 note = "" if guide is not None else BY_RULE
                 return _Chosen(_line(task, "predicted", note), trial, len(points))
     except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
-        note = f"no schedule could be predicted: {first_line(fault)}"
+        note = f"no schedule could be predicted: {last_line(fault)}"
         return _Chosen(_line(task, "default", note), None, 0)
     note = "no rule tells its schedules apart" if not points else "no schedule applies"
     return _Chosen(_line(task, "default", note), None, len(points))

@@ -247,7 +247,7 @@ def constant_nodes_to_initializers(model: ModelProto) -> None:
     """Turn Constant nodes into initialisers, in place, so that one kind of constant is left."""
     nodes = []
     for node in model.graph.node:
-        tensor = _constant_of(node) if node.op_type == "Constant" else None
+        tensor = constant_of(node) if node.op_type == "Constant" else None
         if tensor is None:
             nodes.append(node)
             continue
@@ -256,7 +256,7 @@ def constant_nodes_to_initializers(model: ModelProto) -> None:
         set_nodes(model, nodes)
 
 
-def _constant_of(node: NodeProto) -> TensorProto | None:
+def constant_of(node: NodeProto) -> TensorProto | None:
     """What a Constant node holds; None of strings and sparse tensors."""
     attribute = node.attribute[0]
     value = helper.get_attribute_value(attribute)

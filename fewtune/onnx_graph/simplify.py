@@ -171,12 +171,8 @@ def _keep_coordinates(model: ModelProto) -> None:
     """
     nodes = list(all_nodes(model.graph))
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    constants |= {
-        node.output[0]: each.t
-        for node in nodes
-        for each in node.attribute
-        if node.op_type == "Constant" and each.name == "value"
-    }
+    given = (rewrites.constant_of(node) for node in nodes if node.op_type == "Constant")
+    constants |= {tensor.name: tensor for tensor in given if tensor is not None}
     for node in nodes:
         if node.op_type == "Resize":
             scales = constants.get(node.input[2])

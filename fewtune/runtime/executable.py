@@ -18,6 +18,8 @@ from fewtune.runtime.tvm import relax, tvm
 
 # What follows the name of a kernel that the import made: its weights are laid out at compile time;
 # its tensors lie within others, and a number.
+# The attribute of a kernel that has a schedule; TVM leaves such kernels as they are.
+IS_SCHEDULED = "tirx.is_scheduled"
 PREPACKED = "_prepacked"
 IN_PLACE = "_in_place"
 _SUFFIX = re.compile(rf"(?:{PREPACKED})?(?:{IN_PLACE}\d+)?$")

@@ -11,6 +11,7 @@ import tvm_ffi
 
 from fewtune.artifacts import TaskInfo, TaskTable
 from fewtune.errors import InputError
+from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import read_module, tvm
 from fewtune.task.analysis import KernelCost, analyse
 from fewtune.task.calls import call_counts
@@ -69,7 +70,7 @@ def extract_tasks(lowered: tvm.IRModule, target: tvm.target.Target) -> list[Task
     for symbol, function in lowered.functions_items():
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
-        if function.attrs and function.attrs.get("tirx.is_scheduled", False):
+        if function.attrs and function.attrs.get(IS_SCHEDULED, False):
             continue
         module = task_module(function)
         digest = workload_hash(module)

@@ -25,6 +25,7 @@ from typing import Any
 from fewtune import errors
 from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
 from fewtune.util.child_python import (
+    SHOW_STDERR,
     child_python,
     end_by_interrupts,
     end_with_parent,
@@ -33,8 +34,6 @@ from fewtune.util.child_python import (
 )
 from fewtune.util.contexts import without_gc
 
-# Show what a child writes to standard error, such as TVM's own trace of a crash.
-SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
 LEFT_OUT = "left_out"
 _NOTE, _RESULT = "note.json", "result.json"
 

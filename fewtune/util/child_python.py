@@ -13,6 +13,8 @@ import sys
 
 # A program that takes Python's ``-m MODULE ...`` and behaves as Python does.
 CHILD_PYTHON = "FEWTUNE_PYTHON"
+# Show what a child writes to standard error, such as TVM's own trace of a crash.
+SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
 # What such a program does well to have loaded: TVM, and what child processes import.
 TVM = "fewtune.runtime.tvm"
 CHILD_MODULES = (

@@ -47,7 +47,7 @@ class OptionalSteps:
         except Exception as fault:
             # TVM hands exceptions through C++, which loses their class: the note stays here.
             if self.fault is None:
-                self.fault = name, first_line(fault)
+                self.fault = name, last_line(fault)
             if not self._forgiving:
                 raise
 
@@ -114,7 +114,7 @@ def with_most_steps(
         try:
             return without([]), found
         except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
-            reason = first_line(fault)
+            reason = last_line(fault)
             left = [name for name in names if name not in unasked | found]
         made = without(left)
         works, fails = 0, len(left)
@@ -124,14 +124,14 @@ def with_most_steps(
                 made = without(left[middle:])
                 works = middle
             except Exception as fault:  # noqa: BLE001 (as above)
-                fails, reason = middle, first_line(fault)
+                fails, reason = middle, last_line(fault)
         if not left:
             return made, found
         found[left[fails - 1]] = reason
 
 
-def first_line(fault: BaseException) -> str:
-    """The telling line of an exception: TVM puts its stack before the message."""
+def last_line(fault: BaseException) -> str:
+    """The last line of an exception: TVM puts its stack before the message."""
     if isinstance(fault, VerificationError):
         return str(fault)
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]

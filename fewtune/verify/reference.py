@@ -158,7 +158,7 @@ class Reference:
         except Exception as error:  # noqa: BLE001 (zipfile, zlib and numpy raise many classes)
             raise InputError(
                 f"{path} cannot be read ({error}): import the model again, with "
-                "`fewtune run --stage import_model` or `dvc repro`"
+                "`fewtune run MODEL --force` or `dvc repro --force import_model@MODEL`"
             ) from None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
+from fewtune.util.child_python import SHOW_STDERR
 from fewtune.workers.build_cache import Kept
 from fewtune.workers.build_queue import Feed
 from fewtune.workers.fork_server import ForkServer
@@ -136,7 +137,7 @@ class WorkerPool:
                     if idle_deaths > _MOST_IDLE_DEATHS:
                         raise MachineError(
                             f"build workers die before they begin ({lost}); run again with "
-                            "FEWTUNE_WORKER_STDERR=1 to see why"
+                            f"{SHOW_STDERR}=1 to see why"
                         ) from None
                     continue
                 busy[index] = (place, number, time.monotonic() + self.build_limit_s)

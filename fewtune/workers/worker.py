@@ -35,6 +35,7 @@ from fewtune.timing.cache_fill import parted_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Race, Timer
+from fewtune.util.child_python import SHOW_STDERR
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
 
@@ -208,7 +209,7 @@ def serve(connection: Connection) -> None:
 def silence() -> None:
     """Keep whatever a library prints off the terminal's live view."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if os.environ.get("FEWTUNE_WORKER_STDERR") is None:
+    if os.environ.get(SHOW_STDERR) is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 

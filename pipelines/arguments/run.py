@@ -14,8 +14,8 @@ def add_run(commands: argparse._SubParsersAction) -> None:
         "run",
         "pipelines.commands.run:run",
         help="bring results up to date: import, select, tune, share, compile, benchmark",
-        description="Run the pipeline's stages through DVC, in one Prefect flow, and record the "
-        "results in MLflow. What is up to date is not run again.",
+        description="Run the pipeline's stages through DVC and record the results in MLflow. What "
+        "is up to date is not run again. With PREFECT_API_URL set, it is a flow run there.",
         epilog="examples:\n"
         "  fewtune run                                  models of params.yaml, selective\n"
         "  fewtune run squeezenet resnet50 --all        every strategy, and their comparison\n"

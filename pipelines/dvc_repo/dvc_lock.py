@@ -24,7 +24,7 @@ class DvcLock:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        content = read_yaml(Places(root).pipeline.with_name("dvc.lock"))
+        content = read_yaml(Places(root).lock)
         self._stages: dict[str, Any] = content.get("stages") or {}
 
     def hashes(self, directory: Path) -> dict[str, str]:

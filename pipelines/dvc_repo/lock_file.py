@@ -16,14 +16,12 @@ import yaml
 from fewtune.util.files import write_bytes
 from stages.paths import Places
 
-_NAME = "dvc.lock"
-
 
 @contextmanager
 def kept_lock_file(root: Path) -> Iterator[None]:
     """Keep a copy of the file while the block runs, for the next command if this one is killed."""
     mend_lock_file(root)
-    file, copy = root / _NAME, _copy(root)
+    file, copy = Places(root).lock, _copy(root)
     # Empty where there is none.
     write_bytes(copy, file.read_bytes() if file.is_file() else b"")
     try:
@@ -40,7 +38,7 @@ def mend_lock_file(root: Path) -> None:
     root : Path
         The checkout. A file that is damaged in another way, such as by a merge, is left alone.
     """
-    file, copy = root / _NAME, _copy(root)
+    file, copy = Places(root).lock, _copy(root)
     if not copy.is_file():
         return
     before = _stages(copy)
@@ -55,7 +53,8 @@ def mend_lock_file(root: Path) -> None:
 
 
 def _copy(root: Path) -> Path:
-    return Places(root).scratch / f"{_NAME}.before"
+    places = Places(root)
+    return places.scratch / f"{places.lock.name}.before"
 
 
 def _stages(file: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from fewtune.errors import InputError
 from fewtune.report.conditions import target_name
 from fewtune.util.table import MISSING, Table, number, percent
 from fewtune.util.validation import nearest
-from pipelines.records.tracking import KEY, Store
+from pipelines.records.tracking import Store
 from stages.params import COMPARED
 
 # isort: split
@@ -67,7 +67,7 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
         If MLflow cannot be reached.
     """
     store = Store(root)
-    recorded = [run for run in store.find({}) if KEY in run.data.tags]
+    recorded = store.results()
     if not recorded:
         raise InputError(
             f"nothing is recorded in MLflow yet ({store.uri}): `fewtune run` records its results"

@@ -16,6 +16,7 @@ from fewtune.util.files import canonical_json, write_text
 from pipelines.checkout import environment
 from pipelines.dvc_repo.dag import Result
 from pipelines.dvc_repo.dvc_lock import DvcLock
+from pipelines.records.local_store import local_file
 from stages.paths import Places
 
 
@@ -57,8 +58,8 @@ def _identity(root: Path, result: Result) -> str:
     except InputError:
         return ""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
-    file = Path(uri.removeprefix("sqlite:///"))
-    if not uri.startswith("sqlite:///"):
+    file = local_file(uri)
+    if file is None:
         return f"{key} {uri}"
     try:
         return f"{key} {uri} {file.stat().st_ino}"

@@ -117,6 +117,10 @@ class Store:
                     break
         return sorted(found, key=_measured, reverse=True)
 
+    def results(self) -> list[Run]:
+        """The runs of all recorded results, the one that was measured last first."""
+        return [run for run in self.find({}) if KEY in run.data.tags]
+
     def recorded(self, key: str, tag: str = KEY) -> Run | None:
         """The whole run recorded under ``key``, if there is one."""
         return next(iter(self.find({tag: key})), None)

@@ -22,7 +22,7 @@ from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
 from pipelines.dvc_repo.dag import Result
 from pipelines.records.registry import machine_of
-from pipelines.records.tracking import KEY, MACHINE, Store
+from pipelines.records.tracking import MACHINE, Store
 from stages.paths import Places
 
 # isort: split
@@ -138,7 +138,7 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
         If MLflow cannot be reached.
     """
     store = Store(root)
-    recorded = [run for run in store.find({}) if KEY in run.data.tags]
+    recorded = store.results()
     known = sorted({run.data.tags["model"] for run in recorded})
     for model in models or ():
         if model not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from fewtune.errors import FewtuneError, InputError
+from fewtune.errors import InputError
 from pipelines.checkout.results import read_results
 from pipelines.dvc_repo.dag import Dag, Result
 from pipelines.dvc_repo.read_dag import read_dag
@@ -52,7 +52,7 @@ def record_all(root: Path, models: Collection[str] | None, say: Callable[[str], 
                 print(record_finished(root, result, stages, log_paths(root, stages), say))
             except InputError as error:
                 say(f"fewtune: {result} is not recorded: {error}")
-                code = code or FewtuneError.exit_code
+                code = code or error.exit_code
     return code
 
 

@@ -1,8 +1,8 @@
 """A run: stages in the order that DVC's graph gives, results recorded as they come.
 
 A stage that fails keeps the stages that need it from running; other models and strategies go on,
-and the run's end says what failed and why. How a step is carried out, and where it is shown, is
-carried out by `CommandSteps` here, by tasks in `pipelines.flow`.
+and the run's end says what failed and why. A command's steps are carried out by `CommandSteps`, and
+shown in the terminal; in `pipelines.flow` each is a task of Prefect.
 """
 
 from __future__ import annotations

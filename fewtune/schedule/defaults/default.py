@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import tvm_ffi
 
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.executable import gpu_rules
+from fewtune.runtime.executable import IS_SCHEDULED, gpu_rules
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.blocks import (
     ScheduleError,
@@ -28,7 +28,6 @@ from fewtune.schedule.defaults.winograd import schedule_winograd
 from fewtune.task.weight_layout import FREE
 
 _LOG = logging.getLogger(__name__)
-_IS_SCHEDULED = "tirx.is_scheduled"
 
 
 def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
@@ -132,7 +131,7 @@ def _replace(
         functions[variable] = function
         if variable.name_hint not in chosen or not isinstance(function, tvm.tirx.PrimFunc):
             continue
-        if function.attrs and function.attrs.get(_IS_SCHEDULED):
+        if function.attrs and function.attrs.get(IS_SCHEDULED):
             continue
         scheduled = schedule_one(function)
         if scheduled is not None:
@@ -147,7 +146,7 @@ def _scheduled(function: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.ti
     scheduled = sch.mod["main"]
     return tvm.tirx.PrimFunc(
         scheduled.params, scheduled.body, scheduled.ret_type, function.attrs
-    ).with_attr(_IS_SCHEDULED, True)
+    ).with_attr(IS_SCHEDULED, True)
 
 
 def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
