@@ -40,7 +40,7 @@ def told(
     if by_rule:
         warnings.append(
             f"{by_rule} of {len(lines)} tasks are of a kind that no predictor knows, such as "
-            "products of bytes: rules chose their schedules, which is worth less"
+            "products of doubles: rules chose their schedules, which is worth less"
         )
     if not is_trained_on(predictor.pretrained, target):
         warnings.append(

@@ -39,6 +39,8 @@ from fewtune.task.winograd_names import PRODUCTS, TILES
 _THREAD, _CACHE, _ROWS, _VECTOR = range(SPATIAL_LEVELS)
 _OUTER, _INNER = range(REDUCTION_LEVELS)
 _REGISTER = (_ROWS, _VECTOR)
+# Bytes are multiplied in words of four, which are as wide as a float32 and as many to a vector.
+_KNOWN = ("float32", "int32")
 # What stands for no location to choose, and for one that is open.
 _NOWHERE, _ANYWHERE = -3, 7
 
@@ -74,8 +76,8 @@ class DecisionFeatures:
         reads = [walk for walk in block.reads if walk is not None]
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
-        # Nothing can be said of a read without plain arithmetic, and only float32 is known.
-        self._is_plain = None not in block.reads and block.data_type == "float32"
+        # Nothing can be said of a read without plain arithmetic.
+        self._is_plain = None not in block.reads and block.data_type in _KNOWN
         self._weights = [*reads, *along][-1] if reads else None
         self._data = [*across, *reads][0] if reads else None
         self._results = block.writes[0]

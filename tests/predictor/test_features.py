@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log2
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from fewtune.model.passes import winograd
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.features import DecisionFeatures
-from fewtune.runtime.tvm import te
+from fewtune.runtime import dot_products
+from fewtune.runtime.tvm import has_feature, te
 from fewtune.schedule.access import Walk, touched_elements
 from fewtune.schedule.space.design_space import LOCATION, TILE, Point
 from fewtune.schedule.space.prior import Prior
@@ -133,3 +136,37 @@ def test_where_data_is_padded_is_told_apart() -> None:
     assert told(2) == (0, 0, 1)
     # One that is left open may be anywhere.
     assert told(8) == told(None) == (0, 0, 0)
+
+
+def product(data_type: str, multiply: Callable[[Any, Any], Any]) -> SearchSpace:
+    """The space of a product of 24 rows of 64 elements with 64 rows of 48."""
+    rows, columns = te.placeholder((24, 64), data_type), te.placeholder((64, 48), data_type)
+    k = te.reduce_axis((0, 64), "k")
+    found = te.compute(
+        (24, 48), lambda i, j: te.sum(multiply(rows[i, k], columns[k, j]), axis=k), name="product"
+    )
+    module = task_module(te.create_prim_func([rows, columns, found]))
+    return SearchSpace(module, tuned_tiny.target())
+
+
+def test_products_of_bytes_are_told_as_those_of_as_many_floats() -> None:
+    form = dot_products.form_of(lambda name: has_feature(tuned_tiny.target(), name))
+    spaces = [
+        product("float32", lambda a, b: a * b),
+        product("int32", lambda a, b: dot_products.dot4(form, a, b)),
+    ]
+    rows = []
+    for space in spaces:
+        prior = Prior(space)
+        assert prior.contraction is not None
+        found = DecisionFeatures.if_usable(space.programs, prior.contraction, is_cold=False)
+        assert found is not None
+        random = np.random.default_rng(0)
+        rows.append(found.of([prior.draw(random) for _ in range(16)]))
+    assert rows[0].tolist() == rows[1].tolist()
+
+
+def test_nothing_is_told_of_products_of_doubles() -> None:
+    space = product("float64", lambda a, b: a * b)
+    contraction = Prior(space).contraction
+    assert DecisionFeatures.if_usable(space.programs, contraction, is_cold=False) is None
