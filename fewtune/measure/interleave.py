@@ -31,7 +31,7 @@ _CALLS_S = 0.05
 # as they are, until the kernel parts them: seen with onnxruntime, whose waiting threads spin.
 _WARM_UP_S = 0.1
 _SLOW_S = 0.5
-_SLOW_ROUNDS = 3
+_SLOW_ROUNDS, _SCALE_ROUNDS = 3, 6
 _VERY_SLOW_S = 5.0
 # Of variants that share their threads: the calls of a turn that are not measured, those that are,
 # all turns of a round. A small model finds its weights and buffers in the cache again only after
@@ -104,8 +104,8 @@ def interleave(
     clock : callable
         Monotonic seconds.
     for_scale : frozenset of str
-        Variants that nothing is compared with closely: one that takes over half a second a call
-        is left out after three rounds, one that takes over five is run just once, before them.
+        Variants that nothing is compared with closely: left out after six rounds, after three if
+        a call takes over half a second; one that takes over five is run just once, before them.
     together : frozenset of str
         Variants that share their threads: in every round they take several short turns, each
         after calls that are not measured, which bring its own weights back into the cache.
@@ -133,8 +133,9 @@ def interleave(
         for copy in copies[1:]:
             copy()
         (once_s,) = _timed(copies[0], 1, clock)
-        few = once_s > _SLOW_S and name in for_scale
-        ready[name] = _Variant(copies, once_s, min(rounds, _SLOW_ROUNDS) if few else rounds)
+        enough = _SLOW_ROUNDS if once_s > _SLOW_S else _SCALE_ROUNDS
+        own = min(rounds, enough) if name in for_scale else rounds
+        ready[name] = _Variant(copies, once_s, own)
     alone = [[name] for name in variants if name not in together]
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone
