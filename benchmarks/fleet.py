@@ -213,10 +213,8 @@ def board(model: str) -> dict[str, Any]:
                 of_here, of_board = found["here"][task], found["board"][task]
                 # Later batches go where the model gains most: that need not be the same task.
                 both = sorted(of_here.keys() & of_board.keys())
-                best_s, chosen = (
-                    min(of_here[key] for key in both),
-                    min(both, key=of_board.__getitem__),
-                )
+                best_s = min(of_here[key] for key in both)
+                chosen = min(both, key=of_board.__getitem__)
                 ratios.append(of_board[chosen] / best_s)
                 choices.append(of_here[chosen] / best_s)
         same = sum(choice == 1.0 for choice in choices)

@@ -32,12 +32,11 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()
         if self._pid == 0:
-            try:
+            # One that is killed with an answer unread resets the connection.
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                 ours.close()
                 _serve(theirs)
-            finally:
-                # Nothing of what the tuning process was about to do is this process's business.
-                os._exit(0)
+            os._exit(0)
         theirs.close()
         self._socket = ours
 
@@ -99,30 +98,22 @@ def _serve(control: socket.socket) -> None:
         importlib.import_module("fewtune.workers.worker")
         importlib.import_module("fewtune.machine.peak")
         importlib.import_module("fewtune.workers.model_runner")
-    # One that is killed with an answer unread resets the connection.
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-        while _answer(control):
-            pass
-
-
-def _answer(control: socket.socket) -> bool:
-    """Fork or reap one worker; false where the tuning process has closed its end."""
-    message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
-    if not message:
-        return False
-    request = json.loads(message)
-    if "wait" in request:
-        _, status = os.waitpid(request["wait"], 0)
-        control.send(str(os.waitstatus_to_exitcode(status)).encode())
-        return True
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        os.environ.update(request["spawn"])
-        _become_worker(descriptors[0])
-    os.close(descriptors[0])
-    control.send(str(pid).encode())
-    return True
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 1)
+        if not message:
+            return
+        request = json.loads(message)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            control.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            os.environ.update(request["spawn"])
+            _become_worker(descriptors[0])
+        os.close(descriptors[0])
+        control.send(str(pid).encode())
 
 
 def _become_worker(descriptor: int) -> None:
