@@ -12,6 +12,7 @@ from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, kernels
 from fewtune.task.weight_layout import FREE
+from fewtune.util.optional_steps import shortened
 
 
 class Level(IntEnum):
@@ -142,5 +143,4 @@ def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Non
 def kind_and_line(fault: BaseException) -> str:
     """What an exception says in a line: its kind, and the last line of its text."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    text = f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
+    return shortened(f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__)

@@ -136,5 +136,9 @@ def last_line(fault: BaseException) -> str:
         return str(fault)
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("File ", "at ", "Stack trace"))]
-    text = lines[-1] if lines else type(fault).__name__
+    return shortened(lines[-1] if lines else type(fault).__name__)
+
+
+def shortened(text: str) -> str:
+    """A line of a report: its first 200 letters at most."""
     return text if len(text) <= 200 else text[:197] + "..."
