@@ -45,6 +45,7 @@ from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults
 from benchmarks.helpers.power_subjects import THREADS, Subject, subject
 from fewtune.errors import VerificationError
 from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.util.files import canonical_json, write_text
 from fewtune.verify.comparison import compare, compare_outputs
@@ -261,10 +262,13 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="leave out nothing that is there")
     arguments = parser.parse_args()
     set_threads(THREADS)
-    cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": THREADS})
+    target = resolve_target("auto", THREADS)
     results = Results(arguments.out, arguments.again)
-    results.content |= {"cpu": cpu, "seed": arguments.seed, "of_models": len(FAULTY)}
+    results.content |= {
+        "cpu": str(target.attrs["mcpu"]),
+        "seed": arguments.seed,
+        "of_models": len(FAULTY),
+    }
     results.content |= {"commit": commit(), "date": time.strftime("%Y-%m-%d")}
     say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
     models, right = results.content["models"], results.content["right"]

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.helpers.common import told
+from benchmarks.helpers.turns import in_turns
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
-from fewtune.machine.affinity import cores_off_the_pool, on_cores
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
-from fewtune.measure import interleave
+from fewtune.measure.interleave import latency_stats, ratio_stats
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.options import TuneOptions
 from fewtune.runtime.executable import CompiledModel
@@ -93,7 +91,7 @@ def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
         except InputError as error:
             row["openvino_remark"] = str(error)
     with device_lock("cpu", "benchmark int8"):
-        row |= in_turns(runs)
+        row |= measured(runs)
     row["threads"] = fingerprint.threads
     versions = {"apache-tvm", "onnxruntime"} & fingerprint.versions.keys()
     row["conditions"] = ", ".join(
@@ -109,29 +107,15 @@ def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
     return row
 
 
-def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Medians over rounds, in milliseconds, and how many times faster ours was, round by round.
-
-    As `fewtune.benchmark.variants` does, which says why threads are placed so.
-    """
-    own = frozenset({_OURS, _FLOAT})
-    for column in own:
-        runs[column]()
-    roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
-    placed = {
-        column: partial(on_cores, apart if column in own else roaming, run)
-        for column, run in runs.items()
-    }
-    try:
-        samples = interleave.interleave(placed, _ROUNDS, together=own)
-    finally:
-        os.sched_setaffinity(0, roaming)
+def measured(runs: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Medians over rounds, in milliseconds, and how many times faster ours was, round by round."""
+    samples = in_turns(runs, {_OURS, _FLOAT}, _ROUNDS)
     found: dict[str, Any] = {
-        name: round(interleave.latency_stats(taken).median_ms, 4) for name, taken in samples.items()
+        name: round(latency_stats(taken).median_ms, 4) for name, taken in samples.items()
     }
     for name, taken in samples.items():
         if name != _OURS:
-            times = interleave.ratio_stats(taken, samples[_OURS])
+            times = ratio_stats(taken, samples[_OURS])
             spread = {"median": times.median, "p10": times.p10, "p90": times.p90}
             found[_TIMES[name]] = {key: round(value, 3) for key, value in spread.items()}
     return found

@@ -9,7 +9,7 @@ from fewtune.artifacts import Conditions
 
 
 def target_name(target: str) -> str:
-    """A TVM target in a few words: its kind and processor, such as ``llvm znver5``."""
+    """A TVM target as kind, processor and extensions, such as ``llvm rocketlake +avx512bf16``."""
     try:
         config = json.loads(target)
     except ValueError:
@@ -17,7 +17,8 @@ def target_name(target: str) -> str:
     if not isinstance(config, dict):
         return str(config)
     processor = config.get("mcpu") or config.get("arch")
-    return " ".join(str(word) for word in (config.get("kind"), processor) if word)
+    words = (config.get("kind"), processor, *config.get("mattr", ()))
+    return " ".join(str(word) for word in words if word)
 
 
 def conditions_text(conditions: Conditions) -> str:

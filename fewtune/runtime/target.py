@@ -43,13 +43,16 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
     MachineError
         If the target's device is not on this machine, or its architecture is another one.
     """
+    from fewtune.runtime.host_features import unlike_its_name
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
-    host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    host: dict[str, Any] = {"kind": "llvm", "mcpu": host_cpu, "num-cores": threads}
+    host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
     text = text.strip()
-    if elsewhere:
-        host = {"kind": "llvm", "num-cores": threads}
+    if not elsewhere:
+        host_cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
+        host["mcpu"] = host_cpu
+        if unlike := unlike_its_name(host_cpu):
+            host["mattr"] = unlike
     if text in ("auto", "llvm", "cpu"):
         config: dict[str, Any] | str = host
     elif text.startswith("{"):
@@ -58,6 +61,8 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         except json.JSONDecodeError as error:
             raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
         if isinstance(config, dict) and config.get("kind") == "llvm":
+            if "mcpu" in config:
+                host.pop("mattr", None)
             config = {**host, **config}
     else:
         config = {"kind": text}

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import relax, tvm
 
-TARGET = tvm.target.Target(
-    {"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")(), "num-cores": 2}
-)
+TARGET = resolve_target("auto", 2)
 
 
 Shape = tuple[int, ...]

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.bf16_dot_products import FEATURES, dot2
+from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import has_feature, tvm
 from fewtune.util.bfloat16 import rounded
 from tests.made.products import product_of_words
 
 ROWS, DEPTH = 8, 24
-HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+HERE = resolve_target("auto", 1)
 HAS = all(has_feature(HERE, feature) for feature in FEATURES)
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fewtune.runtime import dot_products
+from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import has_feature, tvm
 from tests.made.products import product_of_words
 
 ROWS, DEPTH = 8, 24
-HERE = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+HERE = resolve_target("auto", 1)
 FORMS = {
     dot_products.VNNI: "znver4",
     dot_products.AVX_VNNI: "alderlake",
