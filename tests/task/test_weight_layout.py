@@ -13,12 +13,12 @@ from fewtune.measure.measurer import Measurer, module_specs
 from fewtune.model import reference
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import relax, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout
-from fewtune.task.calls import call_counts
+from fewtune.task.calls import call_counts, kernel_calls
 from tests import tuned_tiny
 from tests.tiny_models import make_model, random_weight, tiny_convolutional_model
 
@@ -135,3 +135,25 @@ def test_a_model_by_default_schedules_alone_computes_what_onnxruntime_does() -> 
     folded = weight_layout.fold(scheduled)
     assert "layout_rewrite_preproc" not in folded.script()
     assert outputs_error(folded) < 1e-5
+
+
+def test_weights_are_laid_out_as_tvm_folds_them() -> None:
+    lowered, target = tuned_tiny.lowered(), tuned_tiny.target()
+    names = [variable.name_hint for variable, _ in lowered.functions_items()]
+    scheduled = apply_default_schedules(lowered, names, target)
+    split = relax.transform.SplitLayoutRewritePreproc()(scheduled)
+    folded = constants(relax.transform.FoldConstant()(split))
+    assert not {each.shape for each in folded} <= {each.shape for each in constants(lowered)}
+    for ours, theirs in zip(constants(weight_layout.fold(scheduled)), folded, strict=True):
+        np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def constants(module: tvm.IRModule) -> list[np.ndarray]:
+    """What the kernels of a model are called with that is known."""
+    found = [
+        given.value.numpy()
+        for _, arguments in kernel_calls(module)
+        for given in arguments
+        if isinstance(given, tvm.ir.expr.GenericConst)
+    ]
+    return sorted(found, key=lambda each: (each.shape, each.tobytes()))
