@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes import resize
+from fewtune.model.passes import grid_sample, resize
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
 # ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
 _BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
-_MENDING = frozenset({"ArgMax", "ArgMin", "Resize", "Upsample"})
+_MENDING = frozenset({"ArgMax", "ArgMin", "GridSample", "Resize", "Upsample"})
 
 
 @contextlib.contextmanager
@@ -46,6 +46,7 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
         "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
         "Gather": {"_impl_v13": _gather},
+        "GridSample": {"_impl_v16": _grid_sample},
         "LeakyRelu": {"_impl_v1": _leaky_relu},
         "HardSigmoid": {"_impl_v1": _hard_sigmoid},
         "HardSwish": {"_impl_v14": _hard_swish},
@@ -214,6 +215,10 @@ def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
     """A constant that broadcasts to ``data`` and has its rank, as the layout conversion needs."""
     dtype = str(data.ty.dtype)
     return relax.const(np.full((1,) * data.ty.ndim, value, dtype), dtype)
+
+
+def _grid_sample(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    return grid_sample.converted(bb, inputs, attr)
 
 
 def _resize(opset: int, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr:
