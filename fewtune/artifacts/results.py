@@ -45,7 +45,9 @@ class KernelRow(Part):
     task: str
     weight: int
     latency_ms: float | None = Field(description="best measured latency of one call")
-    share: float | None = Field(description="weight * latency over the sum of all tasks")
+    share: float | None = Field(
+        description="weight * latency over the sum of all tasks; None where that is not known"
+    )
     gflops: float | None
     gb_s: float | None = Field(
         default=None, description="10^9 bytes of its inputs and outputs a second"
@@ -61,6 +63,10 @@ class KernelRow(Part):
     def is_searched(self) -> bool:
         """Whether its schedule came of tuning or sharing."""
         return self.schedule not in ("default", "none", "in place")
+
+    def order(self) -> tuple[float, str]:
+        """By which rows are sorted: the kernel whose calls take most time first."""
+        return -(self.latency_ms or 0.0) * self.weight, self.task
 
 
 class BenchmarkReport(Artifact):

@@ -213,7 +213,7 @@ def conditions_of(
     now = datetime.datetime.now(datetime.UTC)
     return Conditions(
         fingerprint=fingerprint,
-        date=now.strftime("%Y-%m-%dT%H:%MZ"),
+        date=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         commit=commit,
         trials_per_task=trials_per_task,
         rounds=options.rounds,

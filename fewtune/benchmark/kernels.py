@@ -61,7 +61,9 @@ def kernel_rows(
     ).items():
         latency_ms[name] = measured_ms
         schedules[name] = "default" if measured_ms is not None else "none"
-    whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in calls.items())
+    # Where schedules were predicted, what some kernels take alone is not known.
+    known = {} if shared.prediction is not None else calls
+    whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in known.items())
     rows = []
     for task in tasks:
         name, call_ms = task.info.name, latency_ms.get(task.info.name)
@@ -119,7 +121,7 @@ def kernels_csv(rows: list[KernelRow]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     figures = ("latency_ms", "share", "gflops", "gb_s", "peak_pct")
     writer.writerow(["task", "weight", *figures, "schedule", "donor"])
-    for row in sorted(rows, key=lambda row: (-(row.share or 0.0), row.task)):
+    for row in sorted(rows, key=KernelRow.order):
         values = [getattr(row, name) for name in figures]
         texts = ["" if value is None else f"{value:.6g}" for value in values]
         writer.writerow([row.task, row.weight, *texts, row.schedule, row.donor or ""])

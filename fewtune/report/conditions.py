@@ -47,7 +47,7 @@ def conditions_lines(labelled: Sequence[tuple[str, Conditions]]) -> list[str]:
     """
     groups: dict[str, list[str]] = {}
     for label, conditions in labelled:
-        # Results of one session differ in the minute they ended and in nothing that matters.
+        # Results of one session differ in the second they ended and in nothing that matters.
         key = conditions.model_copy(update={"date": conditions.date[:10]})
         groups.setdefault(conditions_text(key), []).append(label)
     if len(groups) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewtune.artifacts import BenchmarkReport, Comparison, Spread
+from fewtune.artifacts import BenchmarkReport, Comparison, KernelRow, Spread
 from fewtune.report.conditions import conditions_text
 from fewtune.report.machine_state import core_states_text
 from fewtune.report.tables import comparisons_markdown
@@ -27,7 +27,6 @@ def kernel_table(report: BenchmarkReport) -> Table:
         "schedule",
         "donor",
     ]
-    ordered = sorted(report.kernels, key=lambda row: (-(row.share or 0.0), row.task))
     rows = [
         [
             row.task,
@@ -40,7 +39,7 @@ def kernel_table(report: BenchmarkReport) -> Table:
             row.schedule,
             row.donor or MISSING,
         ]
-        for row in ordered
+        for row in sorted(report.kernels, key=KernelRow.order)
     ]
     return Table(headings, rows, frozenset({0, 7, 8}))
 

@@ -44,8 +44,12 @@ def figures(found: tables.Result) -> dict[str, float]:
         "representatives": metrics.representatives,
         "max_relative_error": metrics.max_relative_error,
     }
-    # As many digits as a column shows.
-    return {name: float(f"{value:.5g}") for name, value in figures.items() if value is not None}
+    return {name: shown(value) for name, value in figures.items() if value is not None}
+
+
+def shown(value: float) -> float:
+    """A figure with as many digits as a column of MLflow's page shows."""
+    return float(f"{value:.5g}")
 
 
 def tags_of(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:

@@ -24,6 +24,7 @@ from pipelines.records.contents import (
     kept_files,
     milliseconds,
     parameters_of,
+    shown,
     tags_of,
 )
 from pipelines.records.mlflow_model import save_model
@@ -167,7 +168,7 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
     if run.data.tags.get(COMPARISON_TAG) != key:
         now = milliseconds(comparison.conditions.date)
         headline = comparison.headline()
-        metrics = [Metric(name, value, now, 0) for name, value in headline.items()]
+        metrics = [Metric(name, shown(value), now, 0) for name, value in headline.items()]
         store.client.log_batch(run_id, metrics=metrics)
         for file in kept(places.compared(model)):
             store.client.log_artifact(run_id, str(file), "compare")
@@ -187,10 +188,14 @@ def record_table(root: Path, store: Store, complain: Callable[[str], None]) -> s
     if recorded is not None:
         return f"results table unchanged: run {recorded.info.run_id}"
     with store.recording(key, "results-table", TABLE_KEY) as run_id:
-        store.client.log_table(run_id, tables.comparison_columns(comparisons), "results.json")
+        columns = {
+            name: [shown(value) if isinstance(value, float) else value for value in values]
+            for name, values in tables.comparison_columns(comparisons).items()
+        }
+        store.client.log_table(run_id, columns, "results.json")
         store.client.log_text(run_id, text, "results.md")
         for name, value in _means(comparisons).items():
-            store.client.log_metric(run_id, name, value)
+            store.client.log_metric(run_id, name, shown(value))
     return f"results table: run {run_id}"
 
 

@@ -66,7 +66,12 @@ def register(
         _LATENCY: Latency.of(report).text(),
     }
     made = client.create_model_version(
-        result.model, f"models:/{model_id}", run_id, tags=tags, model_id=model_id
+        result.model,
+        f"models:/{model_id}",
+        run_id,
+        tags=tags,
+        description=_described(result, report),
+        model_id=model_id,
     )
     own = f"{CHAMPION}-{machine}"
     holder = _holder(client, result.model, own)
@@ -77,6 +82,17 @@ def register(
     if overall is None or overall.tags.get("machine") == machine:
         client.set_registered_model_alias(result.model, CHAMPION, made.version)
     return f"version {made.version} of {result.model}, its champion now"
+
+
+def _described(result: Result, report: BenchmarkReport) -> str:
+    """A version in a line: what the page's column of descriptions shows."""
+    latency, fingerprint = Latency.of(report), report.conditions.fingerprint
+    beside = report.speedup_over_onnxruntime
+    ratio = f", {beside.median:.2f} times as fast as onnxruntime" if beside else ""
+    return (
+        f"{latency.median_ms:.3g} ms{ratio}; {result.strategy} tuning, {fingerprint.device}, "
+        f"{fingerprint.threads} threads"
+    )
 
 
 def _holder(client: MlflowClient, model: str, alias: str) -> ModelVersion | None:

@@ -174,7 +174,7 @@ class Store:
 
 
 def _measured(run: Run) -> tuple[int, int]:
-    """When a run ended; of two in the same minute, which was recorded later."""
+    """When a run ended; of two in the same second, which was recorded later."""
     ended_ms = run.info.end_time or run.info.start_time
     return ended_ms, int(run.data.tags.get(_RECORDED, "0"))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, helper
 
-from fewtune.artifacts import CompileReport, ShareReport, TuneReport
+from fewtune.artifacts import CompileReport, Prediction, ShareReport, TuneReport
 from fewtune.benchmark.kernels import kernel_rows
 from fewtune.binding.bind import bind_shapes
 from fewtune.compile.compile import LIBRARY, compile_model, verify
@@ -270,3 +270,27 @@ def test_what_is_left_out_is_not_measured() -> None:
     assert not row.is_searched
     known = [row.share for row in rows if row.share is not None]
     assert sum(known) == pytest.approx(1.0)
+
+
+def test_no_kernel_has_a_share_where_some_were_not_measured() -> None:
+    predicted = ShareReport(
+        model=tuned_tiny.NAME,
+        strategy="oneshot",
+        tasks=[],
+        rounds=[],
+        trials=0,
+        sharing_s=0.0,
+        stopped_by="nothing_to_tune",
+        prediction=Prediction(predictor=None, points=1),
+    )
+    rows = kernel_rows(
+        tuned_tiny.tasks(),
+        tuned_tiny.selection(),
+        TuneReport.read(tuned_tiny.tuned()),
+        predicted,
+        {},
+        tuned_tiny.fingerprint(),
+        None,
+    )
+    assert any(row.latency_ms for row in rows)
+    assert {row.share for row in rows} == {None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -220,6 +221,12 @@ def test_the_experiment_opens_as_a_table_of_runs(checkout: Checkout) -> None:
     assert {name for kind, name in columns if kind == "tags"} <= run.data.tags.keys()
     metrics = {name for kind, name in columns if kind == "metrics"}
     assert metrics <= run.data.metrics.keys()
+    # What is read first stands first; a column is as wide as its name, and its numbers are short.
+    assert columns[0] == ["metrics", "latency_ms"]
+    assert view["columnOrder"] == view["selectedColumns"]
+    assert set(view["columnWidths"]) == set(view["columnOrder"])
+    for name in metrics:
+        assert len(f"{run.data.metrics[name]!r}") <= 8
     page = address("http://127.0.0.1:5000/", store.experiment_id)
     assert page.startswith(f"http://127.0.0.1:5000/#/experiments/{store.experiment_id}/runs?")
 
@@ -242,6 +249,7 @@ def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
     fingerprint = made.fingerprint()
     assert version.tags["fingerprint"] == fingerprint.identity()
     assert version.tags["strategy"] == "selective"
+    assert re.match(r"[\d.]+ ms, [\d.]+ times as fast as onnxruntime; ", version.description)
     (run,) = Store(checkout.root).find({})
     assert version.run_id == run.info.run_id
     (output,) = run.outputs.model_outputs
