@@ -104,6 +104,7 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
         finally:
             # It ends, with all it forked, when this end is closed: also if we are killed.
             ours.close()
+            process.send_signal(signal.SIGHUP)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_PATIENCE_S)
             with contextlib.suppress(ProcessLookupError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import gc
 import io
 import json
@@ -21,7 +20,6 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -182,7 +180,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
             os.close(descriptor)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(request["environment"])
         if TVM in sys.modules:
@@ -248,20 +246,6 @@ def _session() -> list[int]:
     return found
 
 
-def _at_its_end(control: socket.socket, end: Callable[[], NoReturn]) -> None:
-    """Have ``end`` called when the other side closes, also in the middle of an import."""
-
-    def closed(*_: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                end()
-
-    signal.signal(signal.SIGIO, closed)
-    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
-    flags = fcntl.fcntl(control, fcntl.F_GETFL)
-    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
-
-
 def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -269,13 +253,15 @@ def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) ->
     server, modules = _Server(listener, ours, wanted["needs"]), list(wanted["modules"])
     gc.disable()
 
-    def end() -> NoReturn:
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
         # Nothing is left to tidy up, and unloading all that was imported takes half a second.
         os._exit(0)
 
-    _at_its_end(ours, end)
+    # A run that ends says so, also in the middle of an import; one that is killed closes its end.
+    signal.signal(signal.SIGHUP, end)
     try:
         server.serve(modules)
     finally:

@@ -123,7 +123,7 @@ def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("fewtune.util.warm.subprocess.Popen", noted)
     with warm_process(["endless"], folder=root):
         until(lambda: (root / "begun").exists())
-    # By itself, not by a signal of its owner's.
+    # By itself: it was asked to, and not killed.
     assert [process.returncode for process in started] == [0]
 
 
