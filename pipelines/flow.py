@@ -142,7 +142,7 @@ def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
     return Completed(message=line)
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(cache_policy=NO_CACHE, persist_result=False, task_run_name="watch")
 def watch_results(root: Path, models: list[str] | None) -> State[Any]:
     """Compare the latest recorded results with those before; show the fleet over time."""
     from pipelines.records.fleet import fleet_markdown, fleet_picture

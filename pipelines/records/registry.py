@@ -88,7 +88,8 @@ def _described(result: Result, report: BenchmarkReport) -> str:
     """A version in a line: what the page's column of descriptions shows."""
     latency, fingerprint = Latency.of(report), report.conditions.fingerprint
     beside = report.speedup_over_onnxruntime
-    ratio = f", {beside.median:.2f} times as fast as onnxruntime" if beside else ""
+    # The column cuts it after some twenty letters.
+    ratio = f", {beside.median:.2f} x onnxruntime" if beside else ""
     return (
         f"{latency.median_ms:.3g} ms{ratio}; {result.strategy} tuning, {fingerprint.device}, "
         f"{fingerprint.threads} threads"

@@ -25,6 +25,7 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 
 from fewtune.report import kernel_tables, tables
+from fewtune.util.table import MISSING
 
 # What Prefect's client raises where its server is away, slow, or of another mind.
 _AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
@@ -60,14 +61,21 @@ def publish_results(results: Sequence[tables.Result]) -> None:
     """Show the results table, as a table and as markdown with the comparison of strategies."""
     if not results:
         return
-    conditions = " ".join(tables.results_conditions(results))
     with _if_prefect_answers():
         create_table_artifact(
-            tables.results_table(results).records(), key="results-table", description=conditions
+            _filled(tables.results_table(results).records()),
+            key="results-table",
+            description="All results on disk; `results` says how they were measured",
         )
         create_markdown_artifact(
             tables.results_markdown(results), key="results", description="All results on disk"
         )
+
+
+def _filled(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows without the columns that are empty in all of them; Prefect makes a bullet of a dash."""
+    known = [name for name in rows[0] if any(row[name] != MISSING for row in rows)]
+    return [{name: "" if row[name] == MISSING else row[name] for name in known} for row in rows]
 
 
 def publish_fleet(markdown: str, picture: bytes) -> None:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from fewtune.report.tables import Result as ResultOnDisk
+from fewtune.util.table import MISSING
 from pipelines.checkout import environment  # noqa: F401  (before Prefect)
 from pipelines.runs import stage_process
 
@@ -200,6 +201,19 @@ def test_a_page_that_is_away_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> No
     publish_results([result])
     publish_result(result)
     assert said == ["not shown on Prefect's page: All connection attempts failed"] * 2
+
+
+def test_the_table_has_no_empty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        "pipelines.runs.publish.create_table_artifact", lambda table, **_: rows.extend(table)
+    )
+    monkeypatch.setattr("pipelines.runs.publish.create_markdown_artifact", lambda *_, **__: None)
+    publish_results([ResultOnDisk(made.benchmark("good", "full"), made.metrics())])
+    (row,) = rows
+    assert row["model"] == "good"
+    assert "OpenVINO ms" not in row
+    assert MISSING not in row.values()
 
 
 def test_a_forced_run_runs_the_models_stages_again(first: SimpleNamespace, root: Path) -> None:
