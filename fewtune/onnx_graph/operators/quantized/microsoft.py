@@ -20,11 +20,18 @@ def _dequantized(graph: GraphBuilder, data: str, scale: str, zero: str) -> str:
     return graph.op("Mul", [centred(graph, data, zero), along(graph, scale, 0, 0)])
 
 
+# Where onnxruntime rounds sums with the zero point: with an odd one, halves go the other way.
+_ROUNDED_LAST = frozenset({"QLinearAveragePool"})
+
+
 def _give_quantized(
     graph: GraphBuilder, node: NodeProto, data: str, scale: str, zero: str, like: str
 ) -> bool:
     kind = graph.element_type(zero) if zero else graph.element_type(like)
     scaled = graph.op("Div", [data, along(graph, scale, 0, 0)])
+    if zero and node.op_type in _ROUNDED_LAST:
+        scaled = graph.op("Add", [scaled, along(graph, floats(graph, zero), 0, 0)])
+        zero = ""
     rounded(graph, scaled, zero, kind, node.output[0])
     return True
 

@@ -56,6 +56,16 @@ def test_a_pooling_with_channels_last(kind: type) -> None:
     assert_node("NhwcMaxPool", [data], **given)
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_mean_between_two_bytes_is_rounded_with_its_zero_point(zero: int) -> None:
+    data = RANDOM.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
+    # By a power of two every sum is exact: the halves are halves.
+    scale, place = np.array(0.0625, np.float32), np.array(zero, np.uint8)
+    arrays = [data, scale, place, scale, place]
+    given = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    assert_node("QLinearAveragePool", arrays, constants=range(1, 5), **given)
+
+
 @pytest.mark.parametrize("is_last", [0, 1])
 def test_a_convolution_of_onnxruntime_is_onnx_own(is_last: int) -> None:
     shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)
