@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import tirx
 
 from fewtune.runtime import bf16_dot_products as bf16
+from fewtune.runtime import host_passes
 
 VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
     "vnni",
@@ -95,33 +96,16 @@ def register() -> None:
 
         tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
     bf16.register()
-    _sum_in_place()
-
-
-def _sum_in_place() -> None:
-    """Let TVM's pipelines give the instruction the sum that it adds to.
-
-    A block's body is a sum and a dot product. LLVM does not join the two: it would clear a register
-    for each instruction and add afterwards.
-    """
-    from tvm.tirx import compilation_pipeline
-
-    for name in ("s_tir", "default"):
-        theirs = compilation_pipeline.PIPELINE_MAP[name]
-
-        def ours(theirs: Callable[[], Any] = theirs) -> Any:
-            pipeline, host, device = theirs()
-
-            def finalize() -> tvm.transform.Pass:
-                return tvm.transform.Sequential([_joined_sums, host()])
-
-            return pipeline, finalize, device
-
-        compilation_pipeline.PIPELINE_MAP[name] = ours
+    host_passes.register(_joined_sums)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
+    """Give the instruction the sum that it adds to.
+
+    A block's body is a sum and a dot product. LLVM does not join the two: it would clear a register
+    for each instruction and add afterwards.
+    """
     of_pairs = any_pair(function.body)
     if not any_dot(function.body) and not of_pairs:
         return function

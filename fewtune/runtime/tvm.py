@@ -72,10 +72,11 @@ _stand_in_for_intrinsics()
 from tvm import relax, te  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 
-from fewtune.runtime import dot_products, vector_math  # noqa: E402
+from fewtune.runtime import dot_products, special_values, vector_math  # noqa: E402
 
 vector_math.register()
 dot_products.register()
+special_values.register()
 
 
 def register_intrinsics(target: tvm.target.Target) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.model.passes import grid_sample, resize
+from fewtune.model.passes.elementwise.special_converters import special_converters, word_cast
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
@@ -41,7 +42,7 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
     ours: dict[str, dict[str, Any]] = {
         "ArgMax": dict.fromkeys(("_impl_v1", "_impl_v11", "_impl_v12"), of_largest),
         "ArgMin": dict.fromkeys(("_impl_v1", "_impl_v11", "_impl_v12"), of_least),
-        "Cast": {"_impl_v13": _bounded_cast},
+        "Cast": {"_impl_v13": _cast},
         "Clip": {"_impl_v1": _clip_by_attributes, "_impl_v13": _clip},
         "Max": {"_impl_v1": functools.partial(_paired, relax.op.maximum)},
         "Min": {"_impl_v1": functools.partial(_paired, relax.op.minimum)},
@@ -57,8 +58,9 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
         },
         "Upsample": {"_impl_v9": functools.partial(_resize, 9)},
     }
+    mending = special_converters()
     with contextlib.ExitStack() as undo:
-        for name, versions in ours.items():
+        for name, versions in (ours | mending).items():
             converter = getattr(onnx_frontend, name)
             for version, convert in versions.items():
                 theirs = getattr(converter, version, None)
@@ -66,7 +68,8 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
                     undo.callback(setattr, converter, version, vars(converter)[version])
                 else:
                     undo.callback(delattr, converter, version)
-                guarded = convert if name in _MENDING else _optional(steps, convert)
+                is_mending = name in _MENDING or name in mending
+                guarded = convert if is_mending else _optional(steps, convert)
                 ours_first = functools.partial(_converted, guarded, theirs)
                 setattr(converter, version, staticmethod(ours_first))
         yield
@@ -102,6 +105,11 @@ def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> r
     found = bb.normalize(operator(data, axis, bool(attr.get("keepdims", 1))))
     found = bb.normalize(relax.op.maximum(found, relax.const(0, "int64")))
     return relax.op.subtract(relax.const(int(extent) - 1, "int64"), found) if is_last else found
+
+
+def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    found = word_cast(inputs[0], attr["to"])
+    return _bounded_cast(bb, inputs, attr) if found is None else found
 
 
 def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
@@ -150,9 +158,13 @@ def _clipped(
 ) -> relax.Expr | None:
     if not _is_float(data):
         return None
-    if least is not None and np.isfinite(least):
+    # A bound that is not given is the least or the largest number (ONNX), below which is -inf.
+    limits = np.finfo(str(data.ty.dtype))
+    least = float(limits.min) if least is None else least
+    most = float(limits.max) if most is None else most
+    if least != -np.inf:
         data = bb.normalize(relax.op.maximum(data, _constant_like(data, least)))
-    if most is not None and np.isfinite(most):
+    if most != np.inf:
         data = bb.normalize(relax.op.minimum(data, _constant_like(data, most)))
     return data
 
@@ -190,6 +202,10 @@ def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr 
     if not _is_float(data) or not 0 <= slope <= 1:
         return None
     below = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
+    if slope == 0:
+        # Infinity times 0 is no number.
+        is_above = relax.op.greater(data, _constant_like(data, 0.0))
+        return relax.op.where(bb.normalize(is_above), data, below)
     return relax.op.maximum(data, below)
 
 

@@ -168,10 +168,14 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     if not named and attributes.get("noop_with_empty_axes"):
         return False
     axes = [int(axis) % len(shape) for axis in named or range(len(shape))]
+    if not axes:
+        # Of a scalar.
+        graph.op("Identity", [data], node.output[0])
+        return True
     most = graph.reduce("ReduceMax", data, axes)
-    lowest = graph.constant(-np.inf, graph.dtype(data))
     zero = graph.constant(0, graph.dtype(data))
-    most = graph.op("Where", [graph.op("Equal", [most, lowest]), zero, most])
+    # An infinity less itself is no number.
+    most = graph.op("Where", [graph.op("IsInf", [most]), zero, most])
     sums = graph.reduce("ReduceSum", graph.op("Exp", [graph.op("Sub", [data, most])]), axes)
     kept = bool(attributes.get("keepdims", 1))
     result = graph.op("Add", [graph.op("Log", [sums]), most], node.output[0] if kept else None)

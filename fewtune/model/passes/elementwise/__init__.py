@@ -1,0 +1,1 @@
+"""Elementwise operators, of NaN and infinities, too."""

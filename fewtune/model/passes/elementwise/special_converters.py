@@ -1,0 +1,93 @@
+"""Converters of ONNX operators that TVM's own get wrong for NaN, infinities and out of range.
+
+Where TVM computes by an identity that only holds for finite numbers: ``x == x`` is true and
+``0 * x`` is 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from fewtune.runtime.tvm import relax, tvm
+
+# ONNX's element types whose casts a processor has an instruction for.
+_WORDS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
+
+
+def special_converters() -> dict[str, dict[str, Any]]:
+    """By operator and version, as `fewtune.model.passes.converters` has them."""
+    return {
+        "Sign": {"_impl_v9": _sign},
+        "ThresholdedRelu": {"_impl_v1": _thresholded_relu},
+        "Equal": {"_impl_v13": _equal_to_itself},
+        "LessOrEqual": {"_impl_v1": _equal_to_itself},
+        "GreaterOrEqual": {"_impl_v1": _equal_to_itself},
+        "Mul": {"_impl_v7": functools.partial(_with_zero, relax.op.multiply)},
+        "Div": {"_impl_v7": functools.partial(_with_zero, relax.op.divide)},
+    }
+
+
+def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
+    """A cast of floats to int32 or int64 as the processor has it.
+
+    TVM's own makes 0 of NaN, and of int32 that are out of range what is left of them modulo 2^32.
+    """
+    wanted = _WORDS.get(to)
+    if wanted is None or not isinstance(data, relax.Expr) or not _is_float(data):
+        return None
+    return relax.op.astype(data, wanted)
+
+
+def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+    (data,) = inputs
+    if not _is_float(data):
+        return None
+    signs = bb.normalize(relax.op.sign(data))
+    return relax.op.where(bb.normalize(relax.op.isnan(data)), data, signs)
+
+
+def _thresholded_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    (data,) = inputs
+    if not _is_float(data):
+        return None
+    kind = str(data.ty.dtype)
+    is_above = relax.op.greater(data, relax.const(float(attr.get("alpha", 1.0)), kind))
+    return relax.op.where(bb.normalize(is_above), data, relax.const(0.0, kind))
+
+
+def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+    """Compare a value with itself: so is NaN found."""
+    first, second = inputs
+    if not isinstance(first, relax.Var) or not first.same_as(second) or not _is_float(first):
+        return None
+    return relax.op.logical_not(bb.normalize(relax.op.isnan(first)))
+
+
+def _with_zero(
+    operator: Any,
+    bb: Any,  # noqa: ARG001
+    inputs: list[Any],
+    attr: dict[str, Any],  # noqa: ARG001
+) -> relax.Expr | None:
+    """Keep a factor that is 0 out of the kernels' text, where TVM would make 0 of a product."""
+    is_zero = [_is_zero(given) for given in inputs]
+    if not any(is_zero) or all(isinstance(each, tvm.ir.GenericConst) for each in inputs):
+        return None
+    kind = str(inputs[0].ty.dtype)
+    flat = relax.const(np.zeros((1,), kind), kind)
+    operands = [flat if zero else given for zero, given in zip(is_zero, inputs, strict=True)]
+    if any(given.ty.ndim < 1 for given in operands):
+        return None
+    return operator(*operands)
+
+
+def _is_zero(value: Any) -> bool:
+    is_scalar = isinstance(value, tvm.ir.GenericConst) and value.ty.ndim == 0
+    return is_scalar and _is_float(value) and float(value.value.numpy()) == 0
+
+
+def _is_float(data: Any) -> bool:
+    return isinstance(data, relax.Expr) and str(data.ty.dtype).startswith("float")
