@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable
 
 import onnx
-import onnxslim
 from onnx import ModelProto, helper, inliner, numpy_helper, shape_inference, version_converter
 
 from fewtune.onnx_graph import rewrites
@@ -187,6 +186,9 @@ def _keep_coordinates(model: ModelProto) -> None:
 
 def slimmed(model: ModelProto) -> ModelProto:
     """The model after onnxslim, or a copy of it where onnxslim fails or changes its interface."""
+    # It loads SymPy; a process that only registers or tunes a model slims none.
+    import onnxslim
+
     copy = copy_model(model)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

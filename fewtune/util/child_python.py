@@ -18,6 +18,8 @@ SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
 # What such a program does well to have loaded: TVM, and what child processes import.
 TVM = "fewtune.runtime.tvm"
 CHILD_MODULES = (
+    # An import loads it when it slims a model.
+    "onnxslim",
     # What a target of this machine's CPU has every process parse.
     "fewtune.runtime.intrinsics:register_own",
     "fewtune.tuning.child_process",
