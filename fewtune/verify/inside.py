@@ -11,6 +11,7 @@ from onnx import ModelProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte, is_graded
+from fewtune.verify.jitter.transforms import has_transforms
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, openable
@@ -56,10 +57,11 @@ class Inside:
         amplitude: float | None = None,
     ) -> None:
         # Simplified into integers, no operator is left that says where a value may take the other
-        # step.
+        # step; nor, of a Fourier transform, one that says how large its lines are.
         self._bound = light(bound)
         self._is_quantised = is_quantised(self._bound.model)
-        self._simplified = self._bound if self._is_quantised else light(simplified)
+        is_kept = self._is_quantised or has_transforms(self._bound.model)
+        self._simplified = self._bound if is_kept else light(simplified)
         self._feeds, self._threads, self._seed = feeds, threads, seed
         self._amplitude = amplitude
         self._known = known_values(self._simplified.model)

@@ -14,6 +14,7 @@ from fewtune.onnx_graph.float16 import has_halves
 from fewtune.onnx_graph.graph import attach_weights, detach_weights
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.draws import GIVEN, Draw
+from fewtune.verify.jitter.transforms import has_transforms
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.quantised import is_quantised
 from fewtune.verify.reference import Checked, Reference
@@ -118,12 +119,13 @@ def _meter(
 ) -> NoiseMeter:
     """A meter on the simplified model, on the model itself where onnxruntime refuses that.
 
-    Also where it is quantised, or in half precision: simplified, nothing is left that says where a
-    value may take the other step, or is rounded to halves.
+    Also where it is quantised, in half precision, or has a Fourier transform: simplified, nothing
+    is left that says where a value may take the other step, is rounded to halves, or is what
+    remains of a line.
     """
     steps = _steps(model.model) | _steps(simplified.model)
     models = [simplified, model]
-    if is_quantised(model.model) or has_halves(model.model):
+    if any(each(model.model) for each in (is_quantised, has_halves, has_transforms)):
         light_model, weights = detach_weights(model.model)
         shaped = attach_weights(with_shapes(light_model), weights)
         models = [LightModel(shaped, model.arrays), simplified]

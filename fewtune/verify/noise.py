@@ -10,7 +10,8 @@ from onnx import ModelProto
 from fewtune.onnx_graph.external_data import LightModel, light
 from fewtune.verify.bf16_weights import with_bf16_weights
 from fewtune.verify.comparison import PEAK, Expected, is_graded
-from fewtune.verify.jitter import Jittered, jittered
+from fewtune.verify.jitter.feeds import Jittered
+from fewtune.verify.jitter.jittered import jittered
 from fewtune.verify.session import OnnxruntimeSession
 
 RUNS = 6

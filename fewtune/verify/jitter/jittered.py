@@ -7,8 +7,8 @@ The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-9
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -19,8 +19,11 @@ from fewtune.onnx_graph.graph import (
     element_count,
     graph_inputs,
     has_nested_graphs,
+    opset_of,
     set_nodes,
 )
+from fewtune.verify.jitter.feeds import Feed, Jittered
+from fewtune.verify.jitter.transforms import TRANSFORMS, line_axes, with_size_term
 from fewtune.verify.operator_kinds import (
     AMPLITUDE,
     EXACT,
@@ -37,79 +40,10 @@ from fewtune.verify.values import Value, known_values
 # These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
 # of that, not of the result. In units of the amplitude.
 _ABSOLUTE = 1 / 16
-# How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
-# the widest that factors may be then.
-_FAR, _FARTHEST = 32.0, 2.0**-5
 _STEP = 0.505  # Of quantised values one in a hundred takes the other step.
 _LARGEST_WHOLE = 2**20
 # Elements of a constant that is looked at for that.
 _MOST_CONSTANT = 4096
-
-
-class _Feed(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    low: float
-    high: float
-    # Whether it may be larger than rounding is.
-    grows: bool = True
-
-
-class Jittered(NamedTuple):
-    """A model with further inputs, by which its values move.
-
-    Attributes
-    ----------
-    model : ModelProto
-        Same inputs and outputs as the model it was made of, and the further inputs.
-    inputs : list
-        The further inputs.
-    takes_steps : bool
-        Whether values that move are rounded to whole numbers inside, as quantised ones are.
-    """
-
-    model: ModelProto
-    inputs: list[_Feed]
-    takes_steps: bool
-
-    @property
-    def most_times(self) -> float:
-        """How many times as far values may move before they are others."""
-        widths = [feed.high - feed.low for feed in self.inputs if feed.grows]
-        return max(1.0, min(_FAR, _FARTHEST / max(widths, default=_FARTHEST)))
-
-    def feeds(self, seed: int, runs: int, times: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
-        """Values of the further inputs, for each of ``runs`` runs.
-
-        With ``times``, values move so many times as far, quantised ones still by a step; and each
-        run is followed by one in which everything moves the other way.
-        """
-        generator = np.random.default_rng([seed, 7, int(times)])
-        largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
-        # Long enough that two inputs of a run seldom begin at the same place.
-        pool = generator.random(2 * largest + 4096, dtype=np.float32)
-        scaled = {}
-        for feed in self.inputs:
-            middle, width = (feed.low + feed.high) / 2, feed.high - feed.low
-            width *= times if feed.grows else 1.0
-            if feed[2:] not in scaled:
-                wide = pool.astype(np.promote_types(feed.dtype, "f4"))
-                scaled[feed[2:]] = (middle + width * (wide - 0.5)).astype(feed.dtype)
-        for _ in range(runs):
-            drawn = {}
-            for feed in self.inputs:
-                size = int(np.prod(feed.shape))
-                start = int(generator.integers(0, pool.size - size + 1))
-                values = scaled[feed[2:]][start : start + size]
-                drawn[feed.name] = values.reshape(feed.shape)
-            yield drawn
-            if times > 1:
-                middles = {feed.name: (feed.low + feed.high) / 2 for feed in self.inputs}
-                yield {
-                    name: np.asarray(2 * middles[name] - values.astype("f8"), values.dtype)
-                    for name, values in drawn.items()
-                }
 
 
 def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
@@ -125,7 +59,7 @@ def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
     """
     light_model, weights = detach_weights(model)
     amplitudes = AMPLITUDE | ({TensorProto.FLOAT: amplitude} if amplitude else {})
-    maker = _Maker(known_values(model), _whole_constants(model), amplitudes)
+    maker = _Maker(known_values(model), _constants(model), amplitudes, opset_of(model))
     nodes = maker.nodes(light_model, {value.name for value in graph_inputs(model.graph)})
     set_nodes(light_model, nodes)
     for feed in maker.feeds:
@@ -136,34 +70,48 @@ def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
     return Jittered(attach_weights(light_model, weights), maker.feeds, maker.takes_steps)
 
 
-def _whole_constants(model: ModelProto) -> set[str]:
-    """Constants of floats that are all whole numbers, and not large ones."""
-    found = set()
+def _constants(model: ModelProto) -> dict[str, np.ndarray]:
+    """Small constants of numbers, by name."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
         if node.op_type == "Constant" and value is not None:
             tensors[node.output[0]] = value
-    for name, tensor in tensors.items():
-        if tensor.data_type in AMPLITUDE and element_count(tensor) <= _MOST_CONSTANT:
-            values = numpy_helper.to_array(tensor).astype(np.float64)
-            if (np.abs(values) <= _LARGEST_WHOLE).all() and (values == np.rint(values)).all():
-                found.add(name)
-    return found
+    return {
+        name: numpy_helper.to_array(tensor)
+        for name, tensor in tensors.items()
+        if (tensor.data_type in AMPLITUDE or tensor.data_type in INTEGERS)
+        and element_count(tensor) <= _MOST_CONSTANT
+    }
+
+
+def _whole(constants: Mapping[str, np.ndarray]) -> set[str]:
+    """Constants of floats that are all whole numbers, and not large ones."""
+    return {
+        name
+        for name, values in constants.items()
+        if values.dtype.kind == "f"
+        and (np.abs(values.astype(np.float64)) <= _LARGEST_WHOLE).all()
+        and (values == np.rint(values)).all()
+    }
 
 
 class _Maker:
     """Writes the nodes anew, with factors between them."""
 
     def __init__(
-        self, values: Mapping[str, Value], whole: set[str], amplitudes: Mapping[int, float]
+        self,
+        values: Mapping[str, Value],
+        constants: Mapping[str, np.ndarray],
+        amplitudes: Mapping[int, float],
+        opset: int,
     ) -> None:
-        self._amplitudes = amplitudes
-        self.feeds: list[_Feed] = []
+        self._amplitudes, self._constants, self._opset = amplitudes, constants, opset
+        self.feeds: list[Feed] = []
         self.takes_steps = False
         self._shapes = {name: value.shape for name, value in values.items()}
         self._types = {name: value.element_type for name, value in values.items()}
-        self._whole = whole
+        self._whole = _whole(constants)
         self._replaced: dict[str, str] = {}
 
     def nodes(self, model: ModelProto, inputs: set[str]) -> list[NodeProto]:
@@ -200,8 +148,11 @@ class _Maker:
                     moved.add(name)
                 elif name and self._amplitude(name):
                     node.output[position] = f"{name}/exact"
-                    squashing = node.op_type in SQUASHING
-                    written += self._moving(f"{name}/exact", name, name, squashing)
+                    if node.op_type in TRANSFORMS:
+                        written += self._transformed(original)
+                    else:
+                        squashing = node.op_type in SQUASHING
+                        written += self._moving(f"{name}/exact", name, name, squashing)
                     moved.add(name)
         return written
 
@@ -252,7 +203,7 @@ class _Maker:
     def _feed(
         self, name: str, low: float, high: float, dtype: np.dtype, of: str, grows: bool = True
     ) -> str:
-        self.feeds.append(_Feed(name, tuple(self._shapes[of]), dtype, low, high, grows))
+        self.feeds.append(Feed(name, tuple(self._shapes[of]), dtype, low, high, grows))
         return name
 
     def _moving(self, source: str, of: str, result: str, squashing: bool) -> list[NodeProto]:
@@ -267,6 +218,19 @@ class _Maker:
             term = self._feed(f"{of}/term", -width, width, dtype, of)
             written.append(helper.make_node("Add", [product, term], [result], name=f"{of}/adding"))
         return written
+
+    def _transformed(self, node: NodeProto) -> list[NodeProto]:
+        """Move what a Fourier transform gives by a part of itself, and of its line's size."""
+        name = node.output[0]
+        exact, moved, shape = f"{name}/exact", f"{name}/moved_by_factor", self._shapes[name]
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self._types[name]))
+        axes = line_axes(node, len(shape), self._constants, self._opset)
+        width = self._amplitude(name) / math.sqrt(math.prod(shape[axis] for axis in axes))
+        term = self._feed(f"{name}/term", -width, width, dtype, name)
+        return [
+            *self._moving(exact, name, moved, False),
+            *with_size_term(exact, moved, term, axes, name),
+        ]
 
     def _scale(self, node: NodeProto) -> tuple[str, str] | None:
         """Scale and zero point of a quantised output, where they are numbers of float32."""

@@ -1,0 +1,81 @@
+"""The further inputs of a model whose values move, and the numbers that they get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from onnx import ModelProto
+
+# How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
+# the widest that factors may be then.
+_FAR, _FARTHEST = 32.0, 2.0**-5
+
+
+class Feed(NamedTuple):
+    """A further input: factors, or terms, each drawn between two numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    low: float
+    high: float
+    # Whether it may be larger than rounding is.
+    grows: bool = True
+
+
+class Jittered(NamedTuple):
+    """A model with further inputs, by which its values move.
+
+    Attributes
+    ----------
+    model : ModelProto
+        Same inputs and outputs as the model it was made of, and the further inputs.
+    inputs : list
+        The further inputs.
+    takes_steps : bool
+        Whether values that move are rounded to whole numbers inside, as quantised ones are.
+    """
+
+    model: ModelProto
+    inputs: list[Feed]
+    takes_steps: bool
+
+    @property
+    def most_times(self) -> float:
+        """How many times as far values may move before they are others."""
+        widths = [feed.high - feed.low for feed in self.inputs if feed.grows]
+        return max(1.0, min(_FAR, _FARTHEST / max(widths, default=_FARTHEST)))
+
+    def feeds(self, seed: int, runs: int, times: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
+        """Values of the further inputs, for each of ``runs`` runs.
+
+        With ``times``, values move so many times as far, quantised ones still by a step; and each
+        run is followed by one in which everything moves the other way.
+        """
+        generator = np.random.default_rng([seed, 7, int(times)])
+        largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
+        # Long enough that two inputs of a run seldom begin at the same place.
+        pool = generator.random(2 * largest + 4096, dtype=np.float32)
+        scaled = {}
+        for feed in self.inputs:
+            middle, width = (feed.low + feed.high) / 2, feed.high - feed.low
+            width *= times if feed.grows else 1.0
+            if feed[2:] not in scaled:
+                wide = pool.astype(np.promote_types(feed.dtype, "f4"))
+                scaled[feed[2:]] = (middle + width * (wide - 0.5)).astype(feed.dtype)
+        for _ in range(runs):
+            drawn = {}
+            for feed in self.inputs:
+                size = int(np.prod(feed.shape))
+                start = int(generator.integers(0, pool.size - size + 1))
+                values = scaled[feed[2:]][start : start + size]
+                drawn[feed.name] = values.reshape(feed.shape)
+            yield drawn
+            if times > 1:
+                middles = {feed.name: (feed.low + feed.high) / 2 for feed in self.inputs}
+                yield {
+                    name: np.asarray(2 * middles[name] - values.astype("f8"), values.dtype)
+                    for name, values in drawn.items()
+                }
