@@ -16,7 +16,8 @@ def make_plain(model: ModelProto) -> None:
     Sparse constants become dense. Nodes of one name get different ones. Missing inputs at the end
     are left out, with which onnxruntime 1.31 dies in some fusions. Outputs that are initialisers,
     or that are listed once more, are copied. ONNX's own domain is spelled one way. A TopK of free
-    order gets the sorted one: neither onnxruntime's free order nor TVM's is promised.
+    order gets the sorted one: neither onnxruntime's free order nor TVM's is promised. An STFT that
+    does not say so is one-sided; the shape inference of ONNX 1.23 takes it for two-sided.
     """
     _dense(model.graph)
     _tell_nodes_apart(model)
@@ -32,6 +33,8 @@ def make_plain(model: ModelProto) -> None:
             kept = [each for each in node.attribute if each.name != "sorted"]
             del node.attribute[:]
             node.attribute.extend(kept)
+        if node.op_type == "STFT" and all(each.name != "onesided" for each in node.attribute):
+            node.attribute.append(helper.make_attribute("onesided", 1))
 
 
 def _dense(graph: GraphProto) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
+from fewtune.onnx_graph.graph import static_shape
 from fewtune.verify.session import run_onnxruntime
 
 DATA = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
@@ -86,3 +87,12 @@ def test_missing_inputs_at_the_end_are_left_out():
     bound = bind_shapes(model_of(nodes, constants=[("scale", np.ones(4, np.float32))]), {}, {})
     assert [len(node.input) for node in bound.graph.node] == [2, 1, 2]
     run_onnxruntime(bound, DATA, 1)
+
+
+def test_a_short_transform_has_the_shape_that_onnxruntime_gives_it():
+    node = helper.make_node("STFT", ["signal", "step", "", "frame"], ["y"])
+    turned = helper.make_node("Unsqueeze", ["x", "last"], ["signal"])
+    constants = [("step", np.array(1)), ("frame", np.array(4)), ("last", np.array([2]))]
+    bound = bind_shapes(model_of([turned, node], constants=constants), {}, {})
+    (output,) = run_onnxruntime(bound, DATA, 1)
+    assert static_shape(bound.graph.output[0]) == list(output.shape)
