@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 
 from fewtune.model.passes import grid_sample, resize
-from fewtune.model.passes.elementwise.special_converters import special_converters, word_cast
+from fewtune.model.passes.elementwise.special_converters import (
+    is_float,
+    special_converters,
+    word_cast,
+)
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
@@ -116,7 +120,7 @@ def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Exp
     """Round bounded floats to bytes; TVM's own asks of each number whether it is one and fits."""
     (data,) = inputs
     limits = _BYTES.get(attr["to"])
-    if limits is None or not isinstance(data, relax.Expr) or not _is_float(data):
+    if limits is None or not is_float(data):
         return None
     for operator, limit, fits in (
         ("relax.minimum", limits[1], float.__le__),
@@ -156,7 +160,7 @@ def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
 def _clipped(
     bb: Any, data: relax.Expr, least: float | None, most: float | None
 ) -> relax.Expr | None:
-    if not _is_float(data):
+    if not is_float(data):
         return None
     # A bound that is not given is the least or the largest number (ONNX), below which is -inf.
     limits = np.finfo(str(data.ty.dtype))
@@ -199,7 +203,7 @@ def _gather(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | No
 def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     (data,) = inputs
     slope = float(attr.get("alpha", 0.01))
-    if not _is_float(data) or not 0 <= slope <= 1:
+    if not is_float(data) or not 0 <= slope <= 1:
         return None
     below = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
     if slope == 0:
@@ -211,7 +215,7 @@ def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr 
 
 def _hard_sigmoid(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     (data,) = inputs
-    if not _is_float(data):
+    if not is_float(data):
         return None
     slope, shift = float(attr.get("alpha", 0.2)), float(attr.get("beta", 0.5))
     scaled = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
@@ -221,10 +225,6 @@ def _hard_sigmoid(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Exp
 def _hard_swish(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
     gate = _hard_sigmoid(bb, inputs, {"alpha": 1 / 6, "beta": 0.5})
     return None if gate is None else relax.op.multiply(inputs[0], gate)
-
-
-def _is_float(data: relax.Expr) -> bool:
-    return str(data.ty.dtype).startswith("float") and data.ty.ndim >= 0
 
 
 def _constant_like(data: relax.Expr, value: float) -> relax.Expr:

@@ -36,14 +36,14 @@ def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
     TVM's own makes 0 of NaN, and of int32 that are out of range what is left of them modulo 2^32.
     """
     wanted = _WORDS.get(to)
-    if wanted is None or not isinstance(data, relax.Expr) or not _is_float(data):
+    if wanted is None or not is_float(data):
         return None
     return relax.op.astype(data, wanted)
 
 
 def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
     (data,) = inputs
-    if not _is_float(data):
+    if not is_float(data):
         return None
     signs = bb.normalize(relax.op.sign(data))
     return relax.op.where(bb.normalize(relax.op.isnan(data)), data, signs)
@@ -51,7 +51,7 @@ def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
 
 def _thresholded_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     (data,) = inputs
-    if not _is_float(data):
+    if not is_float(data):
         return None
     kind = str(data.ty.dtype)
     is_above = relax.op.greater(data, relax.const(float(attr.get("alpha", 1.0)), kind))
@@ -61,7 +61,7 @@ def _thresholded_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax
 def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
     """Compare a value with itself: so is NaN found."""
     first, second = inputs
-    if not isinstance(first, relax.Var) or not first.same_as(second) or not _is_float(first):
+    if not isinstance(first, relax.Var) or not first.same_as(second) or not is_float(first):
         return None
     return relax.op.logical_not(bb.normalize(relax.op.isnan(first)))
 
@@ -86,8 +86,11 @@ def _with_zero(
 
 def _is_zero(value: Any) -> bool:
     is_scalar = isinstance(value, tvm.ir.GenericConst) and value.ty.ndim == 0
-    return is_scalar and _is_float(value) and float(value.value.numpy()) == 0
+    return is_scalar and is_float(value) and float(value.value.numpy()) == 0
 
 
-def _is_float(data: Any) -> bool:
-    return isinstance(data, relax.Expr) and str(data.ty.dtype).startswith("float")
+def is_float(data: Any) -> bool:
+    """Whether a converter's input is an expression of floats whose rank is known."""
+    if not isinstance(data, relax.Expr) or not str(data.ty.dtype).startswith("float"):
+        return False
+    return bool(data.ty.ndim >= 0)
