@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -145,7 +145,12 @@ def select_from_spaces(
         clusters=kept,
         alone=[name for name in names if name not in served],
         set_aside=aside,
-        set_aside_rule=_rule(tasks, _searchable(spaces), options),
+        set_aside_rule=_rule(
+            tasks,
+            _searchable(spaces),
+            options,
+            {name: space.fault for name, space in spaces.items() if space.fault},
+        ),
         banked=banked,
         note=note,
     )
@@ -177,15 +182,23 @@ def _searchable(spaces: dict[str, DesignSpace]) -> set[str]:
     return {name for name, space in spaces.items() if space.has_samplings}
 
 
-def _rule(tasks: Sequence[Task], searchable: set[str], options: SelectOptions) -> str:
+def _rule(
+    tasks: Sequence[Task],
+    searchable: set[str],
+    options: SelectOptions,
+    faults: Mapping[str, str] | None = None,
+) -> str:
     """One sentence that says which tasks were set aside, why, and how many for each reason."""
+    faults = faults or {}
     other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
     searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
     small = [task for task in searched if task.info.share < options.min_share]
     empty = [
         task
         for task in searched
-        if task.info.share >= options.min_share and task.info.name not in searchable
+        if task.info.share >= options.min_share
+        and task.info.name not in searchable
+        and task.info.name not in faults
     ]
     families = ", ".join(sorted({task.info.operator for task in other}))
     reasons = [
@@ -196,7 +209,10 @@ def _rule(tasks: Sequence[Task], searchable: set[str], options: SelectOptions) -
     ]
     if empty:
         reasons.append(f"{len(empty)} with nothing to search")
-    count = len(other) + len(small) + len(empty)
+    if faults:
+        told = "; ".join(f"{name}: {fault}" for name, fault in sorted(faults.items()))
+        reasons.append(f"{len(faults)} that MetaSchedule makes no design space of ({told})")
+    count = len(other) + len(small) + len(empty) + len(faults)
     return (
         f"Set aside are {count} of {len(tasks)} tasks: "
         + ", ".join(reasons[:-1])

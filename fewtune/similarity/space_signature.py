@@ -15,6 +15,7 @@ from typing import Any
 
 from fewtune.runtime.tvm import ms, register_intrinsics, tvm
 from fewtune.schedule import tiling
+from fewtune.util.optional_steps import last_line
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
 # between a convolution with a bias and one with a bias and a residual, whose tiles are alike.
@@ -78,9 +79,17 @@ class SpaceTrace:
 
 @dataclass(frozen=True)
 class DesignSpace:
-    """All that is searched for one task: one or more traces, in the generator's order."""
+    """All that is searched for one task: one or more traces, in the generator's order.
+
+    Attributes
+    ----------
+    traces : tuple of SpaceTrace
+    fault : str
+        Why MetaSchedule made none, if it raised.
+    """
 
     traces: tuple[SpaceTrace, ...]
+    fault: str = ""
 
     @property
     def has_samplings(self) -> bool:
@@ -101,7 +110,7 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
     Returns
     -------
     space : DesignSpace
-        The same for equal modules and targets.
+        The same for equal modules and targets; without a trace where MetaSchedule raises.
     """
     register_intrinsics(target)
     context = ms.TuneContext(
@@ -113,9 +122,11 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
         rand_state=_SEED,
         num_threads=1,
     )
-    return DesignSpace(
-        tuple(_reduce(schedule.trace) for schedule in context.generate_design_space())
-    )
+    try:
+        spaces = context.generate_design_space()
+    except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, a default schedule is left)
+        return DesignSpace((), last_line(fault))
+    return DesignSpace(tuple(_reduce(schedule.trace) for schedule in spaces))
 
 
 @lru_cache(maxsize=4096)
