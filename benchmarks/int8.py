@@ -8,8 +8,6 @@ both are written after each model. What an earlier call tuned in ``--work`` is n
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -21,8 +19,7 @@ import numpy as np
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.common import told
-from benchmarks.helpers.turns import in_turns
+from benchmarks.helpers.turns import in_turns, rows_by_model
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
@@ -34,7 +31,6 @@ from fewtune.options import TuneOptions
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
-from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import MISSING, Table
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.zoo.quantise import calibration_inputs, quantise
@@ -154,25 +150,5 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="NAME", help="of the zoo; six unless given")
-    parser.add_argument("--work", type=Path, default=Path(".fewtune/int8"), help="scratch folder")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where tables go")
-    parser.add_argument("--trials", type=int, help="a task; the default of `tune` unless given")
-    asked = parser.parse_args()
-    path = asked.results / "int8.json"
-    rows = {row["model"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
-    asked.work.mkdir(parents=True, exist_ok=True)
-    with told("int8"):
-        for name in asked.models or MODELS:
-            rows[name] = measure(name, asked.work, asked.trials)
-            print(rows[name], flush=True)
-            known = [rows[each] for each in dict.fromkeys([*MODELS, *rows]) if each in rows]
-            write_text(path, canonical_json(known))
-            write_text(asked.results / "int8.md", markdown(known))
-
-
 if __name__ == "__main__":
-    main()
+    rows_by_model("int8", __doc__ or "", MODELS, measure, markdown)

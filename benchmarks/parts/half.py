@@ -8,8 +8,6 @@ after each model. What an earlier call tuned in ``--work`` is not tuned again.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from benchmarks.helpers.common import told
-from benchmarks.helpers.turns import in_turns
+from benchmarks.helpers.turns import in_turns, rows_by_model
 from fewtune.api import TunedModel, tune
 from fewtune.artifacts import Conditions, ImportReport
 from fewtune.benchmark.benchmark import conditions_of
@@ -37,7 +34,6 @@ from fewtune.report.conditions import conditions_lines
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
-from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.zoo.quantise import calibration_inputs
@@ -47,6 +43,7 @@ from stages.commit import commit
 MODELS = ("squeezenet_v1_1", "resnet50_v1", "bert_mini")
 _FLOAT, _HALF, _BFLOAT = "fp32", "fp16", "bf16"
 _PEER = "onnxruntime"
+_ROUNDS = 24
 
 
 def tuned(name: str, work: Path, trials: int | None) -> dict[str, tuple[Path, TunedModel]]:
@@ -66,7 +63,7 @@ def tuned(name: str, work: Path, trials: int | None) -> dict[str, tuple[Path, Tu
     return found
 
 
-def measure(name: str, work: Path, trials: int | None, rounds: int) -> dict[str, Any]:
+def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
     """Tune the forms of a model, then time them and onnxruntime's in turns."""
     forms = tuned(name, work, trials)
     fingerprint = detect_fingerprint(FingerprintOptions())
@@ -83,7 +80,7 @@ def measure(name: str, work: Path, trials: int | None, rounds: int) -> dict[str,
             session = OnnxruntimeSession(path, fingerprint.threads)
             runs[f"{_PEER} {form}"] = partial(session.run, feeds)
     with device_lock("cpu", "benchmark half"):
-        samples = in_turns(runs, forms, rounds)
+        samples = in_turns(runs, forms, _ROUNDS)
     row: dict[str, Any] = {"model": name}
     for run, taken in samples.items():
         row[f"{run}_ms"] = latency_stats(taken).median_ms
@@ -92,7 +89,7 @@ def measure(name: str, work: Path, trials: int | None, rounds: int) -> dict[str,
         form: ImportReport.read(result.directory / "import").left_out
         for form, (_, result) in forms.items()
     }
-    options = BenchmarkOptions(rounds=rounds, copies=1)
+    options = BenchmarkOptions(rounds=_ROUNDS, copies=1)
     asked = trials or TuneOptions().trials_per_task
     conditions = conditions_of(fingerprint, options, asked, commit=commit())
     return row | {"conditions": conditions.model_dump(mode="json")}
@@ -120,25 +117,5 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="NAME", help="of the zoo; three unless given")
-    parser.add_argument("--work", type=Path, default=Path(".fewtune/half"), help="scratch folder")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="where tables go")
-    parser.add_argument("--trials", type=int, help="a task; the default of `tune` unless given")
-    parser.add_argument("--rounds", type=int, default=24)
-    asked = parser.parse_args()
-    path = asked.results / "half.json"
-    rows = {row["model"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
-    asked.work.mkdir(parents=True, exist_ok=True)
-    with told("half"):
-        for name in asked.models or MODELS:
-            rows[name] = measure(name, asked.work, asked.trials, asked.rounds)
-            print(rows[name], flush=True)
-            write_text(path, canonical_json(list(rows.values())))
-            write_text(asked.results / "half.md", markdown(list(rows.values())))
-
-
 if __name__ == "__main__":
-    main()
+    rows_by_model("half", __doc__ or "", MODELS, measure, markdown)

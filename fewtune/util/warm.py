@@ -102,7 +102,8 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # It ends, with all it forked, when this end is closed: also if we are killed.
+            # It ends, with all it forked, when this end is closed: also if we are killed. The
+            # signal ends it in the middle of an import, too.
             ours.close()
             process.send_signal(signal.SIGHUP)
             with contextlib.suppress(subprocess.TimeoutExpired):
