@@ -210,7 +210,11 @@ def _rule(
     if empty:
         reasons.append(f"{len(empty)} with nothing to search")
     if faults:
-        told = "; ".join(f"{name}: {fault}" for name, fault in sorted(faults.items()))
+        # Several have one fault.
+        told = "; ".join(
+            f"{', '.join(sorted(name for name in faults if faults[name] == fault))}: {fault}"
+            for fault in sorted(set(faults.values()))
+        )
         reasons.append(f"{len(faults)} that MetaSchedule makes no design space of ({told})")
     count = len(other) + len(small) + len(empty) + len(faults)
     return (
