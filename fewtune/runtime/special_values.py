@@ -6,9 +6,12 @@ in a network leaves it as a number. Here constants come first, which costs nothi
 that are no constants the first is looked at. A maximum over elements begins with the lowest number,
 so that of elements that are all -inf that number comes out: here it begins with -inf.
 
-Both is done once the kernels are lowered: structures of tasks, and what is kept by them, stay as
-they are. NaN among the elements of a maximum over an axis or a window is left to the order of the
-loops; so it is in onnxruntime (1.31).
+NaN among the elements of a maximum over an axis or a window is passed over: what was found before
+stands second, or a number after the NaN would take its place. onnxruntime (1.31) mostly does the
+same; where it works in vectors, it depends on the order.
+
+All is done once the kernels are lowered: structures of tasks, and what is kept by them, stay as
+they are.
 """
 
 from __future__ import annotations
@@ -59,8 +62,12 @@ def _special_values(function: Any, _module: Any, _context: Any) -> Any:
     buffers = [buffer for buffer, _ in reduced]
 
     def ordered(node: Any) -> Any:
-        is_reduction = any(_of_itself(node, buffer) for buffer in buffers)
-        return node if is_reduction or not _is_float(node) else _with_nan(node)
+        if not _is_float(node):
+            return node
+        if any(_is_load_of(node.a, buffer) for buffer in buffers):
+            return type(node)(node.b, node.a)
+        is_reduction = any(_is_load_of(node.b, buffer) for buffer in buffers)
+        return node if is_reduction else _with_nan(node)
 
     return function.with_body(tvm_ffi.structural_map(body, (_EXTREMES, ordered), order="post"))
 
@@ -141,7 +148,11 @@ def _is_bound(value: Any) -> bool:
 
 def _of_itself(node: Any, buffer: Any) -> bool:
     """Whether one operand is what the buffer holds."""
-    return any(_is_load(each) and each.source.same_as(buffer) for each in (node.a, node.b))
+    return any(_is_load_of(each, buffer) for each in (node.a, node.b))
+
+
+def _is_load_of(value: Any, buffer: Any) -> bool:
+    return _is_load(value) and value.source.same_as(buffer)
 
 
 def _loads(value: Any) -> bool:
