@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, helper
 from fewtune.binding.branches import settle_branches
 from fewtune.binding.constants import bind_constants, constant_arrays
 from fewtune.binding.fold import fold_shapes
+from fewtune.binding.last_windows import round_down_once
 from fewtune.binding.memory import refuse_beyond_memory
 from fewtune.binding.plain_graph import make_plain
 from fewtune.binding.refusals import refuse_what_cannot_be_judged
@@ -94,6 +95,9 @@ def bind_shapes(
         rewrites.explicit_broadcasts(light_model)
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = with_shapes(light_model)
+    while round_down_once(light_model):
+        _forget_shapes(light_model)
+        light_model = with_shapes(light_model)
     refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
     kept = [value for value in result.graph.input if value.name not in names]

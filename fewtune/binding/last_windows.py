@@ -1,0 +1,61 @@
+"""Poolings that round up, where ONNX counts a window that begins behind the end.
+
+onnxruntime leaves that window out, as PyTorch does; ONNX's shape inference does so from operator
+set 22 on. Rounded down, such a pooling is the same at every operator set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import ModelProto, NodeProto, helper
+
+from fewtune.onnx_graph.graph import opset_of, static_shape
+
+_COUNTED_RIGHT = 22
+_POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
+
+def round_down_once(model: ModelProto) -> bool:
+    """Round the first of these poolings down, in place, where its size is one too many.
+
+    Behind it, shapes have to be found again. Returns whether there was one.
+    """
+    if opset_of(model) >= _COUNTED_RIGHT:
+        return False
+    values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+    shapes = {value.name: static_shape(value) for value in values}
+    for node in model.graph.node:
+        if node.op_type in _POOLINGS and not node.domain:
+            shape = shapes.get(node.input[0])
+            pads = None if shape is None else _pads_without(node, shape[2:])
+            if pads is not None:
+                kept = [a for a in node.attribute if a.name not in ("pads", "ceil_mode")]
+                del node.attribute[:]
+                node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
+                return True
+    return False
+
+
+def _pads_without(node: NodeProto, sizes: Sequence[int]) -> list[int] | None:
+    """Padding with which a pooling, rounded down, has no window behind the end; None as it is."""
+    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    if not given.get("ceil_mode") or given.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    axes, kernel = len(sizes), given["kernel_shape"]
+    strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
+    pads = list(given.get("pads") or [0] * 2 * axes)
+    is_behind, is_implied = False, False
+    for axis, size in enumerate(sizes):
+        window, begin = (kernel[axis] - 1) * dilations[axis] + 1, pads[axis]
+        free = size + begin + pads[axes + axis] - window
+        last = -(-free // strides[axis])
+        if last * strides[axis] >= size + begin:
+            is_behind = True
+        elif last * strides[axis] > free:
+            is_implied = True
+            pads[axes + axis] += last * strides[axis] - free
+    # What rounding up implies is not counted in a mean, what is written is.
+    if not is_behind or (is_implied and given.get("count_include_pad")):
+        return None
+    return pads
