@@ -54,17 +54,6 @@ def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _hyperbolic(operator: str) -> Handler:
-    def handle(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-        data = node.input[0]
-        half = graph.constant(0.5, graph.dtype(data))
-        sides = [graph.op("Exp", [data]), graph.op("Exp", [graph.op("Neg", [data])])]
-        graph.op("Mul", [graph.op(operator, sides), half], node.output[0])
-        return True
-
-    return handle
-
-
 def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     base, exponent = node.input
     kinds = [graph.element_type(each) for each in node.input]
@@ -111,12 +100,15 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
         return graph.refuse(node, "has a depth that is no constant: bind it by --constant")
     depth = int(given.reshape(()))
     axis = _attributes(node).get("axis", -1) % (len(shape) + 1)
-    places = graph.cast(data, TensorProto.INT64)
-    from_end = graph.op("Add", [places, graph.constant(depth, np.int64)])
-    is_negative = graph.op("Less", [places, graph.constant(0, np.int64)])
+    # A float that is no whole number is no place.
+    is_float = graph.element_type(data) in _FLOATS
+    places = data if is_float else graph.cast(data, TensorProto.INT64)
+    dtype = graph.dtype(data) if is_float else np.dtype(np.int64)
+    from_end = graph.op("Add", [places, graph.constant(depth, dtype)])
+    is_negative = graph.op("Less", [places, graph.constant(0, dtype)])
     places = graph.op("Where", [is_negative, from_end, places])
     along = [-1 if place == axis else 1 for place in range(len(shape) + 1)]
-    every = graph.constant(np.arange(depth).reshape(along), np.int64)
+    every = graph.constant(np.arange(depth).reshape(along), dtype)
     apart = graph.reshape(places, [*shape[:axis], 1, *shape[axis:]])
     if values is None:
         off, on = (graph.slice(node.input[2], 0, place, place + 1) for place in range(2))
@@ -265,7 +257,6 @@ def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
 
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "BatchNormalization"): _normalization,
-    ("", "Cosh"): _hyperbolic("Add"),
     ("", "Det"): _determinant,
     ("", "Dropout"): _dropout,
     ("", "Equal"): _boolean_equality,
@@ -275,6 +266,5 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "OneHot"): _one_hot,
     ("", "Pow"): _power,
     ("", "Sign"): _sign,
-    ("", "Sinh"): _hyperbolic("Sub"),
     **{("", f"Reduce{kind}"): _reduction for kind in _REDUCTIONS},
 }

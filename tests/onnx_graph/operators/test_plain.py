@@ -120,3 +120,10 @@ def test_a_norm_of_integers_is_cut_off(kind: type) -> None:
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
 def test_the_sign_of_what_has_none(kind: type) -> None:
     assert_node("Sign", [np.array([0, 1, 200], kind)], domain="")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_place_that_is_no_whole_number_is_none(dtype: type) -> None:
+    places = np.array([0, 2, -1, 3, 0.5, -0.5, 2.999], np.float32).astype(dtype)
+    inputs = [places, np.array([4]), np.array([-1, 5])]
+    assert_node("OneHot", inputs, domain="", constants=[1, 2])
