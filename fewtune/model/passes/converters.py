@@ -17,6 +17,7 @@ import numpy as np
 
 from fewtune.model.passes import grid_sample, resize
 from fewtune.model.passes.elementwise.special_converters import (
+    bfloat16_cast,
     is_float,
     special_converters,
     word_cast,
@@ -27,7 +28,7 @@ from fewtune.util.optional_steps import OptionalSteps
 STEP = "layout_friendly"
 # ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
 _BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
-_MENDING = frozenset({"ArgMax", "ArgMin", "GridSample", "Resize", "Upsample"})
+_MENDING = frozenset({"ArgMax", "ArgMin", "Cast", "GridSample", "Resize", "Upsample"})
 
 
 @contextlib.contextmanager
@@ -112,8 +113,13 @@ def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> r
 
 
 def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
-    found = word_cast(inputs[0], attr["to"])
-    return _bounded_cast(bb, inputs, attr) if found is None else found
+    for found in (
+        word_cast(inputs[0], attr["to"]),
+        bfloat16_cast(bb, inputs[0], attr["to"]),
+    ):
+        if found is not None:
+            return found
+    return _bounded_cast(bb, inputs, attr)
 
 
 def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:

@@ -64,9 +64,10 @@ def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     given, data = attributes_of(node), node.input[0]
     kind = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
     norm = graph.reduce(kind, data, [given.get("axis", -1)])
-    dtype = graph.dtype(data)
-    least = graph.constant(np.finfo(dtype).tiny, dtype)
-    graph.op("Div", [data, graph.op("Max", [norm, least])], node.output[0])
+    zero = graph.constant(0, graph.dtype(data))
+    # Also that of numbers whose squares are no numbers any more.
+    is_zero = graph.op("Equal", [norm, zero])
+    graph.op("Where", [is_zero, zero, graph.op("Div", [data, norm])], node.output[0])
     return True
 
 

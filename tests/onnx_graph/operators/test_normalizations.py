@@ -22,3 +22,9 @@ def test_a_layer_normalization_before_there_was_one(opset: int, kind: type) -> N
 
 def test_a_root_mean_square_norm_in_onnx_own_domain() -> None:
     assert_node("SimplifiedLayerNormalization", [ROWS, np.ones(4, np.float32)], domain="")
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_rows_whose_squares_vanish_have_no_norm(p: int) -> None:
+    data = np.concatenate([ROWS[0], np.zeros((1, 4), np.float32), 1e-30 * ROWS[1]]).astype("f4")
+    assert_node("LpNormalization", [data], domain="", opset=22, axis=1, p=p)

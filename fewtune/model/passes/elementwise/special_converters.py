@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.bf16_dot_products import rounding
+from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types whose casts a processor has an instruction for.
 _WORDS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
+_BFLOAT16 = (16, "bfloat16")
 
 
 def special_converters() -> dict[str, dict[str, Any]]:
@@ -39,6 +41,25 @@ def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
     if wanted is None or not is_float(data):
         return None
     return relax.op.astype(data, wanted)
+
+
+def bfloat16_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
+    """Round float32 numbers before they become bfloat16, which TVM computes with as float32.
+
+    A cast there and back again would leave them as they are.
+    """
+    if to not in _BFLOAT16 or not is_float(data) or str(data.ty.dtype) != "float32":
+        return None
+
+    def upper(value: Any) -> Any:
+        bits = rounding(value).astype("uint32") << tvm.tirx.const(16, "uint32")
+        return tvm.tirx.reinterpret("float32", bits)
+
+    def rounded(tensor: te.Tensor) -> te.Tensor:
+        return te.compute(tensor.shape, lambda *at: upper(tensor(*at)), name="round_bfloat16")
+
+    number = bb.emit_te(rounded, data, primfunc_name_hint="round_bfloat16")
+    return relax.op.astype(number, "bfloat16")
 
 
 def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001

@@ -110,6 +110,13 @@ def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return _give_quantized(graph, node, joined, scale, zero, others[0])
 
 
+def _where(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    chosen, first, second, last = node.input[0], node.input[1:4], node.input[4:7], node.input[7:]
+    sides = [_dequantized(graph, *side) for side in (first, second)]
+    result = graph.op("Where", [chosen, *sides])
+    return _give_quantized(graph, node, result, *optional(last, 2), first[0])
+
+
 def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     left, left_scale, left_zero, right, right_scale, right_zero, bias, scale, zero = optional(
         node.input, 9
@@ -261,6 +268,7 @@ HANDLERS: dict[tuple[str, str], Handler] = {
     (MICROSOFT, "QLinearGlobalAveragePool"): _unary(_global_average),
     (MICROSOFT, "QLinearAveragePool"): _unary(_average),
     (MICROSOFT, "QLinearConcat"): _concat,
+    (MICROSOFT, "QLinearWhere"): _where,
     (MICROSOFT, "QAttention"): _attention,
     (MICROSOFT, "QGemm"): _gemm,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_to_float,

@@ -6,7 +6,7 @@ import numpy as np
 from onnx import NodeProto
 
 from fewtune.onnx_graph.graph import AXES_AS_INPUT
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
@@ -61,7 +61,18 @@ def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: A
     return True
 
 
+def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    """An operator of onnxruntime's, of before Unsqueeze took its axes as an input."""
+    data, axis = node.input
+    place, shape = graph.value(axis), graph.shape(data)
+    if place is None or place.size != 1 or shape is None:
+        return graph.refuse(node, "has an axis that is no constant: bind it by --constant")
+    graph.unsqueeze(data, int(place.reshape(())) % (len(shape) + 1), node.output[0])
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Pad"): _pad,
     ("", "Split"): _split,
+    (MICROSOFT, "ExpandDims"): _expand_dims,
 }

@@ -66,6 +66,18 @@ def test_a_mean_between_two_bytes_is_rounded_with_its_zero_point(zero: int) -> N
     assert_node("QLinearAveragePool", arrays, constants=range(1, 5), **given)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_a_choice_of_bytes_of_two_scales(kind: type) -> None:
+    least = np.iinfo(kind).min
+    chosen = RANDOM.integers(0, 2, (3, 1)).astype(bool)
+    first, second = (RANDOM.integers(least, least + 256, (3, 4)).astype(kind) for _ in range(2))
+    scales = [np.array(scale, np.float32) for scale in (0.07, 0.11, 0.13)]
+    zeros = [np.array(least + place, kind) for place in (20, 130, 100)]
+    places = zip(scales, zeros, strict=True)
+    inputs = [chosen, first, *next(places), second, *next(places), *next(places)]
+    assert_node("QLinearWhere", inputs, constants=[2, 3, 5, 6, 7, 8])
+
+
 @pytest.mark.parametrize("is_last", [0, 1])
 def test_a_convolution_of_onnxruntime_is_onnx_own(is_last: int) -> None:
     shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)

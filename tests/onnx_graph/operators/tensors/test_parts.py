@@ -24,3 +24,8 @@ def test_a_border_that_repeats_what_is_left(pads: list[int]) -> None:
     assert_node("Pad", [row, widths], domain="", constants=(1,), opset=19, mode="wrap")
     axes = [row[None], widths, None, np.array([-1])]
     assert_node("Pad", axes, domain="", constants=(1, 3), opset=19, mode="wrap")
+
+
+@pytest.mark.parametrize("axis", [0, 2, -1])
+def test_an_axis_of_one_where_a_constant_says(axis: int) -> None:
+    assert_node("ExpandDims", [ROWS, np.array(axis, np.int32)], constants=(1,))
