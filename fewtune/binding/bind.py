@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from fewtune.binding.branches import settle_branches
-from fewtune.binding.constants import bind_constants, constant_arrays
+from fewtune.binding.constants import bind_constants, constant_arrays, empty_arrays
 from fewtune.binding.fold import fold_shapes
 from fewtune.binding.last_windows import round_down_once
 from fewtune.binding.memory import refuse_beyond_memory
@@ -59,7 +59,7 @@ def bind_shapes(
     model : ModelProto
         With its weights in memory; it is left as it is.
     shapes, dimensions : mapping
-        As `fewtune.onnx_graph.shapes.input_shapes`.
+        As `fewtune.onnx_graph.shapes.input_shapes`; an input without an element becomes a constant.
     constants : mapping, optional
         As `fewtune.binding.constants.constant_arrays`.
     samples : mapping, optional
@@ -81,7 +81,7 @@ def bind_shapes(
     """
     constants = constants or {}
     bound = input_shapes(model, shapes, dimensions, constants)
-    arrays = constant_arrays(model, constants, shapes, dimensions)
+    arrays = constant_arrays(model, constants, shapes, dimensions) | empty_arrays(model, bound)
     light_model, weights = detach_weights(model)
     make_plain(light_model)
     names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}

@@ -61,6 +61,16 @@ def constant_arrays(
     return arrays
 
 
+def empty_arrays(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
+    """Inputs without an element have one value only: a past of no tokens, say."""
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
+    return {
+        name: np.zeros(shape, helper.tensor_dtype_to_np_dtype(types[name]))
+        for name, shape in shapes.items()
+        if 0 in shape
+    }
+
+
 def bind_constants(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
     """Make initializers of the inputs that are bound to a value, in place."""
     kept = [value for value in model.graph.input if value.name not in arrays]

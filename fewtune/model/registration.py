@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from fewtune.errors import InputError
 from fewtune.zoo.seeded import SeededOrigin, seeded_origin
@@ -32,10 +32,10 @@ class ModelSource(BaseModel):
     zoo: str | None = Field(default=None, description="a model of the zoo")
     seed: int = Field(default=0, ge=0, description="seed of a light or zoo model's weights")
     file: str | None = Field(default=None, description="the .onnx file, beside this one")
-    shapes: dict[str, list[PositiveInt]] = Field(
+    shapes: dict[str, list[NonNegativeInt]] = Field(
         default_factory=dict, description="input name to its static shape"
     )
-    dimensions: dict[str, PositiveInt] = Field(
+    dimensions: dict[str, NonNegativeInt] = Field(
         default_factory=dict, description="name of a dynamic dimension to its size"
     )
     constants: dict[str, Any] = Field(

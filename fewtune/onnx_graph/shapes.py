@@ -44,12 +44,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "max": max,
-    "min": min,
-}
+_FUNCTIONS: dict[str, Callable[..., float]]
+_FUNCTIONS = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
 
 _NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
@@ -118,7 +114,8 @@ def input_shapes(
     Returns
     -------
     shapes : dict
-        Input name to shape, all sizes positive, in the order of the inputs.
+        Input name to shape, in the order of the inputs. Some inputs may be empty, as the past of
+        a language model's first step is; not all.
 
     Raises
     ------
@@ -135,11 +132,15 @@ def input_shapes(
             )
         _check_against_declared(by_name[name], shape)
     sizes = _dimension_sizes(by_name, shapes, dimensions)
-    return {
+    found = {
         value.name: _bound(value, shapes.get(value.name), sizes)
         for value in inputs
         if value.name not in constants
     }
+    if found and all(0 in shape for shape in found.values()):
+        name, shape = next(iter(found.items()))
+        raise InputError(f"{_given(name, shape)}: every size must be 1 or more")
+    return found
 
 
 def declared_dimensions(value: ValueInfoProto) -> list[int | str] | None:
@@ -153,21 +154,21 @@ def declared_dimensions(value: ValueInfoProto) -> list[int | str] | None:
 
 
 def _check_against_declared(value: ValueInfoProto, shape: Sequence[int]) -> None:
-    text = ",".join(str(size) for size in shape)
-    if any(size < 1 for size in shape):
-        raise InputError(f"shape {value.name}={text}: every size must be 1 or more")
+    text = _given(value.name, shape)
+    if any(size < 0 for size in shape):
+        raise InputError(f"{text}: every size must be 1 or more")
     declared = declared_dimensions(value)
     if declared is None:
         return
     if len(declared) != len(shape):
         raise InputError(
-            f"shape {value.name}={text} has {len(shape)} dimensions, "
+            f"{text} has {len(shape)} dimensions, "
             f"but the model's input has {len(declared)}: {_shown(declared)}"
         )
     for axis, (size, fixed) in enumerate(zip(shape, declared, strict=True)):
         if isinstance(fixed, int) and fixed != size:
             raise InputError(
-                f"shape {value.name}={text}: dimension {axis} is fixed to {fixed} in the model, "
+                f"{text}: dimension {axis} is fixed to {fixed} in the model, "
                 f"whose input is {_shown(declared)}"
             )
 
@@ -183,7 +184,7 @@ def _dimension_sizes(
     fillers = {name for name in axes if is_filler(name)}
     named = axes.keys() - fillers
     for name, size in dimensions.items():
-        if size < 1:
+        if size < 0:
             raise InputError(f"dimension {name}={size}: the size must be 1 or more")
         if name in fillers and axes[name] == 1 and name:
             continue
@@ -287,6 +288,10 @@ def _example(sizes: Sequence[int | str]) -> str:
         else:
             filled.append(_EXAMPLE_LENGTH)
     return ",".join(str(size) for size in filled)
+
+
+def _given(name: str, shape: Sequence[int]) -> str:
+    return f"shape {name}={','.join(map(str, shape))}"
 
 
 def _shown(declared: Sequence[int | str]) -> str:

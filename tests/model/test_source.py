@@ -125,7 +125,7 @@ def test_model_that_is_not_registered(models):
         ("light: squeezenet\nseed: -1\n", "seed"),
         ("light: [\n", "not valid YAML"),
         ("- light\n", "dictionary|object"),
-        ("light: squeezenet\nshapes: {data_0: [0]}\n", "shapes.data_0.0"),
+        ("light: squeezenet\nshapes: {data_0: [-1]}\n", "shapes.data_0.0"),
     ],
 )
 def test_registration_that_cannot_be_used(models, text, match):
