@@ -96,7 +96,9 @@ def import_model(
     reference_path = directory / REFERENCE
     prepare.save(bound, reference_path)
     forgiving = OptionalSteps(forgiving=True)
-    simplified = prepare.simplify(bound, forgiving)
+    layered = prepare.with_layers(bound, forgiving)
+    # Each step's values are compared, and each is rounded.
+    simplified = prepare.unrolled(layered)
     notes = [*padding_notes(bound), *border_notes(bound)]
     if not prepare.can_show_fault(simplified):
         raise InputError(
@@ -158,7 +160,7 @@ def import_model(
             return f"no operator could be told apart ({last_line(fault)})"
 
     try:
-        whole = simplified if forgiving.fault is None else None
+        whole = layered if forgiving.fault is None else None
         made = lower_checked(bound, target, options, check, left_out, whole)
     except VerificationError as fault:
         raise VerificationError(

@@ -102,8 +102,8 @@ def lower(
     """
     steps = steps or OptionalSteps()
     at("TVM was importing the graph")
-    module = _relax_of(model, steps)
     traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
+    module = _relax_of(model, steps, traits)
     # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
     # thousands of kernels, minutes.
     is_convolutional = any(node.op_type in ("Conv", "ConvInteger") for node in model.graph.node)
@@ -158,12 +158,14 @@ def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
                 )
 
 
-def _relax_of(model: onnx.ModelProto, steps: OptionalSteps) -> tvm.IRModule:
+def _relax_of(
+    model: onnx.ModelProto, steps: OptionalSteps, traits: CpuTraits | None
+) -> tvm.IRModule:
     from tvm.relax.frontend.onnx import from_onnx
 
     resize.register()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(added_converters())
+        stack.enter_context(added_converters(traits))
         stack.enter_context(layout_friendly(steps))
         stack.enter_context(_operators_named())
         # The importer prints the operator that stops it.

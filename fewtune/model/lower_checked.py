@@ -100,7 +100,7 @@ def lower_checked(
     left_out : mapping, optional
         Steps known to fail on this model, with the reason.
     whole : ModelProto, optional
-        The model simplified by all steps, where none of them fails.
+        The model simplified by all steps, its recurrent layers whole, where none of them fails.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def lower_checked(
         if whole is not None and all(map(steps.uses, prepare.REWRITES)):
             simplified = whole
         else:
-            simplified = prepare.simplify(bound, steps)
+            simplified = prepare.with_layers(bound, steps)
         layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
         # Transforms have schedules only on CPUs, and only there filters fill vectors.
         may_change = is_cpu and layout == "NHWC"
@@ -151,6 +151,8 @@ def lower_checked(
     try:
         if not is_cpu and has_halves(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
+        if not is_cpu and prepare.has_layers(bound):
+            known[prepare.RECURRENT_LAYERS] = "its kernel is one for CPUs"
         if options.precision == "bf16" and not has_bf16(target):
             known[BF16_PRODUCTS] = "this processor has no bf16 products (AVX-512 BF16): fp32 it is"
         made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)

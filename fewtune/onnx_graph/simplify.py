@@ -29,7 +29,8 @@ from fewtune.onnx_graph.graph import (
 from fewtune.onnx_graph.integers.rewrite import integers
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
-from fewtune.onnx_graph.operators.expand import EARLY, FIRST, LATE, expand
+from fewtune.onnx_graph.operators.expand import EARLY, FIRST, LATE, LATE_BUT_WHOLE, expand
+from fewtune.onnx_graph.operators.recurrent.whole import has_layers
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
     can_show_fault,
@@ -45,11 +46,14 @@ __all__ = [
     "check_finite",
     "constant_weights",
     "explain_blindness",
+    "has_layers",
     "load",
     "onnx_operators",
     "parameter_count",
     "save",
     "simplify",
+    "unrolled",
+    "with_layers",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +69,7 @@ _RESIZE_MODES = 11
 _FOLDING = "onnxslim"
 INTEGER_KERNELS = "integer_kernels"
 HALVES_IN_FLOATS = "halves_in_floats"
+RECURRENT_LAYERS = "recurrent_layers"
 _INTEGERS = (("", "ConvInteger"), ("", "MatMulInteger"))
 _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "binary_operators": rewrites.chain_variadic,
@@ -77,7 +82,7 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "constants_of_full_rank": rewrites.constants_of_full_rank,
 }
 # Optional steps of `simplify`, in order.
-REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES)
+REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
 
 
 def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
@@ -97,6 +102,11 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
         (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`); batch normalisations,
         dropouts, identities and constant subgraphs are folded; then come the rewrites.
     """
+    return unrolled(with_layers(model, steps))
+
+
+def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
+    """As `simplify`, recurrent layers whole where one kernel computes all their steps."""
     steps = steps or OptionalSteps()
     if opset_of(model) < SCAN_WITHOUT_BATCH and any(n.op_type == "Scan" for n in model.graph.node):
         # onnx converts it to a newer operator set without its batch.
@@ -133,7 +143,19 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
             with steps.step(name):
                 rewrite(result)
     # Last: of thousands of steps the rewrites before would take minutes, and gain nothing.
-    result = expand(result, LATE)
+    if steps.uses(RECURRENT_LAYERS):
+        with steps.step(RECURRENT_LAYERS):
+            return _named(expand(result, LATE_BUT_WHOLE))
+    return _named(expand(result, LATE))
+
+
+def unrolled(model: ModelProto) -> ModelProto:
+    """A simplified model, each step of its recurrent layers written out."""
+    return _named(expand(model, LATE)) if has_layers(model) else model
+
+
+def _named(result: ModelProto) -> ModelProto:
+    """The model, its nodes named and its values' shapes inferred."""
     for node in result.graph.node:
         node.name = node.name or node.output[0]  # errors name it
     light_model, weights = detach_weights(result)

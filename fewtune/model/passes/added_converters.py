@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.loops import coupling, suppression, walking
+from fewtune.model.passes.loops import coupling, recurrent_layers, suppression, walking
+from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types as TVM names them.
@@ -28,8 +29,14 @@ _TYPES = {
 
 
 @contextlib.contextmanager
-def added_converters() -> Iterator[None]:
-    """Within the block, TVM's importer knows the operators of this module."""
+def added_converters(traits: CpuTraits | None = None) -> Iterator[None]:
+    """Within the block, TVM's importer knows the operators of this module.
+
+    Parameters
+    ----------
+    traits : CpuTraits, optional
+        Of the processor that recurrent layers are to run on; without, these are not known.
+    """
     from tvm.relax.frontend.onnx import onnx_frontend
 
     theirs = onnx_frontend._get_convert_map  # noqa: SLF001 (no other way)
@@ -44,6 +51,7 @@ def added_converters() -> Iterator[None]:
             "SVMClassifier": _SVMClassifier,
             "TreeEnsemble": _TreeEnsemble,
             "TreeEnsembleRegressor": _TreeEnsembleRegressor,
+            **({} if traits is None else recurrent_layers.converters(traits)),
         }
 
     onnx_frontend._get_convert_map = extended  # noqa: SLF001

@@ -20,7 +20,7 @@ from fewtune.onnx_graph.operators import (
 from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
 from fewtune.onnx_graph.operators.classical import arithmetic, trees, vectors
 from fewtune.onnx_graph.operators.quantized import affine, channels_last, microsoft, products
-from fewtune.onnx_graph.operators.recurrent import layers
+from fewtune.onnx_graph.operators.recurrent import layers, whole
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
 from fewtune.onnx_graph.operators.tensors import (
     fourier,
@@ -59,6 +59,8 @@ EARLY: dict[tuple[str, str], Handler] = {
     **pooling.HANDLERS,
 }
 LATE: dict[tuple[str, str], Handler] = {**layers.HANDLERS, **quantized_layers.HANDLERS}
+# As `LATE`, without the layers that one kernel computes.
+LATE_BUT_WHOLE: dict[tuple[str, str], Handler] = {**LATE, **whole.HANDLERS}
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:
@@ -69,7 +71,7 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
     model : ModelProto
         Static shapes, shapes inferred; it is left as it is.
     handlers : dict
-        `EARLY`, before a model is simplified, or `LATE`, after it.
+        `EARLY`, before a model is simplified, or `LATE`, after it, or `LATE_BUT_WHOLE`.
 
     Returns
     -------

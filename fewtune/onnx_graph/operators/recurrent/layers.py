@@ -19,9 +19,9 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.recurrent.cells import Direction, State
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 # Each step is five nodes and two to four kernels.
-_MOST_STEPS = 2000
+MOST_STEPS = 2000
 
 
 Product = Callable[[str, str, int], str]
@@ -37,7 +37,7 @@ def expand_layer(
     node: NodeProto,
     kind: str,
     product: Product | None = None,
-    most_steps: int = _MOST_STEPS,
+    most_steps: int = MOST_STEPS,
 ) -> bool:
     """Expand a layer of static length.
 
@@ -128,11 +128,11 @@ def _functions(
 ) -> list[list[Activation]] | None:
     """Activation functions of each direction, None if one is unknown."""
     named = [name.decode() for name in given.get("activations", [])]
-    named = named or _DEFAULTS[kind] * directions
+    named = named or DEFAULTS[kind] * directions
     alphas = list(given.get("activation_alpha", []))
     betas = list(given.get("activation_beta", []))
     found = [activation(name, alphas, betas) for name in named]
-    count = len(_DEFAULTS[kind])
+    count = len(DEFAULTS[kind])
     if None in found or len(found) < count * directions:
         return None
     return [found[count * index : count * (index + 1)] for index in range(directions)]

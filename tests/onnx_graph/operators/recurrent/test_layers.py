@@ -7,50 +7,8 @@ from onnx import helper
 from fewtune.errors import InputError
 from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.operators.expand import LATE, expand
-from tests.expanded_models import assert_same, node_model
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-
-
-def layer(
-    kind,
-    steps=5,
-    batch=3,
-    direction="forward",
-    states=True,
-    bias=True,
-    peepholes=False,
-    lengths=None,
-    opset=14,
-    outputs=None,
-    **attributes,
-):
-    """A recurrent layer of 4 inputs and 6 hidden values."""
-    generator = np.random.default_rng(0)
-    gates, directions = GATES[kind], 2 if direction == "bidirectional" else 1
-    shapes = {"W": (directions, gates * 6, 4), "R": (directions, gates * 6, 6)}
-    shapes["B"] = (directions, 12 * gates) if bias else None
-    shapes["h0"] = (directions, batch, 6) if states else None
-    names = ["x", "W", "R", "B" if bias else "", "lengths" if lengths else ""]
-    names.append("h0" if states else "")
-    if kind == "LSTM":
-        shapes["c0"] = (directions, batch, 6) if states else None
-        shapes["P"] = (directions, 18) if peepholes else None
-        names += ["c0" if states else "", "P" if peepholes else ""]
-    arrays = {
-        name: (generator.standard_normal(shape) * 0.6).astype(np.float32)
-        for name, shape in shapes.items()
-        if shape
-    }
-    if lengths:
-        arrays["lengths"] = np.array(lengths, np.int32)
-    constants = list(arrays)
-    arrays["x"] = generator.standard_normal((steps, batch, 4)).astype(np.float32)
-    outputs = outputs or ["y", "y_h", "y_c"][: 3 if kind == "LSTM" else 2]
-    node = helper.make_node(
-        kind, names, outputs, "layer", hidden_size=6, direction=direction, **attributes
-    )
-    return node_model(node, arrays, constants, opset)
+from tests.expanded_models import assert_same
+from tests.made.layers import GATES, layer
 
 
 @pytest.mark.parametrize("kind", GATES)

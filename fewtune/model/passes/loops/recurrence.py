@@ -1,0 +1,251 @@
+"""All steps of a recurrent layer as one kernel, whose threads are started once."""
+
+# ruff: noqa: ANN001, ANN202, B023 (of the macros, which are TVMScript: they are parsed, not run)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
+
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.executable import IS_SCHEDULED
+from fewtune.runtime.tvm import tvm
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_FLOAT_BYTES = 4
+# Bytes of weights that a core reads in its own cache in the time in which threads wait for each
+# other; how many stay there from step to step; how much slower it reads far more than these.
+_WAIT_BYTES, _RESIDENT_BYTES, _FARTHEST = 2**18, 2**20, 5
+# What TVM's code generator for CPUs makes of a statement: one start of all threads for it, and a
+# place behind it where they wait for each other.
+_LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+# Of this name it makes nothing.
+_NOTHING = "fewtune.as_it_is"
+_OPAQUE = 8
+
+Of = Callable[[Any], Any]
+
+
+class Recurrence(NamedTuple):
+    """A layer with ONNX's own activations; a GRU is one that resets after the product.
+
+    Attributes
+    ----------
+    kind : {"LSTM", "GRU", "RNN"}
+    steps, batch, directions : int
+    hidden : int
+        Values of a state, whole vectors of them.
+    is_reverse : bool
+        Whether the only direction begins with the last step.
+    """
+
+    kind: str
+    steps: int
+    batch: int
+    directions: int
+    hidden: int
+    is_reverse: bool = False
+
+    def tile(self, traits: CpuTraits) -> tuple[int, int]:
+        """Sequences, and values of their states, whose products are in registers at a time."""
+        most = max(1, traits.registers // GATES[self.kind])
+        rows = max(each for each in range(1, most + 1) if self.batch % each == 0)
+        return rows, next(each for each in (4, 2, 1) if each * rows <= most)
+
+    def workers(self, threads: int) -> int:
+        """Threads that share the steps of one direction; with one, directions go side by side."""
+        size = self.hidden * GATES[self.kind] * self.hidden * _FLOAT_BYTES
+        alone = _reading(size) * -(-self.directions // threads)
+        shared = (_WAIT_BYTES + _reading(size / threads)) * self.directions
+        return threads if shared < alone else 1
+
+    def kernel(self, traits: CpuTraits) -> tvm.tirx.PrimFunc:
+        """The kernel, scheduled.
+
+        Arguments: the products of all steps' inputs with their weights, biases added, (steps x
+        batch, directions x gates x hidden); the recurrent weights, (directions, panels, hidden,
+        gates, lanes), where a panel is a vector of a state's values; a GRU's bias within the reset,
+        (directions, hidden); the first state and cell, (directions, batch, hidden). Written:
+        the last cell, and all steps' states, (steps, directions, batch, hidden).
+
+        A panel has the same thread at every step, so that its weights stay in that core's cache.
+        """
+        kind, steps, batch, directions, hidden, is_reverse = self
+        gates, lanes = GATES[kind], traits.lanes("float32")
+        panels, width = hidden // lanes, gates * hidden
+        rows, unrolled = self.tile(traits)
+        workers = self.workers(traits.threads)
+        share = -(-panels // workers)
+        launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_NOTHING, _NOTHING)
+        apart = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
+        spread = T.parallel if workers > 1 else T.serial
+        cell_after, state_after = _CELLS[kind]
+
+        def place(step: Any, d: Any) -> Any:
+            """Where the sequence has a direction's step."""
+            if directions == 1:
+                return steps - 1 - step if is_reverse else step
+            return step + d * (steps - 1 - 2 * step)
+
+        @T.macro
+        def multiply(sums, weights, known, d, p, tile):  # type: ignore[no-untyped-def]
+            for b in T.unroll(rows):
+                for u in T.unroll(unrolled):
+                    for g in T.unroll(gates):
+                        for lane in T.vectorized(lanes):
+                            sums[b, u, g, lane] = T.float32(0)
+            for k in T.serial(hidden // unrolled):
+                for u in T.unroll(unrolled):
+                    for b in T.unroll(rows):
+                        for g in T.unroll(gates):
+                            for lane in T.vectorized(lanes):
+                                sums[b, u, g, lane] = (
+                                    sums[b, u, g, lane]
+                                    + known[tile * rows + b, k * unrolled + u]
+                                    * weights[d, p, k * unrolled + u, g, lane]
+                                )
+            for b in T.unroll(rows):
+                for g in T.unroll(gates):
+                    for u in T.unroll(unrolled - 1):
+                        for lane in T.vectorized(lanes):
+                            sums[b, 0, g, lane] = sums[b, 0, g, lane] + sums[b, u + 1, g, lane]
+
+        @T.macro
+        def advance(sums, given, bias, known, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
+            for lane in T.vectorized(lanes):
+                cell[d, row, p * lanes + lane] = cell_after(
+                    lambda g: sums[b, 0, g, lane],
+                    lambda g: given[
+                        place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
+                    ],
+                    cell[d, row, p * lanes + lane],
+                )
+            for lane in T.vectorized(lanes):
+                state[d, (step + 1) % 2, row, p * lanes + lane] = state_after(
+                    lambda g: sums[b, 0, g, lane],
+                    lambda g: given[
+                        place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
+                    ],
+                    bias[d, p * lanes + lane],
+                    known[row, p * lanes + lane],
+                    cell[d, row, p * lanes + lane],
+                )
+            for lane in T.vectorized(lanes):
+                states[place(step, d), d, row, p * lanes + lane] = state[
+                    d, (step + 1) % 2, row, p * lanes + lane
+                ]
+
+        @T.macro
+        def advance_share(given, weights, bias, state, states, cell, step, d, worker):  # type: ignore[no-untyped-def]
+            with T.sblock("share"):
+                T.reads(
+                    given[0 : steps * batch, 0 : directions * width],
+                    weights[d, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    bias[d, 0:hidden],
+                    state[d, 0:2, 0:batch, 0:hidden],
+                    cell[d, 0:batch, 0:hidden],
+                )
+                T.writes(
+                    state[d, 0:2, 0:batch, 0:hidden],
+                    states[0:steps, d, 0:batch, 0:hidden],
+                    cell[d, 0:batch, 0:hidden],
+                )
+                sums = T.sblock_alloc_buffer(
+                    (rows, unrolled, gates, lanes), "float32", scope="local"
+                )
+                # What other cores wrote comes over at once, not line by line as it is multiplied.
+                known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
+                for row in T.serial(batch):
+                    for q in T.unroll(panels):
+                        for lane in T.vectorized(lanes):
+                            known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+                for q in T.serial(T.min(share, panels - worker * share)):
+                    for tile in T.serial(batch // rows):
+                        multiply(sums, weights, known, d, worker * share + q, tile)
+                        for b in T.unroll(rows):
+                            advance(
+                                sums, given, bias, known, state, states, cell,
+                                step, d, worker * share + q, tile * rows + b, b,
+                            )  # fmt: skip
+
+        @T.prim_func(s_tir=True)
+        def recurrence(
+            given: T.Buffer((steps * batch, directions * width), "float32"),
+            weights: T.Buffer((directions, panels, hidden, gates, lanes), "float32"),
+            bias: T.Buffer((directions, hidden), "float32"),
+            first: T.Buffer((directions, batch, hidden), "float32"),
+            first_cell: T.Buffer((directions, batch, hidden), "float32"),
+            cell: T.Buffer((directions, batch, hidden), "float32"),
+            states: T.Buffer((steps, directions, batch, hidden), "float32"),
+        ) -> None:
+            T.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE, IS_SCHEDULED: True})
+            with T.sblock("recurrence"):
+                T.reads(
+                    given[0 : steps * batch, 0 : directions * width],
+                    weights[0:directions, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    bias[0:directions, 0:hidden],
+                    first[0:directions, 0:batch, 0:hidden],
+                    first_cell[0:directions, 0:batch, 0:hidden],
+                )
+                T.writes(
+                    states[0:steps, 0:directions, 0:batch, 0:hidden],
+                    cell[0:directions, 0:batch, 0:hidden],
+                )
+                # Of the two, a step reads one and writes the other.
+                state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
+                for d in T.serial(directions):
+                    for b in T.serial(batch):
+                        for i in T.serial(hidden):
+                            state[d, 0, b, i] = first[d, b, i]
+                            cell[d, b, i] = first_cell[d, b, i]
+                with T.attr(0, launch, 1):
+                    for d in apart(directions):
+                        for step in T.serial(steps):
+                            with T.attr(0, barrier, 1):
+                                for worker in spread(workers):
+                                    advance_share(
+                                        given, weights, bias, state, states, cell, step, d, worker
+                                    )
+
+        return recurrence
+
+
+def _reading(size: float) -> float:
+    """Time to read so many bytes at every step, in bytes of a core's own cache."""
+    return size * min(max(1.0, size / _RESIDENT_BYTES), _FARTHEST)
+
+
+# What becomes of a cell, and of a state. Of a gate there are the products of the state (GRU's third
+# without its bias) and of the inputs.
+
+
+def _lstm_cell(product: Of, given: Of, cell: Any) -> Any:
+    entry, forget = (T.sigmoid(product(g) + given(g)) for g in (0, 2))
+    return forget * cell + entry * T.tanh(product(3) + given(3))
+
+
+def _lstm_state(product: Of, given: Of, _bias: Any, _state: Any, cell: Any) -> Any:
+    return T.sigmoid(product(1) + given(1)) * T.tanh(cell)
+
+
+def _no_cell(_product: Of, _given: Of, cell: Any) -> Any:
+    return cell
+
+
+def _gru_state(product: Of, given: Of, bias: Any, state: Any, _cell: Any) -> Any:
+    update, reset = (T.sigmoid(product(g) + given(g)) for g in (0, 1))
+    new = T.tanh(given(2) + reset * (product(2) + bias))
+    return (T.float32(1) - update) * new + update * state
+
+
+def _rnn_state(product: Of, given: Of, _bias: Any, _state: Any, _cell: Any) -> Any:
+    return T.tanh(product(0) + given(0))
+
+
+_CELLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "LSTM": (_lstm_cell, _lstm_state),
+    "GRU": (_no_cell, _gru_state),
+    "RNN": (_no_cell, _rnn_state),
+}

@@ -1,0 +1,121 @@
+"""Converters of LSTM, GRU and RNN, of the layers that one kernel computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fewtune.model.passes.loops.recurrence import GATES, Recurrence
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.tvm import relax
+
+
+def converters(traits: CpuTraits) -> dict[str, Any]:
+    """By operator, what TVM's importer asks of a converter."""
+    return {kind: _Layer(kind, traits) for kind in GATES}
+
+
+class _Layer:
+    def __init__(self, kind: str, traits: CpuTraits) -> None:
+        self._kind, self._traits = kind, traits
+
+    def get_converter(self, _opset: int) -> Any:
+        return self._convert
+
+    def _convert(
+        self, bb: Any, inputs: list[Any], attributes: dict[str, Any], params: Any
+    ) -> relax.Expr:
+        from tvm.relax.frontend.onnx import onnx_frontend
+
+        kind, traits, gates = self._kind, self._traits, GATES[self._kind]
+        data, *weights = [inputs[place] for place in range(4)]
+        first, first_cell = inputs[5], inputs[6]
+        own, recurrent, *biases = [
+            onnx_frontend.get_constant(each, params).value.numpy()
+            for each in weights
+            if each is not None
+        ]
+        steps, batch, width = (int(each) for each in data.ty.shape)
+        directions, _, hidden = recurrent.shape
+        more = -hidden % traits.lanes("float32")
+        wide = hidden + more
+        order = attributes.get("direction", "forward")
+        order = order.decode() if isinstance(order, bytes) else order
+        layer = Recurrence(kind, steps, batch, directions, wide, order == "reverse")
+
+        # Gates apart, filled up with zeros, which give values that nothing else reads.
+        def filled(array: np.ndarray) -> np.ndarray:
+            apart = array.reshape(directions, -1, hidden, *array.shape[2:])
+            return np.pad(apart, [(0, 0), (0, 0), (0, more)] + [(0, 0)] * (apart.ndim - 3))
+
+        biases.append(np.zeros((directions, 2 * gates * hidden), np.float32))
+        bias = filled(biases[0])
+        added = bias[:, :gates] + bias[:, gates:]
+        within = np.zeros((directions, wide), np.float32)
+        if kind == "GRU":
+            within, added[:, 2] = bias[:, -1], bias[:, 2]
+        columns = np.moveaxis(filled(own), 3, 0).reshape(width, directions * gates * wide)
+        rows = bb.normalize(relax.op.reshape(data, (steps * batch, width)))
+        product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
+        given = bb.normalize(relax.op.add(product, _constant(added.reshape(1, -1))))
+
+        def started(value: relax.Expr | None) -> relax.Expr:
+            if value is None:
+                return _constant(np.zeros((directions, batch, wide), np.float32))
+            value = onnx_frontend.get_constant(value, params)
+            pads = [0, 0, 0, 0, 0, more]
+            return bb.normalize(relax.op.nn.pad(value, pads)) if more else value
+
+        arguments = [
+            given,
+            _constant(_panels(filled(recurrent), traits.lanes("float32"))),
+            _constant(within),
+            started(first),
+            started(first_cell),
+        ]
+        shapes = [(directions, batch, wide), (steps, directions, batch, wide)]
+        kernel = bb.add_func(layer.kernel(traits), "recurrence")
+        outputs = bb.emit(
+            relax.call_tir(
+                kernel,
+                relax.Tuple(arguments),
+                [relax.TensorType(shape, "float32") for shape in shapes],
+            )
+        )
+        cell, states = (
+            _narrowed(bb, bb.emit(relax.TupleGetItem(outputs, place)), hidden, more)
+            for place in range(2)
+        )
+        ends = [
+            _step(bb, states, index, 0 if order == "reverse" or index else steps - 1)
+            for index in range(directions)
+        ]
+        last = ends[0] if len(ends) == 1 else bb.normalize(relax.op.concat(ends, axis=0))
+        return relax.Tuple([states, last, cell])
+
+
+def _constant(array: np.ndarray) -> relax.Expr:
+    return relax.const(np.ascontiguousarray(array, np.float32))
+
+
+def _panels(recurrent: np.ndarray, lanes: int) -> np.ndarray:
+    """From (directions, gates, hidden, values) to panels of a vector of hidden values."""
+    directions, gates, hidden, values = recurrent.shape
+    recurrent = np.pad(recurrent, [(0, 0), (0, 0), (0, 0), (0, hidden - values)])
+    panels = recurrent.reshape(directions, gates, hidden // lanes, lanes, hidden)
+    return panels.transpose(0, 2, 4, 1, 3)
+
+
+def _narrowed(bb: Any, value: relax.Expr, hidden: int, more: int) -> relax.Expr:
+    """Without what filled up the last axis."""
+    if not more:
+        return value
+    return bb.normalize(relax.op.strided_slice(value, [-1], [0], [hidden]))
+
+
+def _step(bb: Any, states: relax.Expr, direction: int, step: int) -> relax.Expr:
+    """A direction's state after a step, (1, batch, hidden)."""
+    _, _, batch, hidden = (int(each) for each in states.ty.shape)
+    part = relax.op.strided_slice(states, [0, 1], [step, direction], [step + 1, direction + 1])
+    return bb.normalize(relax.op.reshape(bb.normalize(part), (1, batch, hidden)))

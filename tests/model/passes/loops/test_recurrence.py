@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+
+from fewtune.binding.bind import bind_shapes
+from fewtune.errors import VerificationError
+from fewtune.model.import_options import ImportOptions
+from fewtune.model.lower import lower
+from fewtune.model.lower_checked import lower_checked
+from fewtune.model.passes.loops import recurrence
+from fewtune.model.passes.loops.recurrence import Recurrence
+from fewtune.model.reference import run_onnxruntime
+from fewtune.onnx_graph import simplify
+from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.task.calls import call_counts
+from fewtune.util.optional_steps import OptionalSteps
+from tests.made.layers import layer
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+TRAITS = CpuTraits.of(TARGET)
+GRU = {"linear_before_reset": 1}
+
+
+def kernels(model, feeds):
+    """Lower a model with its layers whole, compare it with onnxruntime, and count its kernels."""
+    bound = bind_shapes(simplify.with_shapes(model), {}, {})
+    lowered = lower(simplify.with_layers(bound), TARGET, "NHWC")
+    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
+    ours = compiled.outputs([feeds["x"]])
+    for actual, wanted in zip(ours, run_onnxruntime(model, feeds, 1), strict=True):
+        np.testing.assert_allclose(actual, wanted, atol=1e-5)
+    return call_counts(lowered)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("LSTM", {}),
+        ("LSTM", {"direction": "reverse", "bias": False, "states": False, "batch": 1}),
+        ("LSTM", {"direction": "bidirectional", "hidden": 16, "lengths": [5, 5, 5]}),
+        ("GRU", {"direction": "bidirectional", **GRU}),
+        ("GRU", {"direction": "reverse", "hidden": 8, "bias": False, **GRU}),
+        ("RNN", {"direction": "bidirectional", "outputs": ["", "last"]}),
+        ("RNN", {"states": False, "batch": 4, "activations": ["Tanh"]}),
+    ],
+)
+def test_one_kernel_computes_all_steps(kind, given) -> None:
+    counts = kernels(*layer(kind, **given))
+    assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
+    assert sum(count for name, count in counts.items() if "matmul" in name) == 1
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_threads_share_a_direction(kind, direction, monkeypatch) -> None:
+    """Three panels and two threads, which wait for each other at every step."""
+    monkeypatch.setattr(recurrence, "_WAIT_BYTES", -(10**9))
+    set_threads(2)
+    given = GRU if kind == "GRU" else {}
+    kernels(*layer(kind, steps=40, direction=direction, hidden=24, batch=2, **given))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("LSTM", {"peepholes": True}),
+        ("LSTM", {"clip": 0.3}),
+        ("LSTM", {"input_forget": 1}),
+        ("LSTM", {"lengths": [5, 2, 3]}),
+        ("LSTM", {"batch": 5}),
+        ("GRU", {}),
+        ("RNN", {"activations": ["Relu"]}),
+        ("RNN", {"steps": 1}),
+    ],
+)
+def test_other_layers_are_written_out(kind, given) -> None:
+    assert not any("recurrence" in name for name in kernels(*layer(kind, **given)))
+
+
+def test_without_the_step_layers_are_written_out() -> None:
+    model, _ = layer("LSTM")
+    bound = bind_shapes(simplify.with_shapes(model), {}, {})
+    steps = OptionalSteps({simplify.RECURRENT_LAYERS: "not wanted"})
+    found = [simplify.with_layers(bound, steps), simplify.unrolled(simplify.with_layers(bound))]
+    for graph in found:
+        assert "LSTM" not in {node.op_type for node in graph.graph.node}
+
+
+def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
+    model, feeds = layer("LSTM", batch=1)
+    bound = bind_shapes(simplify.with_shapes(model), {}, {})
+    wanted = run_onnxruntime(model, feeds, 1)
+    cell, _ = recurrence._CELLS["LSTM"]
+    monkeypatch.setitem(recurrence._CELLS, "LSTM", (cell, lambda *given: given[-1]))
+
+    def check(compiled):
+        ours = compiled.outputs([feeds["x"]])
+        if any(np.abs(a - b).max() > 1e-4 for a, b in zip(ours, wanted, strict=True)):
+            raise VerificationError("a state is its cell")
+
+    made = lower_checked(bound, TARGET, ImportOptions(), check)
+    assert made.left_out == {simplify.RECURRENT_LAYERS: "a state is its cell"}
+    assert "recurrence" not in call_counts(made.module)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "directions", "threads", "workers"),
+    [(32, 2, 2, 1), (128, 2, 2, 1), (512, 2, 2, 2), (400, 1, 2, 2), (512, 1, 1, 1), (512, 2, 8, 8)],
+)
+def test_threads_share_a_direction_whose_weights_one_core_cannot_keep(
+    hidden, directions, threads, workers
+) -> None:
+    assert Recurrence("LSTM", 20, 1, directions, hidden).workers(threads) == workers
+
+
+def test_sums_stay_in_registers() -> None:
+    for kind in ("LSTM", "GRU", "RNN"):
+        for batch in (1, 2, 3, 4):
+            rows, unrolled = Recurrence(kind, 20, batch, 1, 64).tile(TRAITS)
+            assert batch % rows == 0
+            assert rows * unrolled * recurrence.GATES[kind] <= TRAITS.registers
