@@ -135,11 +135,12 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     from fewtune.model.import_options import ImportOptions
     from fewtune.runtime.executable import IS_SCHEDULED, build_executable
     from fewtune.runtime.linking import export_library
-    from fewtune.runtime.tvm import tvm, usable_cores
+    from fewtune.runtime.target import target_from_json
+    from fewtune.runtime.tvm import usable_cores
     from fewtune.schedule.defaults.default import apply_default_schedules
     from fewtune.task.extract import kernels
 
-    target = tvm.target.Target(json.loads(request["target"]))
+    target = target_from_json(request["target"])
     out = Path(request["out"])
     with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
         imported = Path(scratch)

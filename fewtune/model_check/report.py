@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fewtune.artifacts import TensorSpec
-from fewtune.model.unsupported import UnsupportedNode
 from fewtune.model_check.estimate import Estimate
+
+if TYPE_CHECKING:
+    from fewtune.model.unsupported import UnsupportedNode
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,11 @@ class CheckReport:
         found = dict(values)
         for side in ("inputs", "outputs"):
             found[side] = [TensorSpec.model_validate(spec) for spec in values[side]]
-        found["unsupported"] = [UnsupportedNode(**node) for node in values["unsupported"]]
+        if values["unsupported"]:
+            # It loads onnx, which a process that only asks for a check does not need.
+            from fewtune.model.unsupported import UnsupportedNode
+
+            found["unsupported"] = [UnsupportedNode(**node) for node in values["unsupported"]]
         found["estimate"] = values["estimate"] and Estimate(**values["estimate"])
         return cls(**found)
 

@@ -66,6 +66,7 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
             config = {**host, **config}
     else:
         config = {"kind": text}
+    _load_for(config)
     try:
         if config == {"kind": "cuda"} and tvm.cuda(0).exist:
             config = {**GPU_LIMITS, **json.loads(str(tvm.target.Target.from_device(tvm.cuda(0))))}
@@ -91,6 +92,14 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         )
     register_intrinsics(target)
     return target
+
+
+def _load_for(config: object) -> None:
+    """Load what TVM has for other devices, unless a target is a CPU."""
+    from fewtune.runtime.tvm import load_backends
+
+    if not isinstance(config, dict) or config.get("kind") not in ("llvm", "c"):
+        load_backends()
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
@@ -131,7 +140,9 @@ def target_from_json(text: str) -> tvm.target.Target:
     """Make the TVM target that a fingerprint holds."""
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
-    target = tvm.target.Target(json.loads(text))
+    config = json.loads(text)
+    _load_for(config)
+    target = tvm.target.Target(config)
     register_intrinsics(target)
     return target
 

@@ -3,7 +3,8 @@
 ``tvm.s_tir.tensor_intrin`` parses the TVMScript of every intrinsic for every target when it is
 imported (14.5 s on a 2-core x86-64 machine, 11 of them for CUDA), and ``TuneContext`` imports it.
 This module puts a package of the same name in its place whose submodules are the real ones, and
-imports only the submodules asked for. Import TVM through this module, everywhere::
+imports only the submodules asked for. Where there is no NVIDIA GPU, what TVM has for other devices
+than CPUs waits until a target asks for it. Import TVM through this module, everywhere::
 
     from fewtune.runtime.tvm import ms, tvm
 
@@ -13,17 +14,22 @@ the like get vectors (`fewtune.runtime.vector_math`).
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fewtune.runtime.cuda_toolkit import use_own_gpu
+from fewtune.util.nvidia_driver import has_nvidia_driver
 
 THREADS = "TVM_NUM_THREADS"
 # Tells a default from what the user says, in processes that inherit it, too.
@@ -47,11 +53,45 @@ def given_threads() -> str | None:
     return None if given == os.environ.get(OWN_THREADS) else given
 
 
+# TVM's own variable: "0" for none of its back ends for other devices.
+_AUTOLOAD = "TVM_DEVICE_BACKEND_AUTOLOAD"
+
+
+@contextmanager
+def _backends_later() -> Iterator[None]:
+    """Import TVM in the block without its back ends: in 0.40 s of a core instead of 0.65.
+
+    They ask for 111 operators that TVM lacks. Each answer is an error, for which TVM looks up the
+    names of all functions that called it. So is one for a class of its library of sorts and random
+    numbers, which is loaded first here.
+    """
+    if _AUTOLOAD in os.environ or "tvm" in sys.modules or has_nvidia_driver():
+        yield
+        return
+    from tvm_ffi.libinfo import load_lib_ctypes
+
+    found = importlib.util.find_spec("tvm")
+    folders = [] if found is None else (found.submodule_search_locations or [])
+    places = [Path(folder) / "lib" for folder in folders]
+    try:
+        for library, mode in (("tvm_runtime", "RTLD_GLOBAL"), ("tvm_runtime_extra", "RTLD_LOCAL")):
+            load_lib_ctypes("tvm", library, mode, extra_lib_paths=places)
+    except (OSError, RuntimeError):
+        yield
+        return
+    os.environ[_AUTOLOAD] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[_AUTOLOAD]
+
+
 # TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
 set_default_threads()
 use_own_gpu()
 
-import tvm  # noqa: E402
+with _backends_later():
+    import tvm
 import tvm.s_tir  # noqa: E402
 from tvm_ffi.serialization import from_json_graph_str  # noqa: E402
 
@@ -77,6 +117,16 @@ from fewtune.runtime import dot_products, special_values, vector_math  # noqa: E
 vector_math.register()
 dot_products.register()
 special_values.register()
+
+
+@cache
+def load_backends() -> None:
+    """Load what TVM has for other devices than CPUs, where its import left that out."""
+    from tvm.backend import _autoload_backends, loader
+
+    if not loader.is_loaded("cuda"):
+        _autoload_backends._AUTO_LOAD_DONE = False  # noqa: SLF001 (TVM has no other way)
+        _autoload_backends._autoload_backends()  # noqa: SLF001
 
 
 def register_intrinsics(target: tvm.target.Target) -> None:
@@ -166,6 +216,7 @@ __all__ = [
     "fill_repeating",
     "given_threads",
     "has_feature",
+    "load_backends",
     "ms",
     "read_module",
     "register_intrinsics",

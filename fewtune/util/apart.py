@@ -234,7 +234,7 @@ def _main(folder: Path, parent: int) -> int:
     _noted.keep_in(folder / _NOTE)
     told: dict[str, Any]
     try:
-        with without_gc():
+        with without_gc(for_good=True):
             work = resolve_name(described["work"])
         told = {"result": work(described["job"])}
     except Exception as fault:  # noqa: BLE001 (the parent raises it)

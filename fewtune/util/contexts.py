@@ -40,15 +40,23 @@ class SharedContext:
 
 
 @contextmanager
-def without_gc() -> Iterator[None]:
+def without_gc(*, for_good: bool = False) -> Iterator[None]:
     """Import in the block: TVM and onnx take 1.1 s of a core for it, else 1.5 s.
 
     The garbage collector would scan every new object, and free nothing.
+
+    Parameters
+    ----------
+    for_good : bool
+        Never scan what is there by the end of the block: for processes that are not a user's, whose
+        garbage would stay.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if for_good:
+            gc.freeze()
         if was_enabled:
             gc.enable()

@@ -94,7 +94,7 @@ def _serve(control: socket.socket) -> None:
     """Fork and reap until the tuning process closes its end or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
-    with without_gc():
+    with without_gc(for_good=True):
         importlib.import_module("fewtune.workers.worker")
         importlib.import_module("fewtune.machine.peak")
         importlib.import_module("fewtune.workers.model_runner")

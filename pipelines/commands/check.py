@@ -42,7 +42,7 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
 
 def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """Do the job of `check_source` in this process, which native code may crash."""
-    with without_gc():
+    with without_gc(for_good=True):
         from fewtune.model.import_options import ImportOptions
         from fewtune.model_check import check
 

@@ -1,4 +1,7 @@
-"""What is on disk, as a person reads it: tables, their conditions, where the files are."""
+"""What is on disk, as a person reads it: tables, their conditions, where the files are.
+
+Every command says something by it: what only tables need is loaded where one is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fewtune.report import tables
-from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
-from pipelines.dvc_repo.dag import Result
-from pipelines.records.recorded import is_recorded
 from stages.paths import Places
+
+if TYPE_CHECKING:
+    from fewtune.report import tables
 
 
 def show_results(found: Sequence[tables.Result], root: Path) -> None:
     """The results table, its conditions and its files."""
     if not found:
         return
+    from fewtune.report import tables
+    from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
+
     print()
     tables.results_table(found).print()
     print()
@@ -39,11 +45,15 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
         print(f"  {shown(places.compiled(*of) / 'model.so')}")
         if result.comparison:
             print(f"  {shown(places.compared(result.model) / 'report.md')}")
-    _say_where_recorded([Result(result.model, result.strategy) for result in found], root)
+    _say_where_recorded(found, root)
 
 
-def _say_where_recorded(results: Sequence[Result], root: Path) -> None:
+def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
     """Say which results MLflow has: it may have been out of reach when they were made."""
+    from pipelines.dvc_repo.dag import Result
+    from pipelines.records.recorded import is_recorded
+
+    results = [Result(each.model, each.strategy) for each in found]
     waiting = [str(result) for result in results if not is_recorded(root, result)]
     if len(waiting) < len(results):
         print("Recorded results in MLflow:  fewtune ui", flush=True)

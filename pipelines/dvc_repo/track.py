@@ -127,7 +127,7 @@ def _quiet() -> Iterator[None]:
 
 def _main() -> None:
     root = Path.cwd()
-    with without_gc(), contextlib.suppress(Exception), _quiet():
+    with without_gc(for_good=True), contextlib.suppress(Exception), _quiet():
         from dvc.repo import Repo
 
         with Repo() as repo:

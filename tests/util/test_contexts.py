@@ -41,3 +41,14 @@ def test_the_collector_is_afterwards_what_it_was(before: bool) -> None:
         assert gc.isenabled() == before
     finally:
         gc.enable() if was_enabled else gc.disable()
+
+
+def test_what_is_loaded_for_good_is_not_scanned_again() -> None:
+    try:
+        with without_gc(for_good=True):
+            kept = [object()]
+            kept.append(kept)
+        assert gc.get_freeze_count() > 0
+        assert not any(each is kept for each in gc.get_objects())
+    finally:
+        gc.unfreeze()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from pipelines.checkout.results import read_results
@@ -32,3 +35,13 @@ def test_what_mlflow_lacks_is_not_called_recorded(
     # Another store has neither.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert "Recorded" not in shown(checkout, capsys)
+
+
+def test_a_command_that_has_a_model_checked_loads_little_itself() -> None:
+    # It waits for the process that checks: what it loads before that is on top.
+    asked = (
+        "import sys, pipelines.commands.models, pipelines.commands.check;"
+        "print([m for m in ('tvm', 'onnx', 'numpy', 'networkx', 'dvc') if m in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"
