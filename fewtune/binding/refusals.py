@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import graph_inputs, node_text
+from fewtune.onnx_graph.graph import graph_inputs, node_text, static_shape
 from fewtune.onnx_graph.order import reads
 
 _RANDOM = frozenset(
@@ -36,7 +37,7 @@ _STEERING: dict[str, Collection[int]] = {
     "Upsample": (1,),
     **{f"Reduce{kind}": (1,) for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
 }
-_EXAMPLE = ("[1,2]", "8")
+_MOST_SHOWN = 8
 # Through these a size stays the size that was given.
 _CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -61,7 +62,7 @@ def refuse_what_cannot_be_judged(model: ModelProto) -> None:
         if value.type.tensor_type.elem_type == TensorProto.STRING
     }
     producers = {name: node for node in live for name in node.output}
-    inputs = {value.name for value in graph_inputs(model.graph)}
+    inputs = {value.name: value for value in graph_inputs(model.graph)}
     for node in live:
         if node.domain not in ("", "ai.onnx"):
             continue
@@ -82,8 +83,14 @@ def refuse_what_cannot_be_judged(model: ModelProto) -> None:
             if source is not None:
                 raise InputError(
                     f"{node_text(node)} takes a size from the values of input {source!r}: "
-                    f"bind them, as in --constant {source}={_EXAMPLE[node.op_type == 'Loop']}"
+                    f"bind them, as in --constant {source}={_example(inputs[source])}"
                 )
+
+
+def _example(value: ValueInfoProto) -> str:
+    """Numbers of the shape that an input has."""
+    count = math.prod(static_shape(value) or [])
+    return "8" if count == 1 else f"[{','.join(map(str, range(1, min(count, _MOST_SHOWN) + 1)))}]"
 
 
 def _live(model: ModelProto) -> Iterator[NodeProto]:

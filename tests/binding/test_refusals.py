@@ -58,7 +58,15 @@ def test_texts_inside_a_model_are_refused_by_node():
 def test_an_input_that_gives_a_shape_is_to_be_bound():
     sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])
     nodes = [helper.make_node("Reshape", ["x", "sizes"], ["y"], "shaped")]
-    with pytest.raises(InputError, match="Reshape node 'shaped' .*--constant sizes="):
+    with pytest.raises(InputError, match=r"Reshape node 'shaped' .*--constant sizes=\[1,2\]"):
         bind_shapes(model_of(nodes, [sizes]), {}, {})
     bound = bind_shapes(model_of(nodes, [sizes]), {}, {}, {"sizes": [3, 4]})
     assert [d.dim_value for d in bound.graph.output[0].type.tensor_type.shape.dim] == [3, 4]
+
+
+@pytest.mark.parametrize("shape", [[], [1]])
+def test_a_size_of_one_number_is_bound_by_a_number(shape: list[int]):
+    count = helper.make_tensor_value_info("count", TensorProto.INT64, shape)
+    nodes = [helper.make_node("TopK", ["x", "count"], ["y", "places"], "largest")]
+    with pytest.raises(InputError, match=r"TopK node 'largest' .*--constant count=8"):
+        bind_shapes(model_of(nodes, [count]), {}, {})
