@@ -65,6 +65,23 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
         return model
 
 
+def inlined(model: ModelProto) -> ModelProto:
+    """The model with calls of its own functions replaced by their bodies.
+
+    A call that leaves an attribute out takes the function's default, which onnx's inliner (1.23)
+    forgets.
+    """
+    defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in model.functions}
+    complete = ModelProto()
+    complete.CopyFrom(model)
+    for part in (complete.graph, *complete.functions):
+        for node in all_nodes(part):
+            given = {each.name for each in node.attribute}
+            of_function = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(each for each in of_function if each.name not in given)
+    return inliner.inline_local_functions(complete, convert_version=True)
+
+
 def _has_statistics(node: NodeProto) -> bool:
     """Whether a normalisation gives mean and deviation too, which TVM's importer leaves out."""
     return node.op_type == "LayerNormalization" and any(node.output[1:])

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+)
 
 # Above this size a tensor is taken out of the model before a C++ pass of the onnx package sees it:
 # those passes serialise the whole model, which protobuf refuses above 2 GB.
@@ -29,7 +37,7 @@ def opset_of(model: ModelProto) -> int:
     return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
 
 
-def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
     """Nodes of the graph and of every graph nested in it."""
     for node in graph.node:
         yield node

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable
 
 import onnx
-from onnx import ModelProto, helper, inliner, numpy_helper, shape_inference, version_converter
+from onnx import ModelProto, helper, numpy_helper, shape_inference, version_converter
 
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.float16 import halves_in_floats
-from fewtune.onnx_graph.functions import expand_functions
+from fewtune.onnx_graph.functions import expand_functions, inlined
 from fewtune.onnx_graph.gathers import slices_for_gathers
 from fewtune.onnx_graph.graph import (
     all_nodes,
@@ -114,7 +114,7 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     light_model, weights = detach_weights(model)
     if light_model.functions:
         with contextlib.suppress(Exception):  # what stays is reported by the importer, by name
-            light_model = inliner.inline_local_functions(light_model, convert_version=True)
+            light_model = inlined(light_model)
     if opset_of(light_model) < IMPORT_OPSET:
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = expand_functions(with_shapes(light_model))
