@@ -26,6 +26,7 @@ from tvm import tirx
 from fewtune.runtime import host_passes
 
 _EXTREMES = (tirx.Max, tirx.Min)
+_COMPARISONS = (tirx.GT, tirx.LT)
 _CHOICE = "if_then_else"
 
 
@@ -36,6 +37,7 @@ def register() -> None:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def _special_values(function: Any, _module: Any, _context: Any) -> Any:
+    function = _with_places(function)
     found: list[Any] = []
 
     def seen(node: Any) -> None:
@@ -70,6 +72,55 @@ def _special_values(function: Any, _module: Any, _context: Any) -> Any:
         return node if is_reduction else _with_nan(node)
 
     return function.with_body(tvm_ffi.structural_map(body, (_EXTREMES, ordered), order="post"))
+
+
+def _with_places(function: Any) -> Any:
+    """Let an ArgMax or ArgMin keep what it has found where an element is NaN.
+
+    It asks whether that is larger, and takes the element where not, as it is not than NaN.
+    """
+    begun: list[Any] = []
+    found: list[Any] = []
+
+    def stored(store: Any) -> None:
+        if any(_infinite(store.value, kind) is not None for kind in _EXTREMES):
+            begun.append(store.buffer)
+
+    def seen(choice: Any) -> None:
+        parts = _parts_of_choice(choice)
+        if parts is None or not isinstance(parts[0], _COMPARISONS):
+            return
+        asked, kept, other = parts
+        for mine, its in ((asked.a, asked.b), (asked.b, asked.a)):
+            if (
+                any(_is_load_of(mine, buffer) for buffer in begun)
+                and tvm_ffi.structural_equal(mine, kept)
+                and tvm_ffi.structural_equal(its, other)
+            ):
+                found.append(mine.source)
+
+    tvm_ffi.structural_walk(function.body, [(tirx.BufferStore, stored)], order="post")
+    if begun:
+        tvm_ffi.structural_walk(function.body, [((tirx.Select, tvm.ir.Call), seen)], order="post")
+    if not found:
+        return function
+
+    def turned(asked: Any) -> Any:
+        if not any(_is_load_of(s, buffer) for s in (asked.a, asked.b) for buffer in found):
+            return asked
+        opposite = tirx.LE if isinstance(asked, tirx.GT) else tirx.GE
+        return tirx.Not(opposite(asked.a, asked.b))
+
+    return function.with_body(
+        tvm_ffi.structural_map(function.body, (_COMPARISONS, turned), order="post")
+    )
+
+
+def _parts_of_choice(choice: Any) -> tuple[Any, Any, Any] | None:
+    """Condition and both values."""
+    if isinstance(choice, tirx.Select):
+        return choice.condition, choice.true_value, choice.false_value
+    return tuple(choice.args) if getattr(choice.op, "name", "").endswith(_CHOICE) else None
 
 
 class _Beginnings:

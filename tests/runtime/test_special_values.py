@@ -147,3 +147,24 @@ def test_extremes_over_an_axis_pass_over_nan(is_vector):
         expected = numpy_has.reduce(given)
         expected[3] = none
         np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_of_extremes_pass_over_nan(name, axis):
+    data = te.placeholder((9, 7), "float32", name="data")
+    found = getattr(tvm.topi, name)(data, axis)
+    given = np.random.default_rng(0).standard_normal((9, 7)).astype(np.float32)
+    given[np.random.default_rng(1).random(given.shape) < 0.3] = NAN
+    shape = [int(size) for size in found.shape]
+    result = tvm.runtime.tensor(np.zeros(shape, str(found.dtype)))
+    module = tvm.IRModule({"main": te.create_prim_func([data, found])})
+    build(module, tuned_tiny.target())["main"](tvm.runtime.tensor(given), result)
+    np.testing.assert_array_equal(result.numpy(), getattr(np, f"nan{name}")(given, axis))
+
+
+def test_a_choice_that_a_model_makes_keeps_nan():
+    result = tvm.runtime.tensor(np.zeros(ELEMENTS, np.float32))
+    module = build(kernel(lambda a, b: tirx.Select(a < b, b, a)), tuned_tiny.target())
+    module["main"](tvm.runtime.tensor(FIRST), tvm.runtime.tensor(SECOND), result)
+    np.testing.assert_array_equal(result.numpy(), np.where(FIRST < SECOND, SECOND, FIRST))
