@@ -15,7 +15,7 @@ from fewtune.task.weight_layout import free_places
 ScheduleError = tvm.s_tir.ScheduleError
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
-_CHOICE = "if_then_else"
+CHOICE = "if_then_else"
 # Calls that are an instruction or two: of words, of products of bytes, and rounding half to even.
 _INSTRUCTIONS = (
     *("tirx.bitwise_", "tirx.shift_", "tirx.reinterpret", "tirx.nearbyint"),
@@ -158,7 +158,7 @@ def chosen_along(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
             found.add(positions[node])
 
     def visit_call(node: Any) -> None:
-        if getattr(node.op, "name", "").endswith(_CHOICE):
+        if getattr(node.op, "name", "").endswith(CHOICE):
             tvm_ffi.structural_walk(node.args[0], [(tvm.ir.Var, visit_variable)], order="post")
 
     tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit_call)], order="post")
@@ -196,7 +196,7 @@ def _calls(block: Any) -> bool:
     def visit(node: Any) -> None:
         nonlocal found
         name = getattr(getattr(node, "op", None), "name", "")
-        if not name.endswith(_CHOICE) and not name.startswith(_INSTRUCTIONS):
+        if not name.endswith(CHOICE) and not name.startswith(_INSTRUCTIONS):
             found = True
 
     tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit)], order="post")

@@ -38,6 +38,17 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         convolution("NHWC", "HWIO", groups=4),
         [(1, 14, 14, 64), (1, 1, 16, 68), (1, 1, 1, 68)],
     ),
+    # A border behind the results is no part of any of them.
+    "conv2d_nchw_padded_behind": (
+        lambda data, weight: relax.op.nn.pad(
+            relax.op.nn.conv2d(data, weight, padding=1), [0, 0, 0, 0, 0, 1, 0, 2]
+        ),
+        [(1, 8, 12, 12), (16, 8, 3, 3)],
+    ),
+    "matmul_padded_behind": (
+        lambda a, b: relax.op.nn.pad(relax.op.matmul(a, b), [0, 3, 0, 1], pad_value=2.0),
+        [(160, 96), (96, 128)],
+    ),
     "depthwise_nhwc": (
         convolution("NHWC", "HWIO", groups=48, padding=1),
         [(1, 19, 19, 48), (3, 3, 1, 48), (1, 1, 1, 48)],
