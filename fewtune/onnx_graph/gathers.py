@@ -4,11 +4,15 @@ Attention is exported with one product for queries, keys and values, whose resul
 axes reordered, and taken apart by three gathers with a constant index. A gather computes its
 addresses from numbers in memory: TVM fuses nothing with it, and no rule here schedules it. A slice
 is fused with what follows; taken ahead of the reordering, the whole of it is never written.
+
+A recurrent layer that an exporter unrolled multiplies each step's input by the same weights, and
+so reads them once a step. One product of all steps reads them once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +28,8 @@ from fewtune.onnx_graph.graph import (
     static_shape,
 )
 
+# Of the tensors whose slices are multiplied; what a slice is given beside its data.
+_AXES, _BOUNDS = 3, 3
 _INDICES = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 
@@ -70,6 +76,130 @@ def slices_for_gathers(model: ModelProto) -> None:
             result.append(node)
     set_nodes(model, result)
     drop_unused_initializers(model)
+
+
+def products_of_slices(model: ModelProto) -> None:
+    """Join products of a tensor's slices with the same weights into one, in place.
+
+    What each gave is gathered from the result: with the index among its arguments, one kernel
+    serves all, also where what follows is fused with it.
+
+    Parameters
+    ----------
+    model : ModelProto
+        Its shapes are inferred. One with nested graphs is left as it is.
+    """
+    if has_nested_graphs(model):
+        return
+    groups: dict[tuple[Any, ...], list[_Part]] = {}
+    for part in _parts(model):
+        key = (part.data, part.axis, part.node.op_type, *part.node.input[1:])
+        attributes = sorted(each.SerializeToString() for each in part.node.attribute)
+        groups.setdefault((*key, *attributes), []).append(part)
+    wanted = [
+        group for group in groups.values() if len(group) > 1 and 2 * len(group) > group[0].extent
+    ]
+    if not wanted:
+        return
+    written: dict[str, list[NodeProto]] = {}
+    for group in wanted:
+        for part, nodes in zip(group, _joined(model, group), strict=True):
+            written[part.node.output[0]] = nodes
+    result: list[NodeProto] = []
+    for node in model.graph.node:
+        result += written.get(node.output[0], [node])
+    read = {value.name for value in model.graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(result):
+        if read.intersection(node.output):
+            read.update(node.input)
+            kept.append(node)
+    set_nodes(model, reversed(kept))
+    drop_unused_initializers(model)
+
+
+class _Part(NamedTuple):
+    """A product of one place of a tensor's axis, and the tensor's shape."""
+
+    node: NodeProto
+    data: str
+    axis: int
+    place: int
+    shape: list[int]
+
+    @property
+    def extent(self) -> int:
+        """Places of that axis."""
+        return self.shape[self.axis]
+
+
+def _parts(model: ModelProto) -> list[_Part]:
+    """Products with constant weights whose rows are one place of an axis of three."""
+    graph = model.graph
+    shapes = {value.name: static_shape(value) for value in [*graph.input, *graph.value_info]}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+
+    def number(name: str) -> int | None:
+        """A constant of one place."""
+        tensor = tensors.get(name)
+        if tensor is None or tensor.data_type not in _INDICES or element_count(tensor) != 1:
+            return None
+        return int(numpy_helper.to_array(tensor).reshape(()))
+
+    def sliced(name: str) -> NodeProto | None:
+        """The slice that a value is, an axis of one dropped."""
+        squeeze = producers.get(name)
+        if squeeze is None or squeeze.op_type != "Squeeze":
+            return None
+        node = producers.get(squeeze.input[0])
+        is_whole = node is not None and node.op_type == "Slice" and len(node.input) == _BOUNDS + 1
+        return node if is_whole else None
+
+    found = []
+    for node in graph.node:
+        part = sliced(node.input[0]) if _multiplies(node, tensors) else None
+        shape = shapes.get(part.input[0]) if part is not None else None
+        if part is None or shape is None or len(shape) != _AXES:
+            continue
+        begin, end, axis = (number(name) for name in part.input[1:])
+        if begin is None or end != begin + 1 or axis not in (0, 1):
+            continue
+        rows = [extent for place, extent in enumerate(shape) if place != axis]
+        if begin >= 0 and shapes.get(node.input[0]) == rows:
+            found.append(_Part(node, part.input[0], axis, begin, shape))
+    return found
+
+
+def _multiplies(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
+    """Whether a node is a product of rows with constant weights, and adds the same to each row."""
+    if node.op_type not in ("Gemm", "MatMul") or not all(n in tensors for n in node.input[1:]):
+        return False
+    if any(each.name == "transA" and each.i for each in node.attribute):
+        return False
+    ranks = [len(tensors[name].dims) for name in node.input[1:]]
+    return ranks[0] == _AXES - 1 and all(rank == 1 for rank in ranks[1:])
+
+
+def _joined(model: ModelProto, group: list[_Part]) -> list[list[NodeProto]]:
+    """For each product, the nodes in its place; before the first, the product of all."""
+    first = group[0]
+    name, *leading = first.node.output[0], *first.shape[:2]
+    shape = _array(model, f"{name}_shape", np.array([leading[0] * leading[1], first.shape[2]]))
+    rows = _node("Reshape", [first.data, shape], f"{name}_rows")
+    product = NodeProto.FromString(first.node.SerializeToString())
+    product.input[0], product.output[0] = rows.output[0], f"{name}_all"
+    product.name = product.output[0]
+    numbers = np.arange(leading[0] * leading[1]).reshape(leading)
+    nodes = []
+    for part in group:
+        result = part.node.output[0]
+        places = _array(model, f"{result}_places", np.asarray(numbers.take(part.place, part.axis)))
+        gather = _node("Gather", [product.output[0], places], result, axis=0)
+        gather.name = part.node.name or result
+        nodes.append([gather])
+    nodes[0] = [rows, product, *nodes[0]]
+    return nodes
 
 
 def _places(model: ModelProto) -> dict[str, _Place]:
@@ -131,6 +261,10 @@ def _node(operator: str, inputs: list[str], result: str, **attributes: Any) -> N
 
 def _number(model: ModelProto, name: str, number: int) -> str:
     """Add a constant of one place."""
-    array = np.array([number], np.int64)
-    model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return _array(model, name, np.array([number]))
+
+
+def _array(model: ModelProto, name: str, array: np.ndarray) -> str:
+    """Add a constant of places."""
+    model.graph.initializer.append(numpy_helper.from_array(array.astype(np.int64), name))
     return name

@@ -15,7 +15,7 @@ from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.float16 import halves_in_floats
 from fewtune.onnx_graph.functions import expand_functions, inlined
-from fewtune.onnx_graph.gathers import slices_for_gathers
+from fewtune.onnx_graph.gathers import products_of_slices, slices_for_gathers
 from fewtune.onnx_graph.graph import (
     all_nodes,
     attach_weights,
@@ -79,6 +79,7 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "transposes_after_sums": transposes_after_sums,
     "reshapes_after_activations": reshapes_after_activations,
     "slices_for_gathers": slices_for_gathers,
+    "products_of_slices": products_of_slices,
     "constants_of_full_rank": rewrites.constants_of_full_rank,
 }
 # Optional steps of `simplify`, in order.
