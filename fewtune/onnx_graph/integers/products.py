@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from onnx import NodeProto, TensorProto
 
@@ -135,10 +138,13 @@ def integer_product(walk: Walk, node: NodeProto) -> bool:
     data, weight, zero, weight_zero = optional(node.input, 4)
     weights = _integer_weights(walk, data, weight, weight_zero, -1)
     shape = walk.graph.shape(data)
-    if weights is None or weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
+    if weights is None or weights.values.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
         return False
-    sums = weights.astype(np.int64).sum(0)
-    return _with_zero(walk, node, weights, zero, sums, (0,), {})
+
+    def total(wide: str) -> str:
+        return walk.graph.reduce("ReduceSum", wide, [len(shape) - 1])
+
+    return _with_zero(walk, node, weights, zero, weights.whole.sum(0), (0,), {}, total)
 
 
 def integer_convolution(walk: Walk, node: NodeProto) -> bool:
@@ -146,18 +152,30 @@ def integer_convolution(walk: Walk, node: NodeProto) -> bool:
     data, weight, zero, weight_zero = optional(node.input, 4)
     weights = _integer_weights(walk, data, weight, weight_zero, 0)
     shape = walk.graph.shape(data)
-    if weights is None or shape is None or len(shape) != _PLANE or weights.ndim != _PLANE:
+    if weights is None or shape is None or len(shape) != _PLANE or weights.values.ndim != _PLANE:
         return False
-    window = Window.of(attributes_of(node), shape, list(weights.shape[2:]))
-    if not _has_kernel(window, weights, shape):
+    window = Window.of(attributes_of(node), shape, list(weights.values.shape[2:]))
+    if not _has_kernel(window, weights.values, shape):
         return False
-    sums = window.sums(weights, shape)
+    if weights.moved.any():
+        # What the windows' bytes add up to is another convolution.
+        return False
+    sums = window.sums(weights.whole, shape)
     return _with_zero(walk, node, weights, zero, sums, (1, 2, 3), window.attributes)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights less their zero points, and as signed bytes, from which they are that far away."""
+
+    whole: np.ndarray
+    values: np.ndarray
+    moved: np.ndarray
 
 
 def _integer_weights(
     walk: Walk, data: str, weight: str, weight_zero: str, axis: int
-) -> np.ndarray | None:
+) -> _Weights | None:
     graph = walk.graph
     values = graph.value(weight)
     zero = graph.value(weight_zero) if weight_zero else np.zeros(1, np.int8)
@@ -165,40 +183,62 @@ def _integer_weights(
     signed = walk.unsigned.get(data, ("", False))[1]
     if values is None or zero is None or kind != TensorProto.UINT8 or signed:
         return None
-    if zero.size > 1:
-        shape = [1] * values.ndim
-        shape[axis] = -1
-        zero = zero.reshape(shape)
-    return as_signed(values, zero)
+    shape = [1] * values.ndim
+    shape[axis] = -1
+    zero = zero.reshape(shape).astype(np.int64)
+    whole = values.astype(np.int64) - zero
+    centred = as_signed(values, zero)
+    if centred is not None:
+        return _Weights(whole, centred, np.zeros_like(zero))
+    middle = 128 if values.dtype == np.uint8 else 0
+    moved = as_signed(values, middle)
+    return None if moved is None else _Weights(whole, moved, middle - zero)
 
 
 def _with_zero(
     walk: Walk,
     node: NodeProto,
-    weights: np.ndarray,
+    weights: _Weights,
     zero: str,
     sums: np.ndarray,
     axes: tuple[int, ...],
     attributes: dict[str, object],
+    total: Callable[[str], str] | None = None,
 ) -> bool:
+    """The sums of signed bytes, and what is to be added for the zero points.
+
+    Of ``(data - zero) (values + moved)``: ``data values + total(data) moved - zero sums``.
+    """
     graph, data = walk.graph, node.input[0]
     place = graph.value(zero) if zero else np.zeros(1, np.uint8)
-    if not sums_fit(weights, axes, sums * 255):
+    depth = int(np.prod([weights.values.shape[axis] for axis in axes]))
+    added = (np.abs(sums) + np.abs(weights.moved).max() * depth) * 255
+    if not sums_fit(weights.values, axes, added):
         return False
     scalar = (graph.shape(zero) in ([], [1])) if place is None else place.size == 1
     if not scalar:
         return False
     walk.write(data)
     output = node.output[0]
-    inputs = [data, graph.constant(weights)]
-    if place is not None or not sums.any():
+    inputs = [data, graph.constant(weights.values)]
+    is_moved = bool(weights.moved.any())
+    if not is_moved and (place is not None or not sums.any()):
         if place is not None and place.any():
             inputs.append(graph.constant(place.reshape(())))
         graph.op(node.op_type, inputs, output, **attributes)
         return True
     result = graph.op(node.op_type, inputs, **attributes)
-    walk.write(zero)
-    wide = graph.cast(zero, TensorProto.INT32)
+    if is_moved:
+        assert total is not None
+        moved = graph.constant(weights.moved.astype(np.int32))
+        result = graph.op(
+            "Add", [result, graph.op("Mul", [total(graph.cast(data, TensorProto.INT32)), moved])]
+        )
+    if zero:
+        walk.write(zero)
+        wide = graph.cast(zero, TensorProto.INT32)
+    else:
+        wide = graph.constant(np.zeros((), np.int32))
     product = graph.op("Mul", [graph.constant(sums.astype(np.int32)), wide])
     graph.op("Sub", [result, product], output)
     return True

@@ -6,7 +6,15 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from fewtune.model.reference import run_onnxruntime
-from tests.quantised_models import FLOAT, UINT8, model_of, operators, quantised_network, simplified
+from tests.quantised_models import (
+    FLOAT,
+    INT32,
+    UINT8,
+    model_of,
+    operators,
+    quantised_network,
+    simplified,
+)
 
 RANDOM = np.random.default_rng(1)
 
@@ -114,6 +122,26 @@ def test_a_tensor_that_floats_need_too_is_computed_once():
     assert operators(result)["ConvInteger"] == 1
     for actual, expected in zip(outputs(result, feeds), outputs(model, feeds), strict=True):
         assert np.abs(actual.astype(float) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("zeros", [119, [0, 255, 128, 7, 200]])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
+    """Less their zero points they are up to 255 - 119: bytes about 128, and the rows' sums."""
+    weights = RANDOM.integers(0, 256, (40, 5)).astype(np.uint8)
+    weights[0], weights[1] = 0, 255
+    constants = {"w": weights, "w_zero": np.array(zeros, np.uint8)}
+    node = helper.make_node("MatMulInteger", ["x", "w", "x_zero", "w_zero"], ["y"])
+    feeds = {"x": RANDOM.integers(0, 256, (2, 3, 40)).astype(np.uint8)}
+    known = {"x_zero": np.array(33, np.uint8)}
+    (constants if is_known else feeds).update(known)
+    inputs = {name: (UINT8, array.shape) for name, array in feeds.items()}
+    model = model_of([node], inputs, {"y": (INT32, None)}, constants)
+    result = simplified(model)
+    signed = [each for each in result.graph.initializer if list(each.dims) == [40, 5]]
+    assert [numpy_helper.to_array(each).dtype for each in signed] == [np.int8]
+    (actual,), (expected,) = outputs(result, feeds), outputs(model, feeds)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_weights_that_are_no_signed_bytes_stay_in_floats():
