@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 
 from fewtune.errors import InputError, MachineError
 from pipelines.checkout import environment
+from pipelines.runs import with_parent
 from stages.params import read_yaml
 from stages.paths import Places
 
@@ -112,11 +112,14 @@ def _server(root: Path, url: str, port: int) -> Iterator[None]:
     """A Prefect server at ``url`` while the block runs."""
     log = Places(root).scratch / "logs" / "prefect-server.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "prefect", "server", "start"]
-    command += ["--host", environment.LOCALHOST, "--port", str(port)]
+    address = ["--host", environment.LOCALHOST, "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            with_parent.command("prefect", ["server", "start", *address]),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     try:
         _hand_over_secret(root)

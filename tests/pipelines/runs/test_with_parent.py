@@ -1,0 +1,42 @@
+"""What a command starts ends with it, also where it is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+
+from tests.waiting import until
+
+_STARTER = """
+import subprocess, time
+from pipelines.runs import with_parent
+
+child = subprocess.Popen(with_parent.command("http.server", ["0", "--bind", "127.0.0.1"]),
+                         stdout=subprocess.DEVNULL, start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_with_the_command_that_was_killed() -> None:
+    starter = subprocess.Popen([sys.executable, "-c", _STARTER], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    server = psutil.Process(int(starter.stdout.readline()))
+    try:
+        # It serves, under the arguments that it was given.
+        until(lambda: server.net_connections())
+        assert server.cmdline()[-4:] == ["http.server", "0", "--bind", "127.0.0.1"]
+        starter.send_signal(signal.SIGKILL)
+        starter.wait()
+        until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, 10)
+    finally:
+        starter.kill()
+
+
+def test_one_whose_starter_is_gone_does_not_begin() -> None:
+    command = [sys.executable, "-m", "pipelines.runs.with_parent", "1", "json.tool", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
