@@ -21,6 +21,7 @@ from fewtune.model.lower_checked import (
     lower_checked,
 )
 from fewtune.model.passes.bf16_products import is_product
+from fewtune.model.passes.loops.recurrent_layers import is_recurrence
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
@@ -180,6 +181,12 @@ def import_model(
             f"{count} convolutions and products multiply in bf16: outputs are "
             f"{found.max_relative_error:.1e} of their largest off onnxruntime's in fp32, "
             f"{found.allowances:.2f} of what rounding to bf16 may move them"
+        )
+    layers = sum(n for kernel, n in call_counts(lowered).items() if is_recurrence(kernel))
+    if layers:
+        notes.append(
+            f"recurrent layers whose steps are all computed by one kernel: {layers}; it has a "
+            "schedule of its own, is no task, and is in no table of tasks"
         )
     reference.write(directory)
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))

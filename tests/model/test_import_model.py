@@ -15,9 +15,11 @@ from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
+from fewtune.onnx_graph import simplify
 from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import extract_tasks
 from tests import tiny_models
+from tests.made.layers import layer
 
 
 def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> ImportReport:  # noqa: ANN001
@@ -49,6 +51,14 @@ def test_nchw_is_kept_when_asked_for(tmp_path: Path) -> None:
     model = tiny_models.tiny_convolutional_model(0)
     report = imported(model, tmp_path, ImportOptions(layout="NCHW"))
     assert (report.layout, report.layout_note) == ("NCHW", "as asked")
+
+
+def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
+    report = imported(simplify.with_shapes(layer("LSTM", batch=1)[0]), tmp_path)
+    assert any("computed by one kernel: 1" in note for note in report.notes)
+    target = target_from_json(detect_fingerprint(FingerprintOptions()).target)
+    tasks = extract_tasks(read_lowered(tmp_path / "import"), target)
+    assert not any("recurrence" in task.info.name for task in tasks)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,13 @@ from fewtune.model.passes.loops.recurrence import GATES, Recurrence
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
 
+_KERNEL = "recurrence"
+
+
+def is_recurrence(kernel: str) -> bool:
+    """Whether a kernel computes a recurrent layer."""
+    return kernel.rstrip("0123456789") == _KERNEL
+
 
 def converters(traits: CpuTraits) -> dict[str, Any]:
     """By operator, what TVM's importer asks of a converter."""
@@ -75,7 +82,7 @@ class _Layer:
             started(first_cell),
         ]
         shapes = [(directions, batch, wide), (steps, directions, batch, wide)]
-        kernel = bb.add_func(layer.kernel(traits), "recurrence")
+        kernel = bb.add_func(layer.kernel(traits), _KERNEL)
         outputs = bb.emit(
             relax.call_tir(
                 kernel,
