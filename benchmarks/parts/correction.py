@@ -113,8 +113,8 @@ def replay(
         picks = {}
         for task, known in chosen.items():
             rest = order[task][~np.isin(order[task], known)]
-            paces = predictor.expected(task, samples[task].features[rest])
-            picks[task] = rest[np.argsort(-paces, kind="stable")[:count]]
+            speeds = predictor.expected(task, samples[task].features[rest])
+            picks[task] = rest[np.argsort(-speeds, kind="stable")[:count]]
         for task, places in picks.items():
             chosen[task] = np.concatenate([chosen[task], places])
             learn(task, places)

@@ -1,8 +1,8 @@
 """The graph network as a cost model of a run: taught by its trials, pretrained where there is more.
 
-The label of a candidate is the logarithm of its pace beside the best of its task, as the decision
-predictor has it. The network goes on from where it was each time it learns; with `pretrain`, that
-is what other tasks taught it.
+The label of a candidate is the logarithm of its speed relative to the best of its task, as for the
+decision predictor. Each training starts from the network's present weights. With `pretrain`, the
+first one starts from weights trained on other tasks.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class GraphModel:
 def _labelled(
     groups: Sequence[tuple[Sequence[Graph], Sequence[float]]],
 ) -> list[tuple[Sequence[Graph], np.ndarray]]:
-    """Graphs of all tasks, and the logarithms of their paces beside their task's best."""
+    """Graphs of all tasks, and the logarithms of their speeds relative to their task's best."""
     found = []
     for held, times_s in groups:
         best_s = min(times_s, default=np.inf)
         if np.isfinite(best_s):
-            paces = np.log(np.maximum(best_s / np.array(times_s), _SLOWEST))
-            found.append((held, paces))
+            speeds = np.log(np.maximum(best_s / np.array(times_s), _SLOWEST))
+            found.append((held, speeds))
     return found

@@ -15,7 +15,7 @@ from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
-from fewtune.model_check.estimate import TuningPace, estimate
+from fewtune.model_check.estimate import PastTunings, estimate
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.runtime.target import target_from_json
@@ -88,7 +88,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
     except MemoryError:
         reason = "the model needs more memory than there is"
         return replace(found, reason=reason, exit_code=MachineError.exit_code).as_json()
-    return _accepted(found, report, tasks, job.select, job.trials, job.pace).as_json()
+    return _accepted(found, report, tasks, job.select, job.trials, job.past).as_json()
 
 
 def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
@@ -125,7 +125,7 @@ def _accepted(
     tasks: Sequence[TaskInfo],
     select: SelectOptions,
     trials: int,
-    pace: TuningPace | None,
+    past: PastTunings | None,
 ) -> CheckReport:
     tuned = [task.name for task in tasks if is_worth_searching(task, select.min_share)]
     return replace(
@@ -139,5 +139,5 @@ def _accepted(
         tuned=tuned,
         left_out=report.left_out,
         notes=report.notes,
-        estimate=estimate(len(tasks), trials, pace),
+        estimate=estimate(len(tasks), trials, past),
     )

@@ -9,8 +9,8 @@ _DEFAULT_S = 0.026
 
 
 @dataclass(frozen=True)
-class TuningPace:
-    """Earlier runs on this machine: what they tuned, and in which time.
+class PastTunings:
+    """What earlier runs on this machine tuned, and how long it took.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Estimate:
     rule: str
 
 
-def estimate(tasks: int, trials: int, pace: TuningPace | None = None) -> Estimate:
+def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estimate:
     """Estimate the seconds of selective tuning.
 
     Parameters
@@ -43,18 +43,18 @@ def estimate(tasks: int, trials: int, pace: TuningPace | None = None) -> Estimat
         Distinct kernels of the model.
     trials : int
         Trials a task.
-    pace : TuningPace, optional
-        Of earlier runs on this machine; a rule of thumb stands in for it.
+    past : PastTunings, optional
+        Earlier runs on this machine; without them, a rule of thumb is used.
     """
-    if pace is None or pace.task_trials == 0:
+    if past is None or past.task_trials == 0:
         return Estimate(
             round(tasks * trials * _DEFAULT_S, 1),
             f"an estimate: {tasks} tasks x {trials} trials x {_DEFAULT_S} s, as SqueezeNet took "
             "on two cores",
         )
-    each_s = pace.seconds / pace.task_trials
+    each_s = past.seconds / past.task_trials
     return Estimate(
         round(tasks * trials * each_s, 1),
-        f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {pace.runs} earlier "
+        f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} earlier "
         "results on this machine took",
     )

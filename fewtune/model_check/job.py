@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewtune.model_check.estimate import TuningPace
+from fewtune.model_check.estimate import PastTunings
 from fewtune.util.apart import LEFT_OUT
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class CheckJob:
         unless given.
     trials : int
         Trials a task of the run, for the estimate.
-    pace : TuningPace, optional
+    past : PastTunings, optional
         What earlier runs on this machine took, for the estimate.
     left_out : mapping of str to str
         Optional steps to do without, with the reason.
@@ -58,7 +58,7 @@ class CheckJob:
     options: ImportOptions | None = None
     select: SelectOptions | None = None
     trials: int = 32
-    pace: TuningPace | None = None
+    past: PastTunings | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,7 @@ class CheckJob:
             "constants": dict(self.constants or {}),
             "inputs": None if self.inputs is None else str(Path(self.inputs).absolute()),
             "models_directory": None if models is None else str(models.absolute()),
-            "pace": None if self.pace is None else asdict(self.pace),
+            "past": None if self.past is None else asdict(self.past),
         }
         for name in ("machine", "options", "select"):
             options = getattr(self, name)
@@ -90,7 +90,7 @@ class CheckJob:
         from fewtune.model.import_options import ImportOptions
         from fewtune.selection.options import SelectOptions
 
-        models, pace = given["models_directory"], given["pace"]
+        models, past = given["models_directory"], given["past"]
         return replace(
             cls(**given),
             inputs=None if given["inputs"] is None else Path(given["inputs"]),
@@ -98,5 +98,5 @@ class CheckJob:
             machine=FingerprintOptions.model_validate(given["machine"] or {}),
             options=ImportOptions.model_validate(given["options"] or {}),
             select=SelectOptions.model_validate(given["select"] or {}),
-            pace=None if pace is None else TuningPace(**pace),
+            past=None if past is None else PastTunings(**past),
         )

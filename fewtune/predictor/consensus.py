@@ -20,7 +20,7 @@ from fewtune.predictor.pretrained import Pretrained
 
 # The say of the nearest machine's predictor.
 _OWN = 0.5
-# Logarithms of pace. Of all trials of five networks on a Zen 5 (106 tasks), the first choice took
+# Logarithms of speed. Of all trials of five networks on a Zen 5 (106 tasks), the first choice took
 # 1.30 times the best by its own predictor, 1.12 by half of its say, 1.09 with these risks as well.
 # Where trials are few and none are far off, all that costs something: of 518 practice tasks of a
 # Zen 4, of shapes held out, the first choice took 1.10 times the best by its own, 1.13 by both.
@@ -59,9 +59,9 @@ class Consensus:
         return self._own.threads
 
     def expected(self, features: np.ndarray) -> np.ndarray:
-        """Logarithms of the pace beside the task's best, (points,), less what a point risks."""
-        paces = self._own.expected(features)
+        """Logarithms of speed relative to the task's best, (points,), less what a point risks."""
+        speeds = self._own.expected(features)
         if self._others:
-            told = np.mean([each.expected(features) for each in self._others], axis=0)
-            paces = _OWN * paces + (1 - _OWN) * told
-        return paces - sum(risk * features[:, place] for place, risk in _RISKY)
+            others = np.mean([each.expected(features) for each in self._others], axis=0)
+            speeds = _OWN * speeds + (1 - _OWN) * others
+        return speeds - sum(risk * features[:, place] for place, risk in _RISKY)

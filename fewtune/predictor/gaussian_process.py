@@ -18,9 +18,10 @@ from fewtune.predictor.feature_names import NAMES, OF_POINTS
 # Features of decisions: of one task, those before are all the same. What cores add is the same of
 # one run, or said by others.
 _DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
-# Logarithms of paces: how far the predictor errs alike for all tasks, and for one task beyond that;
-# how far measurements err. By replaying full tuning's trials of SqueezeNet and DenseNet 121 on a
-# machine that the predictor does not know; half or twice as much makes little difference.
+# Standard deviations of logarithms of speed: the predictor's error that all tasks have in common,
+# its further error for one task, and the error of measurements. They come from replaying full
+# tuning's trials of SqueezeNet and DenseNet 121 on a machine that the predictor does not know. Half
+# or twice as much makes little difference.
 _COMMON, _OWN, _NOISE = 0.1, 0.1, 0.07
 # Candidates are alike whose features are within this distance, each counted in its own spread over
 # a task's candidates, or in this where it hardly differs.
@@ -30,23 +31,23 @@ _LEAST_SPREAD = 0.25
 _OFFSET = 0.5
 # Errors beyond this are of failures to measure.
 _MOST_OFF = 1.0
-# A candidate at half the pace of the best counts about a third: fast ones are to be told apart.
+# A candidate at half the speed of the best counts about a third: the order of fast ones matters.
 _KEENNESS, _SLOWEST = 1.5, -3.0
 # It is fitted anew when samples have grown by this part.
 _GROWTH = 0.05
 
 
 class _Group:
-    """Samples of one task: features of decisions, paces, and what the predictor said."""
+    """Samples of one task: features of decisions, speeds, and what the predictor said."""
 
     def __init__(self) -> None:
         self.rows: list[np.ndarray] = []
-        self.paces: list[float] = []
+        self.speeds: list[float] = []
         self.expected: list[float] = []
 
     def fastest(self, most: int) -> np.ndarray:
         """Places of the fastest samples, in the order in which they came."""
-        order = np.argsort(-np.array(self.paces), kind="stable")
+        order = np.argsort(-np.array(self.speeds), kind="stable")
         return np.sort(order[:most])
 
 
@@ -79,20 +80,20 @@ class Residual:
             What tells tasks apart: only times of one task are compared.
         features : ndarray, (candidates, `NAMES`)
         times_s : ndarray, (candidates,)
-            Seconds; a candidate that failed says nothing of paces.
+            Seconds; a candidate that failed says nothing of speed.
         expected : ndarray, (candidates,)
             What the predictor said of them.
         """
-        for row, time_s, pace in zip(features, times_s, expected, strict=True):
+        for row, time_s, speed in zip(features, times_s, expected, strict=True):
             if np.isfinite(time_s):
                 group = self._groups.setdefault(task, _Group())
                 group.rows.append(np.asarray(row[_DECISIONS], dtype=float))
-                group.paces.append(-float(np.log(time_s)))
-                group.expected.append(float(pace))
+                group.speeds.append(-float(np.log(time_s)))
+                group.expected.append(float(speed))
                 self._samples += 1
 
     def correction(self, task: Hashable, features: np.ndarray) -> np.ndarray:
-        """What to add to the logarithms of paces expected of a task's candidates, (candidates,)."""
+        """What to add to the expected logarithms of a task's candidates' speeds, (candidates,)."""
         if self._samples > (1 + _GROWTH) * self._fitted_samples:
             self._fit()
         if not len(self._rows):
@@ -116,9 +117,9 @@ class Residual:
         squares, freedom = np.zeros(len(self._spreads)), 0
         for number, group in enumerate(self._groups.values()):
             kept = group.fastest(most)
-            paces = np.array(group.paces)[kept]
-            counts = np.exp(_KEENNESS * np.maximum(paces - paces.max(), _SLOWEST))
-            off = paces - np.array(group.expected)[kept]
+            speeds = np.array(group.speeds)[kept]
+            counts = np.exp(_KEENNESS * np.maximum(speeds - speeds.max(), _SLOWEST))
+            off = speeds - np.array(group.expected)[kept]
             left.append(np.clip(off - np.average(off, weights=counts), -_MOST_OFF, _MOST_OFF))
             noise.append(_NOISE**2 / counts)
             rows.append(np.stack(group.rows)[kept])

@@ -61,7 +61,7 @@ class Predefined:
         return self._traits.threads
 
     def expected(self, features: np.ndarray) -> np.ndarray:
-        """Logarithms of the pace beside that of arithmetic alone, (points,): 0 is the peak."""
+        """Logarithms of speed relative to that of arithmetic alone, (points,): 0 is the peak."""
         cycles, peak_cycles = self._cycles(np.asarray(features, dtype=float))
         return np.log(peak_cycles / cycles)
 
@@ -110,11 +110,11 @@ class Predefined:
         looped = np.where(is_unrolled | (held >= accumulators), 0.0, 1.0)
         moved = np.minimum(1.0, spilt + leaving + looped)
         latency = self._traits.in_flight / _PIPES / np.maximum(1.0, accumulators)
-        paces = [
+        speeds = [
             np.full(len(features), 1.0 / _PIPES),
             latency,
             (features[:, _PLACES["loads"]] + moved) / _LOADS,
             moved / _STORES,
         ]
         jumps = np.where(is_unrolled, 0.0, _JUMP / np.maximum(1.0, held))
-        return np.maximum.reduce(paces) + jumps
+        return np.maximum.reduce(speeds) + jumps

@@ -26,7 +26,7 @@ _SAME = 2
 
 
 class Predictor:
-    """Expected paces of one run's candidates; one for all its tasks.
+    """Expected speeds of one run's candidates; one for all its tasks.
 
     What was measured here is predicted, too, and what is left over is learnt: what holds on this
     machine, or for these tasks, and did not where the predictor was trained. How fast a task is
@@ -50,14 +50,14 @@ class Predictor:
             What tells tasks apart: only times of one task are compared.
         features : ndarray, (candidates, features)
         times_s : list of float
-            Seconds; a candidate that failed says nothing of paces.
+            Seconds; a candidate that failed says nothing of speed.
         """
         if len(features):
             expected = self.pretrained.expected(features)
             self._residual.learn(task, features, np.array(times_s), expected)
 
     def expected(self, task: Hashable, features: np.ndarray) -> np.ndarray:
-        """Logarithms of the pace beside the best of the task, (candidates,)."""
+        """Logarithms of the speed relative to the best of the task, (candidates,)."""
         return self.pretrained.expected(features) + self._residual.correction(task, features)
 
 

@@ -24,7 +24,7 @@ from fewtune.util.xgboost_alone import xgboost_alone
 
 # What is slower than this part of the best is slow; by how much does not matter.
 _SLOWEST = 0.22
-# Fast schedules are to be told apart: what runs at half the pace weighs an eighth.
+# The order of fast schedules matters most: one at half the best speed gets an eighth of the weight.
 _KEENNESS = 3.0
 _PARAMETERS = {
     "max_depth": 5,
@@ -84,7 +84,7 @@ class Pretrained:
         return int(self.conditions["threads"])
 
     def expected(self, features: np.ndarray) -> np.ndarray:
-        """Logarithms of the pace beside the task's best, (points,): 0 is the best there is."""
+        """Logarithms of speed relative to the task's best, (points,): 0 is the best there is."""
         known = np.ascontiguousarray(features[:, self._places])
         return np.asarray(self._booster.inplace_predict(known), dtype=float)
 
@@ -95,13 +95,13 @@ class Pretrained:
         Parameters
         ----------
         samples : sequence of TaskSamples
-            One a task: paces are beside its best.
+            One a task: speeds are relative to its best.
         conditions : dict
             Kept beside the trees; needs ``lanes`` and ``threads``, and ``thread_counts`` where
             samples are of several.
         """
         xgboost = xgboost_alone()
-        labels = np.concatenate([log_paces(each.times_s) for each in samples])
+        labels = np.concatenate([log_speeds(each.times_s) for each in samples])
         names = list(taught(thread_counts(conditions)))
         places = [NAMES.index(name) for name in names]
         features = np.concatenate([each.features[:, places] for each in samples])
@@ -186,8 +186,8 @@ def _damaged(path: Path) -> InputError:
     return InputError(f"the pretrained predictor {path} is damaged: {_AGAIN}")
 
 
-def log_paces(times_s: np.ndarray) -> np.ndarray:
-    """Logarithms of the pace beside the best of several times; what failed is as slow as any."""
+def log_speeds(times_s: np.ndarray) -> np.ndarray:
+    """Logarithms of speed relative to the best of several times; failures get the slowest."""
     best = np.min(times_s, initial=np.inf)
     if not np.isfinite(best):
         return np.full(len(times_s), np.log(_SLOWEST))

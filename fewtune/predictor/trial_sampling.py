@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fewtune.predictor.feature_names import OF_POINTS
-from fewtune.predictor.pretrained import TaskSamples, log_paces
+from fewtune.predictor.pretrained import TaskSamples, log_speeds
 from fewtune.predictor.task_prior import at_most, usual_first
 from fewtune.predictor.training_samples import Sampled
 
@@ -73,12 +73,12 @@ def _spread(samples: TaskSamples, count: int, _: np.random.Generator) -> np.ndar
 
 def _walk(samples: TaskSamples, count: int, random: np.random.Generator) -> np.ndarray:
     """What simulated annealing would measure that can go to recorded trials alone."""
-    paces = log_paces(samples.times_s)
+    speeds = log_speeds(samples.times_s)
     rows = samples.features[:, _DECISIONS].astype(float)
     spread = rows.std(axis=0)
     rows /= np.where(spread > 0, spread, 1.0)
-    here = int(random.integers(len(paces)))
-    seen, left = [here], set(range(len(paces))) - {here}
+    here = int(random.integers(len(speeds)))
+    seen, left = [here], set(range(len(speeds))) - {here}
     while len(seen) < count:
         places = np.array(sorted(left))
         apart = ((rows[places] - rows[here]) ** 2).sum(axis=1)
@@ -87,7 +87,7 @@ def _walk(samples: TaskSamples, count: int, random: np.random.Generator) -> np.n
         seen.append(there)
         left.remove(there)
         heat = _HOT * (1 - len(seen) / (count + 1))
-        if random.random() < math.exp(min(0.0, paces[there] - paces[here]) / heat):
+        if random.random() < math.exp(min(0.0, speeds[there] - speeds[here]) / heat):
             here = there
     return np.array(seen)
 

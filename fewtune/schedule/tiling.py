@@ -116,10 +116,10 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
     if piece < max(2, lanes // 4) or vectors > 8 or not traits.holds(rows, vectors):
         return 0.0
     # Half registers issue two a cycle.
-    pace = 1.0 if piece == lanes else 0.5
+    cycles_each = 1.0 if piece == lanes else 0.5
     # A step issues a fused multiply-add for each accumulator, loads each operand once, and cannot
     # be shorter than the add's latency.
-    cycles = max(accumulators * pace, (rows + vectors) * pace, 4.0)
+    cycles = max(accumulators * cycles_each, (rows + vectors) * cycles_each, 4.0)
     return rows * elements / cycles * (1 + rows * elements / 1e4)
 
 

@@ -38,14 +38,14 @@ class GeneticSearch(Explorer):
         return children + self.gather(self.draw, count - len(children), taken)
 
     def _population(self, count: int) -> tuple[list[Point], np.ndarray]:
-        """The parents, and the probability of each: its pace over the best one's."""
+        """The parents, and the probability of each: its speed over the best one's."""
         living = [p for p, s in list(self.times_s.items())[-_LIVING * count :] if math.isfinite(s)]
         members = list(dict.fromkeys([*self.fastest(_ELITES), *living]))
         if not members:
             return [], np.empty(0)
         times_s = np.array([self.times_s[point] for point in members])
-        paces = times_s.min() / times_s
-        return members, paces / paces.sum()
+        speeds = times_s.min() / times_s
+        return members, speeds / speeds.sum()
 
     def _child(self, parents: list[Point], fitness: np.ndarray) -> Point:
         first, second = (int(i) for i in self.random.choice(len(parents), size=2, p=fitness))

@@ -55,11 +55,11 @@ class Guide:
         return Guide(space, prior, features, predictor) if is_known else None
 
     def expected(self, points: list[Point]) -> np.ndarray:
-        """Logarithms of expected paces, (points,)."""
+        """Logarithms of expected speeds, (points,)."""
         return self._predictor.expected(self._task, self._features.of(points))
 
     def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
-        """Proposals, and their expected paces."""
+        """Proposals, and their expected speeds."""
         if not proposals:
             return proposals, np.zeros(0)
         return proposals, self.expected([proposal.point for proposal in proposals])
@@ -87,7 +87,7 @@ class Guide:
         known : iterable of Point
             Measured before: what has a register tile of theirs is held back.
         rated : dict of float, optional
-            Expected paces of some points, to which those of the others are added; good until
+            Expected speeds of some points, to which those of the others are added; good until
             something is learnt.
         """
         distinct = list(dict.fromkeys(points))
@@ -97,11 +97,11 @@ class Guide:
         unrated = [point for point in distinct if point not in rated]
         if unrated:
             rated.update(zip(unrated, self.expected(unrated).tolist(), strict=True))
-        paces = np.array([rated[point] for point in distinct])
+        speeds = np.array([rated[point] for point in distinct])
         seen: Counter[TileKey] = Counter(self._prior.tile_of(point) for point in known)
         held_back = np.empty(len(distinct))
-        for place in np.argsort(-paces, kind="stable"):
+        for place in np.argsort(-speeds, kind="stable"):
             tile = self._prior.tile_of(distinct[place])
-            held_back[place] = paces[place] - _ALIKE * min(_MOST_ALIKE, seen[tile])
+            held_back[place] = speeds[place] - _ALIKE * min(_MOST_ALIKE, seen[tile])
             seen[tile] += 1
         return [distinct[place] for place in np.argsort(-held_back, kind="stable")]

@@ -4,7 +4,7 @@ Method: REINFORCE (Williams 1992), as in the work on matmul tiling by reinforcem
 policy draws each decision by a softmax over its ways. A tile's logit is linear in what tells tiles
 apart, so that what one tile earned speaks for those like it: the logarithm of each factor and its
 square. After a batch each weight follows the gradient of the log-probability times the advantage,
-the logarithm of the pace beside the mean of all so far.
+the logarithm of the speed relative to the mean of all so far.
 """
 
 from __future__ import annotations

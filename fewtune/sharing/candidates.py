@@ -98,8 +98,8 @@ def offers_for(
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
     wanted = usual_axis(task) if for_finals and task.share >= _WORTH_ANOTHER else None
-    is_lottery = not candidates and task.share >= _LARGE and not task.is_streamed
-    times = _ALONE_TIMES if is_lottery else 1
+    draws_more = not candidates and task.share >= _LARGE and not task.is_streamed
+    times = _ALONE_TIMES if draws_more else 1
     if search.judge.trained or not candidates:
         drawn = _drawn(search, options.seed, task.name, times * options.draws, wanted=wanted)
         if not drawn and not candidates and task.share >= _LARGE:
@@ -174,8 +174,8 @@ def _likeliest(
     If none of them splits the wanted axis, one that does is added.
     """
     if search.guide is not None:
-        paces = search.guide.expected([candidate.point for candidate in candidates])
-        ordered = _ordered(search, candidates, paces)
+        speeds = search.guide.expected([candidate.point for candidate in candidates])
+        ordered = _ordered(search, candidates, speeds)
         chosen = list(islice(_made(search, ordered, reasons, count), count))
         if _is_served([offer.point for offer in chosen], wanted):
             return chosen

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import FewtuneError, InputError, MachineError, VerificationError
-from fewtune.model_check.estimate import TuningPace
+from fewtune.model_check.estimate import PastTunings
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
 from fewtune.util.apart import run_apart
@@ -57,7 +57,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
             machine=params["fingerprint"],
             options=next(each for each in params.values() if isinstance(each, ImportOptions)),
             trials=trials,
-            pace=_pace(places, trials),
+            past=_past_tunings(places, trials),
         )
     return check.check_here(job.as_json())
 
@@ -74,7 +74,7 @@ def refuse_unless_ok(job: CheckJob, root: Path) -> None:
         raise _ERRORS.get(report.exit_code, InputError)(report.reason or "the check failed")
 
 
-def _pace(places: Places, trials: int) -> TuningPace | None:
+def _past_tunings(places: Places, trials: int) -> PastTunings | None:
     """What selective tuning took in the results on disk."""
     from fewtune.artifacts import ShareReport, TuneReport
 
@@ -89,4 +89,4 @@ def _pace(places: Places, trials: int) -> TuningPace | None:
         seconds += shared.sharing_s + tuned.tuning_s
         task_trials += (len(shared.tasks) + len(tuned.tasks)) * trials
         runs += 1
-    return TuningPace(seconds, task_trials, runs) if runs else None
+    return PastTunings(seconds, task_trials, runs) if runs else None

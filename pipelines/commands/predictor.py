@@ -90,8 +90,8 @@ def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
     rows = []
     for top in _TOP:
         found, drawn, best = 0.0, 0.0, 0.0
-        for weight, times_s, paces in rated:
-            order = np.argsort(-paces, kind="stable")
+        for weight, times_s, speeds in rated:
+            order = np.argsort(-speeds, kind="stable")
             lots = [times_s[random.permutation(len(times_s))[:top]].min() for _ in range(_DRAWN)]
             found += weight * times_s[order[:top]].min()
             drawn += weight * float(np.mean(lots))

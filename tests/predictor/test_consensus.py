@@ -16,12 +16,12 @@ from fewtune.runtime.tvm import tvm
 class Fixed(Pretrained):
     """Says the same of every point."""
 
-    def __init__(self, pace: float) -> None:
+    def __init__(self, speed: float) -> None:
         super().__init__(None, {"lanes": 16, "threads": 2})
-        self._pace = pace
+        self._speed = speed
 
     def expected(self, features: np.ndarray) -> np.ndarray:
-        return np.full(len(features), self._pace)
+        return np.full(len(features), self._speed)
 
 
 def test_the_nearest_has_half_of_the_say_and_the_others_share_the_rest() -> None:

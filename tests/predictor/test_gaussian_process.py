@@ -19,9 +19,9 @@ def tasks(pretrained: Pretrained, count: int = 6) -> list[Learnable]:
     for task in range(count):
         rows = features(some_points(40, seed=10 + task))
         bodies = rows[:, NAMES.index("body")]
-        paces = pretrained.expected(rows) - 0.8 * (bodies > np.median(bodies))
-        order = np.argsort(-paces, kind="stable")
-        samples = TaskSamples(rows[order], (1 + task) * 1e-3 * np.exp(-paces[order]))
+        speeds = pretrained.expected(rows) - 0.8 * (bodies > np.median(bodies))
+        order = np.argsort(-speeds, kind="stable")
+        samples = TaskSamples(rows[order], (1 + task) * 1e-3 * np.exp(-speeds[order]))
         found.append(Learnable(("conv2d", str(task)), 1, samples))
     return found
 

@@ -26,24 +26,24 @@ GOOD = {
 }  # fmt: skip
 
 
-def pace(**changes: float) -> float:
+def speed(**changes: float) -> float:
     row = np.array([[{**GOOD, **changes}.get(name, 0.0) for name in NAMES]])
     traits = CpuTraits(64, 28, 3, 2, in_flight=8)
     return float(Predefined(traits, 2**20).expected(row)[0])
 
 
 def test_a_good_tile_is_near_the_peak() -> None:
-    assert -0.5 < pace() <= 0
+    assert -0.5 < speed() <= 0
 
 
 def test_what_slows_a_schedule_is_told() -> None:
-    assert pace(accumulators=0, held=0) < pace()  # latency shows
-    assert pace(accumulators=6, held=6) < pace()  # sums spill
-    assert pace(piece=-2) < pace()  # vectors are a quarter full
-    assert pace(threads=0) < pace()  # one core idles
-    assert pace(is_unrolled=0, held=0) < pace()  # sums leave the registers in every step
-    assert pace(cache_weights=26, tile_weights=22) < pace()  # weights come from afar each time
-    assert pace(is_ahead=1) < pace()  # padding is a pass of its own
+    assert speed(accumulators=0, held=0) < speed()  # latency shows
+    assert speed(accumulators=6, held=6) < speed()  # sums spill
+    assert speed(piece=-2) < speed()  # vectors are a quarter full
+    assert speed(threads=0) < speed()  # one core idles
+    assert speed(is_unrolled=0, held=0) < speed()  # sums leave the registers in every step
+    assert speed(cache_weights=26, tile_weights=22) < speed()  # weights come from afar each time
+    assert speed(is_ahead=1) < speed()  # padding is a pass of its own
 
 
 def test_it_ranks_the_recorded_task() -> None:

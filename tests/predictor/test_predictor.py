@@ -12,7 +12,7 @@ from fewtune.errors import InputError
 from fewtune.predictor import chosen_digest, gaussian_process, shipped
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.predictor import Predictor, predictor_for, pretrained_for
-from fewtune.predictor.pretrained import Pretrained, log_paces, read_conditions
+from fewtune.predictor.pretrained import Pretrained, log_speeds, read_conditions
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from tests import recorded
@@ -20,9 +20,9 @@ from tests.made.predictors import features, learnt, some_points
 
 
 def test_paces_are_beside_the_best_and_failures_are_as_slow_as_any() -> None:
-    paces = log_paces(np.array([2e-3, 1e-3, np.inf, 1.0]))
-    assert paces == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
-    assert log_paces(np.array([np.inf])) == pytest.approx([np.log(0.22)])
+    speeds = log_speeds(np.array([2e-3, 1e-3, np.inf, 1.0]))
+    assert speeds == pytest.approx([np.log(0.5), 0.0, np.log(0.22), np.log(0.22)])
+    assert log_speeds(np.array([np.inf])) == pytest.approx([np.log(0.22)])
 
 
 def test_it_ranks_what_it_has_not_seen() -> None:
@@ -119,37 +119,37 @@ def test_a_target_of_other_vectors_has_no_predictor() -> None:
 
 
 def slow_where_deep(pretrained: Pretrained) -> tuple[np.ndarray, np.ndarray]:
-    """Features of 300 points, and their paces where deep bodies are slower than was learnt."""
+    """Features of 300 points, and their speeds where deep bodies are slower than was learnt."""
     rows = features(some_points(300, seed=2))
     bodies = rows[:, NAMES.index("body")]
     return rows, pretrained.expected(rows) - 0.4 * (bodies > np.median(bodies))
 
 
-def agreement(predictor: Predictor, task: int, rows: np.ndarray, paces: np.ndarray) -> float:
-    return float(np.corrcoef(predictor.expected(task, rows), paces)[0, 1])
+def agreement(predictor: Predictor, task: int, rows: np.ndarray, speeds: np.ndarray) -> float:
+    return float(np.corrcoef(predictor.expected(task, rows), speeds)[0, 1])
 
 
 def test_own_trials_correct_what_was_learnt_elsewhere() -> None:
     pretrained = learnt(some_points(400))
     predictor = Predictor(pretrained)
-    rows, paces = slow_where_deep(pretrained)
-    times_s = np.exp(-paces) * 1e-3
+    rows, speeds = slow_where_deep(pretrained)
+    times_s = np.exp(-speeds) * 1e-3
     assert predictor.expected(0, rows) == pytest.approx(pretrained.expected(rows))
-    before = agreement(predictor, 0, rows[220:], paces[220:])
+    before = agreement(predictor, 0, rows[220:], speeds[220:])
     for task in range(4):
         predictor.learn(task, rows[task:100:4], list(times_s[task:100:4]))
     # What four tasks have in common is expected of a fifth, and more of the four themselves.
-    other = agreement(predictor, 4, rows[220:], paces[220:])
+    other = agreement(predictor, 4, rows[220:], speeds[220:])
     assert other > before + 0.02
     predictor.learn(4, rows[100:160], list(times_s[100:160]))
-    assert agreement(predictor, 4, rows[220:], paces[220:]) > other
+    assert agreement(predictor, 4, rows[220:], speeds[220:]) > other
 
 
 def test_failures_and_the_speed_of_a_whole_task_teach_nothing() -> None:
     pretrained = learnt(some_points(400))
     predictor, same = Predictor(pretrained), Predictor(pretrained)
-    rows, paces = slow_where_deep(pretrained)
-    times_s = np.exp(-paces) * 1e-3
+    rows, speeds = slow_where_deep(pretrained)
+    times_s = np.exp(-speeds) * 1e-3
     for task in range(3):
         predictor.learn(task, rows[task:90:3], list(times_s[task:90:3]))
         same.learn(task, rows[task:90:3], list((1 + task) * times_s[task:90:3]))
@@ -160,10 +160,10 @@ def test_failures_and_the_speed_of_a_whole_task_teach_nothing() -> None:
 def test_few_trials_correct_little() -> None:
     pretrained = learnt(some_points(400))
     predictor = Predictor(pretrained)
-    rows, paces = slow_where_deep(pretrained)
+    rows, speeds = slow_where_deep(pretrained)
     predictor.learn(0, rows[:1], [1e-3])
     assert predictor.expected(1, rows) == pytest.approx(pretrained.expected(rows), abs=1e-5)
-    predictor.learn(0, rows[1:3], list(1e-3 * np.exp(paces[0] - paces[1:3])))
+    predictor.learn(0, rows[1:3], list(1e-3 * np.exp(speeds[0] - speeds[1:3])))
     assert np.abs(predictor.expected(1, rows) - pretrained.expected(rows)).max() < 0.15
 
 

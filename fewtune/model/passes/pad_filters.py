@@ -79,8 +79,8 @@ class Filters:
     def _cost(self) -> float:
         """Roughly the time it takes as it is, in the bytes that memory moves in it."""
         has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
-        pace = _PART_VECTOR if has_vectors else _NO_VECTOR
-        return cost_bytes(self.flops / pace, FLOAT32_BYTES * self._elements())
+        speed = _PART_VECTOR if has_vectors else _NO_VECTOR
+        return cost_bytes(self.flops / speed, FLOAT32_BYTES * self._elements())
 
     def _padded_cost(self) -> float:
         """The same of the padded one, whose result is written once more and read again."""

@@ -84,14 +84,14 @@ class Product:
             copies.append(self.rows * self.columns)
         moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
         size = FLOAT32_BYTES * self.count * (moved + 2 * _IN_CACHE * sum(copies))
-        return cost_bytes(flops / self._pace(rows, columns), size, calls=1 + len(copies))
+        return cost_bytes(flops / self._speed(rows, columns), size, calls=1 + len(copies))
 
-    def _pace(self, rows: int, columns: int) -> float:
+    def _speed(self, rows: int, columns: int) -> float:
         """Part of the peak, by rule."""
         lanes = self.traits.lanes(TYPE)
         in_tile, elements = register_tile(rows, columns, self.traits, TYPE)
-        pace = tile_rate(in_tile, elements, lanes, self.traits) / lanes
-        return max(_NO_VECTOR, min(pace, 1.0 if in_tile > 1 else _ONE_ROW))
+        speed = tile_rate(in_tile, elements, lanes, self.traits) / lanes
+        return max(_NO_VECTOR, min(speed, 1.0 if in_tile > 1 else _ONE_ROW))
 
 
 def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:

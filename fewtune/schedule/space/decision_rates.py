@@ -1,6 +1,6 @@
 """How fast a decision is expected to be, beside others of its kind: what a draw goes by.
 
-The paces come from a regression of the logarithm of throughput on these decisions, with an effect
+The speeds come from a regression of the logarithm of throughput on these decisions, with an effect
 for each task, over 8,548 trials of 137 contractions: full tuning of eight models of the zoo on two
 cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They say what to look at
 first, and rule out nothing that fits. What is said of streamed weights comes from 1,120 trials of
@@ -71,8 +71,8 @@ def rows_are_outside(random: np.random.Generator) -> bool:
     return _ROWS.draw(random)
 
 
-def shared_pace(thread: int) -> float:
-    """The expected pace where rows that share streamed weights are cut so among threads."""
+def shared_speed(thread: int) -> float:
+    """The expected speed where rows that share streamed weights are cut so among threads."""
     return float(_SHARED_DOUBLED ** log2(thread))
 
 
@@ -87,8 +87,8 @@ def even_cuts(extent: int) -> Chances[tuple[int, ...]]:
 def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
     """The ways to cut the rest of the contiguous axis, beside its inner tile."""
     pairs = _pairs(extent)
-    paces = [_THREADS_DOUBLED ** log2(t) * _CACHE_DOUBLED ** log2(c) for t, c in pairs]
-    return Chances.of(pairs, paces)
+    speeds = [_THREADS_DOUBLED ** log2(t) * _CACHE_DOUBLED ** log2(c) for t, c in pairs]
+    return Chances.of(pairs, speeds)
 
 
 @lru_cache(maxsize=8192)
@@ -101,7 +101,7 @@ def whole_runs(extent: int) -> Chances[tuple[int, ...]]:
 def shared_cuts(extent: int) -> Chances[tuple[int, ...]]:
     """The same of rows that share streamed weights."""
     pairs = _pairs(extent)
-    return Chances.of(pairs, [shared_pace(thread) for thread, _ in pairs])
+    return Chances.of(pairs, [shared_speed(thread) for thread, _ in pairs])
 
 
 def _pairs(extent: int) -> tuple[tuple[int, ...], ...]:
@@ -129,8 +129,8 @@ def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool)
 @cache
 def _depths(values: tuple[int, ...], streamed: bool) -> Chances[int]:
     deep = 1.0 if streamed else _UNROLLED_DEEP
-    paces = [deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in values]
-    return Chances.of(range(len(values)), paces)
+    speeds = [deep if value > _DEEP else _NOT_UNROLLED if value == 0 else 1.0 for value in values]
+    return Chances.of(range(len(values)), speeds)
 
 
 def reduction_tile(
@@ -161,19 +161,19 @@ def _inner_reductions(extent: int, limit: int, multiply_adds: float | None) -> C
     return Chances.of(factors, [_STRETCH_DOUBLED ** abs(log2(f / best)) for f in factors])
 
 
-def written_pace(program: Program) -> float:
-    """The expected pace of a program by the tile after which results are written back."""
+def written_speed(program: Program) -> float:
+    """The expected speed of a program by the tile after which results are written back."""
     return {-1: _WRITTEN_LAST, 0: _WRITTEN_BY_THREAD}.get(program.written, 1.0)
 
 
-def streamed_pace(elements: int, lanes: int) -> float:
-    """The expected pace of a tile where no row shares a vector: memory decides, up to a width."""
+def streamed_speed(elements: int, lanes: int) -> float:
+    """The expected speed of a tile where no row shares a vector: memory decides, up to a width."""
     if elements % lanes:
         return _PART_VECTOR
     return 1.0 if elements <= _STREAMED_VECTORS * lanes else _MANY_STREAMED
 
 
-def tile_pace(rows: int, elements: int, lanes: int, reduction: int, traits: CpuTraits) -> float:
+def tile_speed(rows: int, elements: int, lanes: int, reduction: int, traits: CpuTraits) -> float:
     """The expected part of the best throughput; 0 for a tile that spills or splits vectors.
 
     Parameters
@@ -190,12 +190,12 @@ def tile_pace(rows: int, elements: int, lanes: int, reduction: int, traits: CpuT
     piece = gcd(elements, lanes)
     vectors = elements // piece
     accumulators = rows * vectors
-    pace = 1.0 if piece == lanes else _PART_VECTOR
-    pace *= {1: _ONE_ROW, 2: _TWO_ROWS}.get(rows, _MANY_ROWS if rows > 16 else 1.0)
+    speed = 1.0 if piece == lanes else _PART_VECTOR
+    speed *= {1: _ONE_ROW, 2: _TWO_ROWS}.get(rows, _MANY_ROWS if rows > 16 else 1.0)
     if reduction <= _SHORT_SUM and vectors > 1 and rows > 2:
-        pace *= _WIDE_IN_SHORT_SUM
+        speed *= _WIDE_IN_SHORT_SUM
     elif reduction > _LONG_SUM and vectors == 1:
-        pace *= _NARROW_IN_LONG_SUM
+        speed *= _NARROW_IN_LONG_SUM
     if accumulators < traits.in_flight:
-        return pace * _FEW_ACCUMULATORS
-    return pace * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)
+        return speed * _FEW_ACCUMULATORS
+    return speed * (_MANY_ACCUMULATORS if accumulators > 16 else 1.0)

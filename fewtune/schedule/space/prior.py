@@ -17,7 +17,7 @@ from fewtune.schedule.space.decision_rates import (
     padding_location,
     rows_are_outside,
     unroll_depth,
-    written_pace,
+    written_speed,
 )
 from fewtune.schedule.space.design_space import (
     CATEGORICAL,
@@ -33,7 +33,7 @@ from fewtune.schedule.space.search_space import SearchSpace, random_decision
 from fewtune.schedule.space.tile_rules import Iterations, RuledBlock
 from fewtune.schedule.space.weighted_draw import Chances
 
-# Register tiles of at least this part of the best expected pace are worth a measurement each.
+# Register tiles of at least this part of the best expected speed are worth a measurement each.
 _WORTH_TRYING = 0.85
 
 # The register tile of each block that there is a rule for, by its name.
@@ -57,7 +57,7 @@ class Prior:
         self._space = space
         self._ruled: dict[str, RuledBlock] = {}
         self._threads = 1
-        self._programs = Chances.of(space.programs, map(written_pace, space.programs))
+        self._programs = Chances.of(space.programs, map(written_speed, space.programs))
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
@@ -104,12 +104,12 @@ class Prior:
         return tuple((name, each.iterations(program, point)) for name, each in self._ruled.items())
 
     def promise(self, tile: TileKey) -> float:
-        """The expected pace of a register tile; 0 for one that is not worth trying."""
+        """The expected speed of a register tile; 0 for one that is not worth trying."""
         promised = 1.0
         for name, iterations in tile:
             ruled = self._ruled[name]
-            pace = ruled.paces.get(iterations, 0.0)
-            promised *= pace if pace >= _WORTH_TRYING * ruled.tiles[0].pace else 0.0
+            speed = ruled.speeds.get(iterations, 0.0)
+            promised *= speed if speed >= _WORTH_TRYING * ruled.tiles[0].speed else 0.0
         return promised
 
     def _shared_out(

@@ -8,12 +8,12 @@ from math import prod
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.schedule.blocks import Block
-from fewtune.schedule.space.decision_rates import streamed_pace, tile_pace
+from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
 from fewtune.schedule.tiling import divisors
 from fewtune.task.analysis import FLOAT32_BYTES
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
-_LEAST_PACE = 0.6
+_LEAST_SPEED = 0.6
 # Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 # Results of so many bytes are in no core's cache when a kernel begins to write them.
@@ -31,14 +31,14 @@ class RegisterTile:
     ----------
     inner : dict of int
         Iterations by spatial axis; an axis of one is left out.
-    pace : float
+    speed : float
     held : dict of int, optional
         Those of ``inner`` that registers hold, where they do not hold all: the others stand
         between these and the outer reduction.
     """
 
     inner: dict[int, int]
-    pace: float
+    speed: float
     held: dict[int, int] | None = None
 
 
@@ -79,17 +79,17 @@ def register_tiles(
             break
         for rows in _row_tiles(rows_of, block.extents, traits.registers):
             count = prod(rows.values())
-            pace = tile_pace(count, elements, lanes, reduction, traits)
-            if not rows_of and pace > 0:
-                pace = streamed_pace(elements, lanes)
-            if pace > 0:
+            speed = tile_speed(count, elements, lanes, reduction, traits)
+            if not rows_of and speed > 0:
+                speed = streamed_speed(elements, lanes)
+            if speed > 0:
                 inner = {vector: elements, **rows}
-                tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, pace)
+                tiles[tuple(sorted(inner.items()))] = RegisterTile(inner, speed)
     rows = {axis: block.extents[axis] for axis in streamed}
     found = [*tiles.values(), *_covering(tiles.values(), rows, vector)]
-    best = max((tile.pace for tile in found), default=0.0)
-    good = [tile for tile in found if tile.pace >= _LEAST_PACE * best]
-    return sorted(good, key=lambda tile: (-tile.pace, sorted((tile.held or tile.inner).items())))
+    best = max((tile.speed for tile in found), default=0.0)
+    good = [tile for tile in found if tile.speed >= _LEAST_SPEED * best]
+    return sorted(good, key=lambda tile: (-tile.speed, sorted((tile.held or tile.inner).items())))
 
 
 def _covering(
@@ -106,7 +106,7 @@ def _covering(
         inner = {vector: tile.inner[vector], **rows}
         along_rows = tile.inner.keys() - {vector} <= rows.keys()
         if along_rows and inner != tile.inner and prod(inner.values()) <= _MOST_PARTIAL_SUMS:
-            yield RegisterTile(inner, _READ_ONCE * tile.pace, tile.inner)
+            yield RegisterTile(inner, _READ_ONCE * tile.speed, tile.inner)
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:

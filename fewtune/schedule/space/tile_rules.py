@@ -94,12 +94,12 @@ class RuledBlock:
     @cached_property
     def chances(self) -> Chances[RegisterTile]:
         """Its tiles, the likelier the faster."""
-        return Chances.of(self.tiles, [tile.pace for tile in self.tiles])
+        return Chances.of(self.tiles, [tile.speed for tile in self.tiles])
 
     @cached_property
-    def paces(self) -> dict[Iterations, float]:
+    def speeds(self) -> dict[Iterations, float]:
         """What is expected of each tile, by what tells it apart."""
-        return {self._key(tile.inner, tile.held or tile.inner): tile.pace for tile in self.tiles}
+        return {self._key(tile.inner, tile.held or tile.inner): tile.speed for tile in self.tiles}
 
     def is_spatial(self, choice: Choice) -> bool:
         """Whether a choice splits one of its spatial axes."""

@@ -34,9 +34,9 @@ class Chances(Generic[_Alternative]):
     bounds: tuple[float, ...]
 
     @staticmethod
-    def of(alternatives: Iterable[_Alternative], paces: Iterable[float]) -> Chances[_Alternative]:
-        """Alternatives by the pace that is expected of each; at least one."""
-        keen = accumulate(float(pace) ** _KEENNESS for pace in paces)
+    def of(alternatives: Iterable[_Alternative], speeds: Iterable[float]) -> Chances[_Alternative]:
+        """Alternatives by the speed that is expected of each; at least one."""
+        keen = accumulate(float(speed) ** _KEENNESS for speed in speeds)
         return Chances(tuple(alternatives), tuple(keen))
 
     def draw(self, random: np.random.Generator) -> _Alternative:

@@ -10,7 +10,7 @@ import pytest
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.space.decision_rates import streamed_pace, tile_pace
+from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
@@ -157,19 +157,19 @@ def test_only_good_register_tiles_promise_something() -> None:
 
 
 def test_a_single_row_is_read_in_a_few_vectors() -> None:
-    paces = [streamed_pace(elements, 16) for elements in (8, 16, 64, 128)]
-    assert paces[1] == paces[2] == 1.0
-    assert max(paces[0], paces[3]) < 1.0
+    speeds = [streamed_speed(elements, 16) for elements in (8, 16, 64, 128)]
+    assert speeds[1] == speeds[2] == 1.0
+    assert max(speeds[0], speeds[3]) < 1.0
 
 
 def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
     traits = cpu("znver4")
 
     def narrow_is_better(reduction: int) -> bool:
-        return tile_pace(7, 16, 16, reduction, traits) > tile_pace(7, 32, 16, reduction, traits)
+        return tile_speed(7, 16, 16, reduction, traits) > tile_speed(7, 32, 16, reduction, traits)
 
     assert [narrow_is_better(reduction) for reduction in (64, 128, 512)] == [True, False, False]
-    assert tile_pace(7, 16, 16, 512, traits) < tile_pace(7, 32, 16, 512, traits)
+    assert tile_speed(7, 16, 16, 512, traits) < tile_speed(7, 32, 16, 512, traits)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_tile_leaves_registers_to_its_operands(
     traits = cpu(mcpu)
     lanes = traits.lanes("float32")
     found = {
-        (rows, vectors): tile_pace(rows, vectors * lanes, lanes, 256, traits) > 0
+        (rows, vectors): tile_speed(rows, vectors * lanes, lanes, 256, traits) > 0
         for rows, vectors in fits
     }
     assert found == fits

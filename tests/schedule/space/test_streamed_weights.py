@@ -12,7 +12,7 @@ import pytest
 from fewtune.model.passes.winograd import multiplied
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import te, tvm
-from fewtune.schedule.space.decision_rates import reduction_tile, shared_pace, tile_pace
+from fewtune.schedule.space.decision_rates import reduction_tile, shared_speed, tile_speed
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
@@ -74,8 +74,8 @@ def test_threads_seldom_share_streamed_weights() -> None:
         for free in ((1,), ())
     )
     assert shared < warm
-    paces = [shared_pace(part) for part in (1, 2, 4)]
-    assert paces == sorted(paces, reverse=True)
+    speeds = [shared_speed(part) for part in (1, 2, 4)]
+    assert speeds == sorted(speeds, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_few_accumulators_are_enough_where_vectors_are_halved() -> None:
         for mcpu in ("znver4", "sapphirerapids")
     )
     assert (zen.vector_bytes, other.vector_bytes) == (64, 64)
-    paces = [tile_pace(6, 16, 16, 128, traits) for traits in (zen, other)]
-    assert paces[0] > paces[1]
+    speeds = [tile_speed(6, 16, 16, 128, traits) for traits in (zen, other)]
+    assert speeds[0] > speeds[1]
 
 
 def test_tiles_that_cover_the_rows_differ_in_what_registers_hold() -> None:

@@ -1,4 +1,4 @@
-"""Draws by expected pace."""
+"""Draws by expected speed."""
 
 from __future__ import annotations
 
