@@ -1,6 +1,6 @@
-"""Errors that a user can mend, told in one line.
+"""Errors that a user can mend. The command line prints them in one line.
 
-Anything else that is raised is a fault of this software and keeps its traceback.
+Any other exception is a fault of this software and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM, told like an interruption: on the way out all that was started is ended."""
+    """SIGTERM, raised like an interruption: all processes that were started end on the way out."""
 
 
 def _terminated(*_: object) -> None:

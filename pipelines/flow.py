@@ -185,8 +185,8 @@ class FlowSteps:
         if isinstance(found, StageFailedError):
             return found.ending
         code = found.exit_code if isinstance(found, FewtuneError) else 1
-        told = str(found) if isinstance(found, FewtuneError) else state.message or state.name
-        return Ending(code, str(told))
+        message = str(found) if isinstance(found, FewtuneError) else state.message or state.name
+        return Ending(code, str(message))
 
     def keep(self, stage: Stage) -> None:
         self._states[stage.name] = keep.with_options(**_named(stage))(return_state=True)

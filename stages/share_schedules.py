@@ -32,7 +32,7 @@ def run(model: str, strategy: str) -> None:
                 places.bank(strategy),
             )
             report = predict_apart(job)
-        _tell(model, strategy, report)
+        _say_result(model, strategy, report)
         return
     journal = places.journal(model, strategy, "share_schedules")
     with (
@@ -54,10 +54,10 @@ def run(model: str, strategy: str) -> None:
         )
     # The journal is for a run that was killed; left here, a forced run would measure nothing.
     shutil.rmtree(journal, ignore_errors=True)
-    _tell(model, strategy, report)
+    _say_result(model, strategy, report)
 
 
-def _tell(model: str, strategy: str, report: ShareReport) -> None:
+def _say_result(model: str, strategy: str, report: ShareReport) -> None:
     statuses = Counter(task.status for task in report.tasks)
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no dependents"
     say(f"{model} ({strategy}): {ended}; {report.trials} trials in {report.sharing_s:.1f} s")

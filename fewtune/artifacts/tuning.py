@@ -215,5 +215,5 @@ class Curve(Artifact):
     @model_serializer(mode="wrap")
     def _without_none(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out a list that is empty: DVC's page cannot draw one."""
-        told: dict[str, Any] = written(self)
-        return told if self.points else {}
+        fields: dict[str, Any] = written(self)
+        return fields if self.points else {}

@@ -78,7 +78,7 @@ def export_bank(
     with tempfile.TemporaryDirectory(prefix="fewtune-") as folder:
         scratch = Path(folder)
         kept = merge(found, scratch, best)
-        told = BankFile(
+        manifest = BankFile(
             format="fewtune-bank",
             schema_version=SCHEMA,
             workloads=len(kept),
@@ -88,14 +88,14 @@ def export_bank(
         )
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            manifest = canonical_json(told.model_dump(mode="json")).encode()
-            members = {_MANIFEST: manifest, **{n: (scratch / n).read_bytes() for n in _LOG}}
+            text = canonical_json(manifest.model_dump(mode="json")).encode()
+            members = {_MANIFEST: text, **{n: (scratch / n).read_bytes() for n in _LOG}}
             for name, held in members.items():
                 entry = zipfile.ZipInfo(name, _DATE)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(entry, held)
     write_bytes(file, content.getvalue())
-    return told
+    return manifest
 
 
 def import_bank(file: Path, fingerprint: Fingerprint, directory: Path) -> BankFile:
@@ -115,8 +115,8 @@ def import_bank(file: Path, fingerprint: Fingerprint, directory: Path) -> BankFi
         If the file is no bank, is damaged, or holds for another machine, target, number of
         threads, TVM version or way of measuring.
     """
-    told, members = _read(file)
-    theirs = told.holds_for
+    manifest, members = _read(file)
+    theirs = manifest.holds_for
     if difference := difference_of(log_info(fingerprint), theirs):
         raise InputError(f"{file} does not fit here: {difference}")
     if theirs.predicted:
@@ -128,7 +128,7 @@ def import_bank(file: Path, fingerprint: Fingerprint, directory: Path) -> BankFi
         read_workloads([directory])
     except JournalError as fault:
         raise InputError(f"{file} is damaged: {fault}") from None
-    return told
+    return manifest
 
 
 def _read(file: Path) -> tuple[BankFile, dict[str, bytes]]:

@@ -86,5 +86,5 @@ def _reason(error: Exception) -> str:
     """The line of OpenVINO's report that says what it lacks, not where in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     summed_up = [line.removeprefix("-- ") for line in lines if any(map(line.count, _SUMMARIES))]
-    told = [line for line in lines if not line.startswith(_WHERE)]
-    return (summed_up or told or lines or [type(error).__name__])[0].rstrip(".:")
+    messages = [line for line in lines if not line.startswith(_WHERE)]
+    return (summed_up or messages or lines or [type(error).__name__])[0].rstrip(".:")

@@ -192,7 +192,7 @@ class Variants:
     def difference(self, name: str) -> Difference:
         """How far a variant's outputs are from onnxruntime's on the draws that the import kept.
 
-        The allowance has been kept when the library was compiled: it is told, not judged again.
+        The difference is only reported: its allowance was checked when the library was compiled.
         """
         compiled = self._compiled[name][0]
         found = self._reference.check_library(compiled, self._order)

@@ -111,7 +111,7 @@ def bind_shapes(
 
 
 def _refuse_endless(model: ModelProto) -> None:
-    """Tell a loop that never ends before onnxruntime runs it."""
+    """Refuse a loop that never ends, before onnxruntime runs it."""
     if any(node.op_type == "Loop" for node in all_nodes(model.graph)):
         try:
             expand(model, CONTROL_FLOW)

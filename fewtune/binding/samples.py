@@ -112,6 +112,6 @@ def sample_shapes(
             )
         declared = declared_dimensions(value)
         if declared is None or declared != list(array.shape):
-            # What does not fit a fixed size is told with all other shapes, by `input_shapes`.
+            # `input_shapes` refuses what does not fit a fixed size, with all other shapes.
             bound[name] = list(array.shape)
     return bound

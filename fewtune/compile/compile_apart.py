@@ -40,7 +40,7 @@ def compile_apart(
     fingerprint : Path
         The machine's file.
     options, directory, model, strategy, say
-        As there; ``say`` is told at the end.
+        As there; ``say`` is called at the end.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Which concatenations need not copy: what calls of kernels tell of where tensors may live.
+"""Which concatenations need not copy: where tensors may live, by the calls of kernels.
 
-What is a concatenation is not told from names: its kernel must be, node by node, the one that
-TOPI makes of such shapes.
+Names do not decide what is a concatenation. Its kernel must be, node by node, the one that TOPI
+makes for such shapes.
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
         check=False,
     )
     lines = done.stdout.strip().splitlines()
-    told = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
-    if "error" in told:
-        raise getattr(errors, told["error"])(told["message"])
+    reply = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    if "error" in reply:
+        raise getattr(errors, reply["error"])(reply["message"])
     if done.returncode != 0:
         raise RuntimeError(f"compiling for {arch} ended with exit code {done.returncode}")
     library = directory / LIBRARY
@@ -125,7 +125,7 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
             "that NVIDIA's compiler works (pip install 'fewtune[cuda]')"
         )
     return DeviceLibrary(
-        library, found, told["kernels"], told["unscheduled"], told["relative_error"]
+        library, found, reply["kernels"], reply["unscheduled"], reply["relative_error"]
     )
 
 
@@ -168,10 +168,10 @@ def _main(request: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory(prefix="fewtune-") as toolkit:
         try:
             make_ready(Path(toolkit))
-            told = _compiled(request)
+            reply = _compiled(request)
         except FewtuneError as error:
-            told = {"error": type(error).__name__, "message": str(error)}
-        print(json.dumps(told), flush=True)
+            reply = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(reply), flush=True)
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Parts of a concatenation computed where it would copy them, so that nothing is left to copy.
+"""Parts of a concatenation, computed directly in the concatenation's buffer: nothing is copied.
 
-Each part gets its place in the buffer of the whole, and every kernel that writes or reads the part
-is given the whole and told, by TIR's ``match_buffer``, which region of it is meant. Schedules stay
-as they were measured: only addresses change. Of a chain of concatenations, as DenseNet has, all
-live in the buffer of the last.
+Each part gets its place in the buffer of the whole. Every kernel that writes or reads the part
+gets the whole buffer, and TIR's ``match_buffer`` names the region. Schedules stay as they were
+measured: only addresses change. In a chain of concatenations, as in DenseNet, all live in the
+buffer of the last.
 """
 
 from __future__ import annotations

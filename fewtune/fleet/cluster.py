@@ -1,4 +1,4 @@
-"""A Dask cluster as a fleet: its machines found, told apart by class, asked, and lost.
+"""A Dask cluster as a fleet: its machines are found, grouped by class, given orders, and lost.
 
 Dask's workers run whatever a client sends them, and both sides read each other's pickles: a fleet
 is of machines that trust each other. TLS is Dask's (`docs/devices.md`).
@@ -139,9 +139,9 @@ class Cluster:
             A class; that of most machines unless given.
         """
         for address in sorted(self.addresses() - self._known.keys() - self._refused):
-            told = self._described(address)
-            if told is not None:
-                self._known[address] = told
+            machine = self._described(address)
+            if machine is not None:
+                self._known[address] = machine
             elif address in self.addresses():
                 self._refused.add(address)
         there = self.addresses()
@@ -198,13 +198,13 @@ class Cluster:
     def _described(self, address: str) -> Machine | None:
         future = self.submit(carry_out, {"describe": self._options}, machine=address)
         try:
-            kind, told, _ = future.result(timeout=_DESCRIBE_S)
+            kind, content, _ = future.result(timeout=_DESCRIBE_S)
             if kind != "ok":
-                raise MachineError(str(told))
+                raise MachineError(str(content))
         except Exception as fault:  # noqa: BLE001 (of another version, it may fail in any way)
             self._say(f"{address} takes no part: {type(fault).__name__}: {fault}")
             return None
-        return Machine(address, told["host"], told["class"], told["fingerprint"])
+        return Machine(address, content["host"], content["class"], content["fingerprint"])
 
 
 def workers_here(at: str) -> int:

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     events : list of dict
     is_done : bool
     died : str
-        What the process that measured died of; empty where it lives.
+        What ended the process that measured; empty if it is alive.
     lost : bool
         The machine is gone: the order is to be given to another one.
     fault : Exception, optional
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
     @property
     def begun_last(self) -> str | None:
-        """The task that was begun last: what the process died of is its doing."""
+        """The task that was begun last: a crash of the process is its fault."""
         begun = [event["task"] for event in self.events if event["kind"] == "start"]
         return begun[-1] if begun else None
 
@@ -179,7 +179,7 @@ class Orders:
     def _answer(self, future: distributed.Future, given: _Given) -> Answer | None:
         """What came of an order; None where it has to be given again, with all that is known."""
         try:
-            kind, told, events = future.result(timeout=_FETCH_S)
+            kind, content, events = future.result(timeout=_FETCH_S)
         except Exception as fault:  # noqa: BLE001 (killed, cancelled, lost: Dask has many names)
             if isinstance(fault, TimeoutError) or given.machine not in self.cluster.addresses():
                 # Done, and gone with its machine before it was fetched.
@@ -190,20 +190,20 @@ class Orders:
             ) from fault
         if kind != "ok":
             self.forget(given.machine)
-        elif told["lacks"]:
+        elif content["lacks"]:
             self.forget(given.machine)
             self._send(given)
             return None
         else:
-            self._counts[given.machine] = told["count"]
-            most_flops_s = told.get("most_flops_s", float("inf"))
-            return Answer(events, told["is_done"], most_flops_s=most_flops_s)
+            self._counts[given.machine] = content["count"]
+            most_flops_s = content.get("most_flops_s", float("inf"))
+            return Answer(events, content["is_done"], most_flops_s=most_flops_s)
         if kind == "error":
-            fault_class = getattr(errors, told[0], FewtuneError)
-            return Answer(events, fault=fault_class(f"{given.machine}: {told[1]}"))
+            fault_class = getattr(errors, content[0], FewtuneError)
+            return Answer(events, fault=fault_class(f"{given.machine}: {content[1]}"))
         if kind == "fault":
-            return Answer(events, fault=RuntimeError(f"{given.machine}: {told}"))
-        return Answer(events, died=str(told) if kind == "died" else f"{kind}: {told}")
+            return Answer(events, fault=RuntimeError(f"{given.machine}: {content}"))
+        return Answer(events, died=str(content) if kind == "died" else f"{kind}: {content}")
 
     def _lost(self, given: _Given) -> Answer:
         self.machines.pop(given.machine, None)

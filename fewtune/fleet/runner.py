@@ -93,7 +93,7 @@ def _on_one(
             journal.events = known
             task = lay_crash(journal, answer.died)
             known.append({"kind": "crash", "task": task, "signal": answer.died})
-            progress.say(f"TVM died of {answer.died} in {task}: it is left out")
+            progress.say(f"TVM crashed ({answer.died}) in {task}, which is left out")
         elif answer.lost:
             losses += 1
             if losses > _MOST_LOSSES:

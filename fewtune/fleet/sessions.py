@@ -1,7 +1,7 @@
 """Sessions that a machine of a fleet keeps between orders, and the journals that they write into.
 
-Their journal lies with the client. What is appended here is told at once to the process that asks
-the station, which has it even if this one dies; the client gets it with the answer to its order.
+Their journal lies with the client. Each appended event goes immediately to the process that gave
+the station its order, so that it survives this process. The client gets the events with the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fewtune.tuning.session import Session
 from fewtune.workers.pool import WorkerPool
 
 Events = list[dict[str, Any]]
-Tell = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 _BEGUN = "start"
 # What a client adds to an event: its clock, and which machine the event comes from.
 _CLIENTS = {"elapsed_s", "stolen_s", "on"}
@@ -39,8 +39,8 @@ class EventLog(Journal):
     ----------
     events : list of dict
         What the client's journal holds.
-    tell : callable
-        Takes each event that is appended.
+    send : callable
+        Gets each event that is appended.
     wait : callable, optional
         Called when a batch is complete and something else begins; returns when the client has it.
 
@@ -50,22 +50,22 @@ class EventLog(Journal):
         What was appended here.
     """
 
-    def __init__(self, events: Events, tell: Tell, wait: Callable[[], None] | None = None) -> None:
+    def __init__(self, events: Events, send: Send, wait: Callable[[], None] | None = None) -> None:
         self.path = Path("the client's journal")
         self.events = events
         self.own: Events = []
-        self._tell, self._wait = tell, wait
+        self._send, self._wait = send, wait
         self._is_ahead = False
 
     def append(self, event: dict[str, Any]) -> None:
-        """Tell an event; before something begins, have the client fetch what was measured."""
+        """Send an event; before something begins, let the client fetch what was measured."""
         if event["kind"] == _BEGUN:
             self.hand_over()
         else:
             self._is_ahead = True
         # As the client will have it when it reads its journal again.
         self.own.append(json.loads(json.dumps(event)))
-        self._tell(self.own[-1])
+        self._send(self.own[-1])
 
     def hand_over(self) -> None:
         """Wait until the client has everything."""
@@ -96,9 +96,9 @@ class TuningSession:
 
     is_done = False
 
-    def __init__(self, order: dict[str, Any], device: Device, pool: WorkerPool, tell: Tell) -> None:
+    def __init__(self, order: dict[str, Any], device: Device, pool: WorkerPool, send: Send) -> None:
         job = TuneJob.from_json(order["job"])
-        self.log = EventLog(list(order["events"]), tell)
+        self.log = EventLog(list(order["events"]), send)
         self._session = Session(
             [task_of(each) for each in order["tasks"]],
             job.tuned,
@@ -134,10 +134,10 @@ class WholeSession:
 
     most_flops_s = float("inf")
 
-    def __init__(self, order: dict[str, Any], device: Device, pool: WorkerPool, tell: Tell) -> None:
-        self._told: queue.Queue[tuple[bool, Exception | None]] = queue.Queue()
+    def __init__(self, order: dict[str, Any], device: Device, pool: WorkerPool, send: Send) -> None:
+        self._steps_done: queue.Queue[tuple[bool, Exception | None]] = queue.Queue()
         self._go = threading.Semaphore(0)
-        self.log = EventLog(list(order["events"]), tell, self._hand_over)
+        self.log = EventLog(list(order["events"]), send, self._hand_over)
         self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-")
         self.is_done = False
         arguments = (order, device, pool)
@@ -149,12 +149,12 @@ class WholeSession:
         if self.is_done:
             return
         self._go.release()
-        self.is_done, fault = self._told.get()
+        self.is_done, fault = self._steps_done.get()
         if fault is not None:
             raise fault
 
     def _hand_over(self) -> None:
-        self._told.put((False, None))
+        self._steps_done.put((False, None))
         self._go.acquire()
 
     def _run(self, order: dict[str, Any], device: Device, pool: WorkerPool) -> None:
@@ -170,11 +170,11 @@ class WholeSession:
                 pool,
                 device,
             )
-        except Exception as raised:  # noqa: BLE001 (told to the client, who raises it)
+        except Exception as raised:  # noqa: BLE001 (the client raises it)
             fault = raised
         finally:
             self._scratch.cleanup()
-        self._told.put((True, fault))
+        self._steps_done.put((True, fault))
 
     def _unpacked(self, order: dict[str, Any]) -> dict[str, Any]:
         """The job, with the folders that it reads written here."""

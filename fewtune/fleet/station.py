@@ -43,17 +43,17 @@ class Station:
 
     Parameters
     ----------
-    tell : callable
-        Takes `BEGUN` when the device is free, from when on an order should not take long; and
+    send : callable
+        Gets `BEGUN` when the device is free, after which an order should not take long. Gets
         (`EVENT`, event) for each event.
     fork_server : ForkServer, optional
         Forks the workers.
     """
 
     def __init__(
-        self, tell: Callable[[tuple[Any, ...]], None], fork_server: ForkServer | None = None
+        self, send: Callable[[tuple[Any, ...]], None], fork_server: ForkServer | None = None
     ) -> None:
-        self._tell = tell
+        self._send = send
         self._fork_server = fork_server
         self._device: Device | None = None
         self._pool: WorkerPool | None = None
@@ -83,11 +83,11 @@ class Station:
             ``most_flops_s`` of the machine; or ``lacks``, if there is no such session.
         """
         if "describe" in order:
-            self._tell(BEGUN)
+            self._send(BEGUN)
             return describe(order["describe"])
         own = Fingerprint.model_validate(order["fingerprint"])
         with device_lock(device_name(own), f"fleet {order['purpose']}"):
-            self._tell(BEGUN)
+            self._send(BEGUN)
             self._get_ready(own)
             session = self._sessions.pop(order["key"], None)
             if session is not None:
@@ -95,9 +95,9 @@ class Station:
             if order["count"] is None:
                 if session is not None and order.get("what", FETCH) == FETCH:
                     for event in (ahead := session.log.unfetched(order["events"])):
-                        self._tell((EVENT, event))
+                        self._send((EVENT, event))
                     if ahead:
-                        return self._told(session)
+                        return self._answer_of(session)
                 if order.get("what") == FETCH:
                     return {"lacks": False, "count": 0, "is_done": False}
                 if session is None or not session.log.is_all_of(order["events"]):
@@ -107,29 +107,29 @@ class Station:
             try:
                 session.step(order)
             except Exception:
-                # It is not gone on with: what is mended begins anew, from the journal.
+                # The failed session ends here: the next one begins from the journal.
                 del self._sessions[order["key"]]
                 raise
-            return self._told(session)
+            return self._answer_of(session)
 
     def _made(self, order: dict[str, Any]) -> TuningSession | WholeSession:
-        """A session of what the client knows."""
+        """A session that begins with the client's events."""
         assert self._device is not None
         assert self._pool is not None
 
-        def tell(event: dict[str, Any]) -> None:
-            self._tell((EVENT, event))
+        def send(event: dict[str, Any]) -> None:
+            self._send((EVENT, event))
 
         self._sessions.pop(order["key"], None)
         if len(self._sessions) == _MOST_SESSIONS:
-            # The one that was not asked for longest.
+            # The one that was used longest ago.
             del self._sessions[next(iter(self._sessions))]
         kind = WholeSession if "work" in order else TuningSession
-        made = self._sessions[order["key"]] = kind(order, self._device, self._pool, tell)
+        made = self._sessions[order["key"]] = kind(order, self._device, self._pool, send)
         return made
 
     @staticmethod
-    def _told(session: TuningSession | WholeSession) -> dict[str, Any]:
+    def _answer_of(session: TuningSession | WholeSession) -> dict[str, Any]:
         return {
             "lacks": False,
             "count": len(session.log.own),
@@ -149,7 +149,7 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
     try:
         while True:
             while wanted and not connection.poll():
-                # What fails here fails again, and is told, where it is needed.
+                # What fails here fails again where it is needed, and is reported there.
                 with suppress(Exception):
                     load(wanted.pop(0))
             order = connection.recv()
@@ -157,7 +157,7 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
                 connection.send(("ok", station.answer(order)))
             except FewtuneError as fault:
                 connection.send(("error", [type(fault).__name__, str(fault)]))
-            except Exception as fault:  # noqa: BLE001 (a fault of this software is told as one)
+            except Exception as fault:  # noqa: BLE001 (sent as a fault of this software)
                 connection.send(("fault", f"{type(fault).__name__}: {fault}"))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         return

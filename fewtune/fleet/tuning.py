@@ -172,7 +172,7 @@ class FleetTuning:
             return
         if answer.died:
             task = answer.begun_last or step.tasks[0]
-            self._progress.say(f"TVM died of {answer.died} in {task}: it is left out")
+            self._progress.say(f"TVM crashed ({answer.died}) in {task}, which is left out")
             self._crash(task, answer.died)
             return
         if answer.most_flops_s != float("inf"):
@@ -257,11 +257,11 @@ class FleetTuning:
         waiting = []
         for name in self.state.tuned:
             state = self.state.tasks[name]
-            is_told = bool(state.finals_s) or name in undisputed
-            if state.trials and not (is_told or state.crashed) and self._is_free(state, machine):
+            is_settled = bool(state.finals_s) or name in undisputed
+            if state.trials and not (is_settled or state.crashed) and self._is_free(state, machine):
                 waiting.append(name)
         kept = [name for name in waiting if name in self._machine_of]
-        # Tasks that are nobody's go to whoever is free, one at a time.
+        # A task that no machine keeps goes to any free machine, one at a time.
         asked = kept[:_MOST_DUELS] or waiting[:1]
         return _Step(tuple(asked), _DUEL) if asked else None
 

@@ -44,19 +44,20 @@ class _StationProcess:
         return self._process.pid
 
     def ask(self, order: dict[str, Any], limit_s: float) -> tuple[str, Any, list[dict[str, Any]]]:
-        """The answer to an order, as of `carry_out`; ``limit_s`` is of the time without a word."""
+        """The answer to an order, as of `carry_out`; ``limit_s`` is the longest silence."""
         events: list[dict[str, Any]] = []
         try:
             self._connection.send(order)
             # Another run may hold the device: that is waited for as long as it takes.
-            kind, *told = self._connection.recv()
+            kind, *content = self._connection.recv()
             while kind in (*BEGUN, EVENT):
-                events += told
+                # `BEGUN` has no content, an event is the content of its message.
+                events += content
                 if not self._connection.poll(limit_s):
                     self.kill()
                     return "hung", f"no answer in {limit_s:g} s", events
-                kind, *told = self._connection.recv()
-            return kind, told[0], events
+                kind, *content = self._connection.recv()
+            return kind, content[0], events
         except (EOFError, ConnectionResetError, BrokenPipeError):
             code = self._process.wait()
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -93,8 +94,8 @@ def carry_out(
     -------
     kind : str
         ``ok``; ``error`` or ``fault``; ``died`` or ``hung``, after which there is another station.
-    told : object
-        The answer; the error's class and text, or the fault; what the station died of.
+    content : object
+        The answer; the error's class and text, or the fault; what ended the station.
     events : list of dict
         What came of the order, up to then.
     """

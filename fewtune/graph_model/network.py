@@ -1,10 +1,10 @@
 """A graph convolutional network in NumPy: graphs in, one score each out.
 
-Method: Kipf and Welling 2017, with the mean over neighbours and each node's own features kept
-apart, and two layers. Of a graph's nodes the mean of each kind is read out, and a hidden layer
-makes a score of them. It learns what tells graphs of one group from each other: nodes are told by
-what they differ from the mean node of their kind in the group, and how a group fares altogether is
-no part of the loss. So what is learnt of some groups holds for others. Trained by Adam.
+Method: Kipf and Welling 2017, two layers, with the mean over neighbours and each node's own
+features kept apart. The readout is the mean of each kind of node; a hidden layer turns it into a
+score. The network learns the differences between graphs of one group. A node's features are its
+differences from the mean node of its kind in the group, and the loss ignores a group's mean. So
+what it learns from some groups holds for others. Trained by Adam.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes of the processor's caches, as the system tells them."""
+"""Sizes of the processor's caches, as the system reports them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def last_level_cache_bytes() -> int | None:
-    """Size of the largest cache of a core; None where the system does not tell."""
+    """Size of the largest cache of a core; None where the system does not report it."""
     return max(_cache_sizes(), default=None)
 
 
 def own_cache_bytes() -> int | None:
-    """Size of the cache before the last, which a core has for itself; None where none is told."""
+    """Size of the last cache that a core has for itself; None where none is reported."""
     sizes = sorted(_cache_sizes())
     return sizes[-2] if len(sizes) > 1 else None
 

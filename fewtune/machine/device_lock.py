@@ -145,7 +145,7 @@ def device_lock(
     device : str
         The device's name (`device_name`).
     purpose : str
-        What is measured, as others that wait are told, such as ``tune squeezenet (selective)``.
+        What is measured, for those that wait, such as ``tune squeezenet (selective)``.
     say : callable
         Gets one line, once, if the device is not free.
     poll_s : float

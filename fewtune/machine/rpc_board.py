@@ -147,8 +147,8 @@ def reserve(address: BoardAddress) -> Any:
         tracker = tvm.rpc.connect_tracker(address.host, address.port)
         return tracker.request(address.key, max_retry=1)
     except (RuntimeError, OSError, tvm.error.TVMError) as fault:
-        told = str(fault).strip().splitlines()[-1:] or [type(fault).__name__]
-        raise MachineError(f"a board of {address} does not answer: {told[0]}") from None
+        lines = str(fault).strip().splitlines()[-1:] or [type(fault).__name__]
+        raise MachineError(f"a board of {address} does not answer: {lines[0]}") from None
 
 
 def remote_device(session: Any, target: tvm.target.Target) -> Any:

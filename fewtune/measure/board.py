@@ -160,10 +160,10 @@ class BoardMeasurer(Measurer):
         limit_s = len(able) * _OPTIONS.run_timeout_s
         with self.phases.timed("run_s"):
             try:
-                told = self._call(board, limit_s, "duel", numbers, specs, rounds, round_s)
+                times_s = self._call(board, limit_s, "duel", numbers, specs, rounds, round_s)
             except (WorkerLostError, RequestFailedError) as fault:
                 return [Outcome.failed(Failure.of(fault, running=True))] * len(contestants)
-        samples = iter(told)
+        samples = iter(times_s)
         return [
             Outcome(next(samples)) if isinstance(each, Built) else Outcome.failed(each)
             for each in contestants

@@ -141,8 +141,8 @@ class Measurer:
         def request(place: int) -> tuple[Any, ...]:
             return batch.specs[place], Race(batch.bar_s(place), cold_weights=self.cold_weights)
 
-        def done(place: int, told: Failure | list[float], built: Built | None) -> None:
-            outcome = Outcome.failed(told) if isinstance(told, Failure) else Outcome(told)
+        def done(place: int, result: Failure | list[float], built: Built | None) -> None:
+            outcome = Outcome.failed(result) if isinstance(result, Failure) else Outcome(result)
             if batch.checks is not None and built is not None:
                 # Its worker is idle, and the device with it.
                 outcome = self._checked(outcome, built, batch.checks[place], batch.bar_s(place))

@@ -141,7 +141,7 @@ def import_model(
         return found.worse(within)
 
     def culprit() -> str:
-        """The operator that is the first to be wrong, as far as it can be told."""
+        """The first operator whose outputs differ, where it can be found."""
         plain = OptionalSteps(dict.fromkeys(STEPS, ""))
         here = checking_target(target)
 
@@ -158,7 +158,7 @@ def import_model(
             feeds = reference.worst_draw(run).feeds
             return locate(simplified, feeds, opened_outputs, threads, options.seed)
         except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
-            return f"no operator could be told apart ({last_line(fault)})"
+            return f"the operator that differs could not be found ({last_line(fault)})"
 
     try:
         whole = layered if forgiving.fault is None else None
@@ -232,7 +232,7 @@ def read_lowered(directory: Path) -> tvm.IRModule:
     try:
         return read_module(path.read_text())
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
-        told = str(fault).strip().splitlines() or [type(fault).__name__]
+        lines = str(fault).strip().splitlines() or [type(fault).__name__]
         raise InputError(
-            f"{path} cannot be read ({told[-1][:200]}): run stage import_model again"
+            f"{path} cannot be read ({lines[-1][:200]}): run stage import_model again"
         ) from None

@@ -85,8 +85,8 @@ def unsupported_nodes(
                 lower(alone)
                 reasons[key] = None
             except Exception as fault:  # noqa: BLE001 (converters and passes raise many kinds)
-                told = last_line(fault)
-                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in told else told
+                line = last_line(fault)
+                reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in line else line
         reason = reasons.get(key)
         if reason is not None:
             standard = node.domain in ("", "ai.onnx")

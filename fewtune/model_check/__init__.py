@@ -1,1 +1,1 @@
-"""What a run would do with a model, told in seconds and without registering it."""
+"""`fewtune check`: what a run would do with a model, in seconds and without registering it."""

@@ -46,7 +46,7 @@ def check(
     Returns
     -------
     report : CheckReport
-        What a user can mend is told there; it is not raised.
+        Errors that a user can mend are part of the report; they are not raised.
     """
     job = model if isinstance(model, CheckJob) else CheckJob(model, shapes, **further)
     try:

@@ -25,7 +25,7 @@ from fewtune.artifacts import (
 )
 from fewtune.bank.bank import Bank
 from fewtune.oneshot.choose import most_promising, points_of
-from fewtune.oneshot.worth import BY_RULE, told
+from fewtune.oneshot.worth import BY_RULE, prediction_of
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor import AUTO, PREDEFINED
 from fewtune.predictor.predictor import (
@@ -173,7 +173,9 @@ def predict_schedules(
         trials=0,
         sharing_s=spent_s,
         stopped_by="predicted",
-        prediction=told(predictor, target, points, [each.line for each in chosen.values()]),
+        prediction=prediction_of(
+            predictor, target, points, [each.line for each in chosen.values()]
+        ),
     )
     report.write(directory)
     return report

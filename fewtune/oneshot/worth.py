@@ -19,7 +19,7 @@ _ANALYTIC = (
 )
 
 
-def told(
+def prediction_of(
     predictor: Predictor | None, target: tvm.target.Target, points: int, lines: list[SharedTask]
 ) -> Prediction:
     """What was rated by which predictor, and what that is worth here."""

@@ -67,7 +67,7 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
     numbers_at_borders(model)
     check_types(model)
-    # Exporters that do not sort are common; what no order can mend is told here.
+    # Exporters that do not sort nodes are common. A circle, which has no order, is refused here.
     try:
         was_sorted = not sort_nodes(model)
     except InputError as error:

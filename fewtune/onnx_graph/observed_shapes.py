@@ -94,7 +94,7 @@ def run_onnxruntime_once(
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # what fails is told by its exception
+    options.log_severity_level = 4  # the exception of a failed run says enough
     given, arrays = light(model)
     held = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
     options.add_external_initializers(list(arrays), held)

@@ -101,7 +101,7 @@ class DecisionFeatures:
     def if_usable(
         programs: Sequence[Program], contraction: RuledBlock | None, *, is_cold: bool
     ) -> DecisionFeatures | None:
-        """Those of a task; None where nothing can be told from its decisions."""
+        """The features of a task; None where its decisions give none."""
         if contraction is None:
             return None
         features = DecisionFeatures(programs, contraction, is_cold=is_cold)
@@ -109,7 +109,7 @@ class DecisionFeatures:
 
     @property
     def is_usable(self) -> bool:
-        """Whether tiles have the levels that features are told from."""
+        """Whether tiles have the levels that features are computed from."""
         for program in self._programs:
             for choice in program.choices:
                 if choice.kind != TILE or choice.block != self._name:

@@ -139,20 +139,20 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
     if not has_feature(target, _KNOWN_VECTORS):
         return []
     traits = CpuTraits.of(target)
-    told = {path: read_conditions(path) for path in shipped()}
+    conditions = {path: read_conditions(path) for path in shipped()}
     name = str(target.attrs.get("mcpu", ""))
 
     def knows_threads(path: Path) -> bool:
-        return traits.threads in thread_counts(told[path])
+        return traits.threads in thread_counts(conditions[path])
 
     fitting = [
         path
-        for path in told
-        if told[path]["lanes"] == traits.lanes("float32")
+        for path in conditions
+        if conditions[path]["lanes"] == traits.lanes("float32")
         # What knows several numbers of threads has an idea of another one.
-        and (knows_threads(path) or len(thread_counts(told[path])) > 1)
+        and (knows_threads(path) or len(thread_counts(conditions[path])) > 1)
     ]
-    return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, told[p])))
+    return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, conditions[p])))
 
 
 def is_trained_on(

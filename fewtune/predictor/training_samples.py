@@ -96,7 +96,7 @@ def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
     if len(features) != sum(counts) or len(times_s) != sum(counts) or len(shapes) != len(counts):
         raise InputError(f"the samples {path} are damaged")
     if known == list(OF_POINTS):
-        # Kept before numbers of threads were told apart: all are of one.
+        # Files from before the feature of threads hold samples of one number of threads.
         features = with_cores(features, conditions["threads"])
     ends = np.cumsum(counts)
     found = [

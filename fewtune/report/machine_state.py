@@ -12,7 +12,7 @@ from fewtune.util.table import Table, number
 
 
 def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreState]:
-    """Tell rounds by how far the cores were from each other.
+    """Group rounds by the distance between the cores.
 
     Parameters
     ----------

@@ -54,16 +54,16 @@ def rfc_rows(
     """
     rows = []
     for each in sorted(comparisons, key=lambda comparison: comparison.model):
-        told = each.model_dump(mode="json")
+        fields = each.model_dump(mode="json")
         found = (stock or {}).get(each.model)
         rows.append(
             {
-                **{name: told[name] for name in _FIGURES},
+                **{name: fields[name] for name in _FIGURES},
                 "stock_tuning_s": found.stock_tuning_s if found else None,
                 "stock_latency_ms": found.stock_latency_ms if found else None,
                 "used_time_of_stock_pct": found.used_time_pct if found else None,
                 "achieved_over_stock_pct": found.achieved_perf_pct if found else None,
-                "conditions": told["conditions"],
+                "conditions": fields["conditions"],
             }
         )
     return rows

@@ -86,7 +86,7 @@ def _backends_later() -> Iterator[None]:
         del os.environ[_AUTOLOAD]
 
 
-# TVM's pool takes half of the logical cores on x86 unless it is told how many there are.
+# Unless this is set, TVM's thread pool takes half of the logical cores on x86.
 set_default_threads()
 use_own_gpu()
 

@@ -24,7 +24,7 @@ from fewtune.task.weight_layout import free_places
 # A feature that every x86 CPU of 64 bits has, and no other.
 _X86 = "sse2"
 # TVM's own prefetch is LLVM's, which counts as reading whatever there is: no accumulator stays in
-# a register across it. This one is told to touch nothing, and not to be left out.
+# a register across it. This one is declared to touch no memory, and the compiler must keep it.
 _NEAR, _NEXT = "fewtune_prefetch_near", "fewtune_prefetch_next"
 _IMPORT = "pragma_import_llvm"
 _FUNCTIONS = (

@@ -211,11 +211,11 @@ def _rule(
         reasons.append(f"{len(empty)} with nothing to search")
     if faults:
         # Several have one fault.
-        told = "; ".join(
+        details = "; ".join(
             f"{', '.join(sorted(name for name in faults if faults[name] == fault))}: {fault}"
             for fault in sorted(set(faults.values()))
         )
-        reasons.append(f"{len(faults)} that MetaSchedule makes no design space of ({told})")
+        reasons.append(f"{len(faults)} that MetaSchedule makes no design space of ({details})")
     count = len(other) + len(small) + len(empty) + len(faults)
     return (
         f"Set aside are {count} of {len(tasks)} tasks: "

@@ -29,7 +29,7 @@ class _Opening(NamedTuple):
         return TaskBatch(self.state, proposals, proposals)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def event_fields(self) -> dict[str, Any]:
         """What its event in the journal holds besides trials."""
         return {
             "round": FIRST,
@@ -103,7 +103,7 @@ class DonorRound:
         """Measure a batch, note it, and learn from it, each task for itself."""
         session = self._session
         turns = [opening.turn for opening in batch]
-        measured = session.take_turns(turns, modules, [opening.told for opening in batch])
+        measured = session.take_turns(turns, modules, [opening.event_fields for opening in batch])
         for turn in turns:
             self._had.add(turn.state.task.info.name)
             self._trials += len(turn.proposals)

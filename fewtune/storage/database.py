@@ -76,8 +76,8 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
             str(directory / WORKLOADS), str(directory / RECORDS), allow_missing=False
         )
     except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
-        told = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise JournalError(f"{directory}: TVM cannot read this log ({told[-1]})") from None
+        lines = str(fault).strip().splitlines() or [type(fault).__name__]
+        raise JournalError(f"{directory}: TVM cannot read this log ({lines[-1]})") from None
 
 
 def _checked_lines(path: Path, is_right: Callable[[Any], bool]) -> int:

@@ -151,7 +151,7 @@ def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:
 
 
 def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
-    """Tell batched products from plain ones, and grouped convolutions from full ones.
+    """Distinguish batched products from plain ones, and grouped convolutions from full ones.
 
     The block's own indices say it, in every layout: an output axis that indexes both operands
     picks a matrix of a batch, or a group of channels. Where no channel is summed within the

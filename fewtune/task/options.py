@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ExtractOptions(BaseModel):
-    """Nothing to set yet: tasks are told apart by structural equality."""
+    """Nothing to set yet: kernels are one task if they are structurally equal."""
 
     model_config = ConfigDict(extra="forbid")

@@ -1,12 +1,12 @@
-"""Is the machine slow just now? A kernel whose time is known, timed around every measurement.
+"""Whether the machine is slow just now: a known kernel is timed around every measurement.
 
 On a shared host everything may run up to twice slower, for seconds or minutes. A candidate that
-is measured then looks slow, or its competitor fast. The same few multiply-adds, timed before and
-after, tell such times apart from slow candidates, and the measurement is made again.
+is measured then looks slow, or its competitor fast. So the same few multiply-adds are timed before
+and after each candidate. If they are slow, the candidate is measured again.
 
-Slow is told from what the kernel takes in good times, not from the best it ever took: a core that
-has rested runs a fifth faster for a moment than one that was measuring (seen on a Xeon, where every
-candidate was measured twice or three times by that).
+Their usual time is the reference, not their best: a rested core runs a fifth faster for a moment
+than one that was measuring. With the best as reference, every candidate on a Xeon was measured two
+or three times.
 """
 
 from __future__ import annotations

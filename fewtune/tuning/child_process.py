@@ -72,14 +72,14 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         file.write_text(json.dumps(described))
         while (code := _run(file)) != 0:
             if code > 0:
-                raise _told(file, code)
+                raise _reported_error(file, code)
             if was_interrupted(code):
                 raise KeyboardInterrupt
             name = signal.Signals(-code).name
             journal = Journal(path, work.header)
             task = lay_crash(journal, name)
             journal.close()
-            print(f"TVM died of {name} in {task}: it is left out", flush=True)
+            print(f"TVM crashed ({name}) in {task}, which is left out", flush=True)
     journal = Journal(path, work.header)
     journal.close()
     return journal.events
@@ -117,15 +117,15 @@ def _run(file: Path) -> int:
         raise
 
 
-def _told(file: Path, code: int) -> Exception:
-    told = file.with_name(_ERROR)
-    if not told.exists():
+def _reported_error(file: Path, code: int) -> Exception:
+    report = file.with_name(_ERROR)
+    if not report.exists():
         return RuntimeError(f"the tuning process ended with exit code {code}; see its traceback")
-    kind, message = json.loads(told.read_text())
+    kind, message = json.loads(report.read_text())
     return getattr(errors, kind)(message)
 
 
-def _tell(file: Path, error: FewtuneError) -> int:
+def _report_error(file: Path, error: FewtuneError) -> int:
     file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))
     return error.exit_code
 
@@ -159,11 +159,11 @@ def _main(file: Path, parent: int) -> int:
                 device,
             )
     except FewtuneError as error:
-        return _tell(file, error)
+        return _report_error(file, error)
     except OSError as error:
         if error.errno not in errors.MACHINES_FAULT:
             raise
-        return _tell(file, errors.MachineError(errors.disk_line(error)))
+        return _report_error(file, errors.MachineError(errors.disk_line(error)))
     finally:
         progress.close()
     return 0

@@ -206,11 +206,11 @@ class Session(JournaledRun):
             self.show(turn.state)
 
     def searched(
-        self, states: list[TaskState], room: int, told: dict[str, Any]
+        self, states: list[TaskState], room: int, event_fields: dict[str, Any]
     ) -> Iterator[TaskBatch]:
         """Measure what the searches propose, ``room`` at most; yield each task's when it is learnt.
 
-        Each event gets the entries of ``told``, too.
+        Each event also gets the entries of ``event_fields``.
         """
         turns: list[TaskBatch] = []
         with self.measurer.building() as modules:
@@ -223,7 +223,7 @@ class Session(JournaledRun):
                     turns.append(TaskBatch.of(state, proposed))
                     modules.add(turns[-1].modules)
                 room -= len(turns[-1].proposals)
-            self.take_turns(turns, modules, [told for _ in turns])
+            self.take_turns(turns, modules, [event_fields for _ in turns])
         for turn in turns:
             state = turn.state
             if len(turns) > 1:
@@ -238,7 +238,7 @@ class Session(JournaledRun):
         self,
         turns: list[TaskBatch],
         modules: Building[Built | Failure],
-        told: list[dict[str, Any]],
+        event_fields: list[dict[str, Any]],
     ) -> list[list[Outcome]]:
         """Measure the candidates of several tasks, and note them, each task for itself.
 
@@ -247,12 +247,12 @@ class Session(JournaledRun):
         turns : list of TaskBatch
         modules : Building
             Theirs, which the workers are building.
-        told : list of dict
+        event_fields : list of dict
             Further entries of each task's event.
         """
         measured = measure_together(self.measurer, turns, modules)
         parts = split_cost(self.spent(), [len(turn.proposals) for turn in turns])
-        for turn, outcomes, spent, more in zip(turns, measured, parts, told, strict=True):
+        for turn, outcomes, spent, more in zip(turns, measured, parts, event_fields, strict=True):
             trials = [trial.as_json() for trial in turn.trials(outcomes)]
             task = turn.state.task.info.name
             self.note({"kind": "batch", "task": task, **more, **spent, "trials": trials})
@@ -283,8 +283,8 @@ class Session(JournaledRun):
             parts = split_cost(self.spent(), [len(duel.trials) for duel in batch])
             for duel, medians_s, spent in zip(batch, found, parts, strict=True):
                 task, first = duel.state.task.info.name, duel.trials[0].key
-                told = {"task": task, "first": first, "medians_s": medians_s}
-                self.note({"kind": "finals", **told, **spent})
+                event_fields = {"task": task, "first": first, "medians_s": medians_s}
+                self.note({"kind": "finals", **event_fields, **spent})
 
     def show(self, state: TaskState, phase: str = "tune") -> None:
         """Show where the run stands."""

@@ -1,9 +1,9 @@
-"""Work in a process of its own, so that a crash of native code is told, and not died of.
+"""Work in a process of its own: a crash of native code is reported, and the caller survives it.
 
 onnxruntime, onnx, TVM and LLVM can end a process by a signal: 0.27's TVM on graphs that it does not
-expect, onnxruntime 1.31 in folding constants of nested branches. The work runs in a child that
-notes what it is at. Where the child dies, its parent reads the note, leaves out the optional step
-that died, or all of them, and starts another child.
+expect, onnxruntime 1.31 in folding constants of nested branches. The work runs in a child process,
+which notes its present step. If the child crashes, the parent reads the note, leaves out that step
+if it is optional, else all optional steps, and starts another child.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def in_step(name: str) -> Iterator[None]:
 
 
 def run_apart(work: str, job: dict[str, Any]) -> Any:
-    """Run ``work`` in a child, and again without what died, until it ends by itself.
+    """Run ``work`` in a child, and again without the step that crashed, until it ends by itself.
 
     Parameters
     ----------
@@ -138,8 +138,8 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
     while True:
         with tempfile.TemporaryDirectory(prefix="fewtune-apart-") as scratch:
             folder = Path(scratch)
-            told = {"work": work, "job": {**job, LEFT_OUT: left_out}}
-            (folder / "job.json").write_text(json.dumps(told, default=_plain))
+            request = {"work": work, "job": {**job, LEFT_OUT: left_out}}
+            (folder / "job.json").write_text(json.dumps(request, default=_plain))
             code, stderr = _run(folder)
             if (folder / _RESULT).is_file():
                 return _result(json.loads((folder / _RESULT).read_text()))
@@ -154,7 +154,7 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
                 f"the system killed the process while {note.doing}, most likely since it ran out "
                 "of memory: give smaller shapes, or run it on a machine with more"
             )
-        reason = f"the process died of {ended_by.name} while {note.doing}"
+        reason = f"the process was ended by {ended_by.name} while {note.doing}"
         further = _further(note, reason, left_out)
         if not further:
             hint = "" if stderr else f"; set {SHOW_STDERR}=1 to see what it wrote"
@@ -202,12 +202,12 @@ def _note_of(folder: Path) -> Note:
         return Note()
 
 
-def _result(told: dict[str, Any]) -> Any:
-    if "result" in told:
-        return told["result"]
-    if "error" in told:
-        raise getattr(errors, told["error"])(told["message"])
-    raise RuntimeError(f"in the process for it:\n{told['traceback']}")
+def _result(reply: dict[str, Any]) -> Any:
+    if "result" in reply:
+        return reply["result"]
+    if "error" in reply:
+        raise getattr(errors, reply["error"])(reply["message"])
+    raise RuntimeError(f"in the process for it:\n{reply['traceback']}")
 
 
 def _error(fault: BaseException) -> dict[str, str]:
@@ -232,15 +232,15 @@ def _main(folder: Path, parent: int) -> int:
     tempfile.tempdir = str(folder)
     described = json.loads((folder / "job.json").read_text())
     _noted.keep_in(folder / _NOTE)
-    told: dict[str, Any]
+    reply: dict[str, Any]
     try:
         with without_gc(for_good=True):
             work = resolve_name(described["work"])
-        told = {"result": work(described["job"])}
+        reply = {"result": work(described["job"])}
     except Exception as fault:  # noqa: BLE001 (the parent raises it)
-        told = _error(fault)
+        reply = _error(fault)
     whole = folder / f"{_RESULT}.part"
-    whole.write_text(json.dumps(told))
+    whole.write_text(json.dumps(reply))
     whole.rename(folder / _RESULT)
     sys.stdout.flush()
     # What was loaded may die again when it is unloaded.

@@ -65,8 +65,8 @@ def main(arguments: list[str]) -> int:
     own = answer == b"g"
     signal.signal(signal.SIGINT, forward if own else signal.SIG_IGN)
     warm.settimeout(_EVERY_S)
-    told = b""
-    while len(told) < 4:
+    reply = b""
+    while len(reply) < 4:
         try:
             chunk = warm.recv(4)
         except TimeoutError:
@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> int:
             return 1
         if not chunk:
             return 1
-        told += chunk
-    code = int.from_bytes(told, "big", signed=True)
+        reply += chunk
+    code = int.from_bytes(reply, "big", signed=True)
     if code < 0:
         # Ended by a signal, as the waiting process has to see.
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None

@@ -15,7 +15,7 @@ def xgboost_alone() -> Any:
     """
     if "xgboost" not in sys.modules:
         absent = [name for name in ("sklearn", "pandas") if name not in sys.modules]
-        # None in this table is how Python is told that a module cannot be imported.
+        # Python does not import a module whose entry in this table is None.
         sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
         try:
             importlib.import_module("xgboost")

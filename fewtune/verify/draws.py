@@ -32,7 +32,7 @@ _HANDS_ON = frozenset(
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements"})
 _BY_TUPLES = frozenset({"GatherND", "ScatterND"})
 _MOST_STEPS = 64
-# What computes with numbers; masks are told apart from them by all else that reads them.
+# Operators that compute with numbers: what they read is no mask.
 _COMPUTES = frozenset({"Add", "Conv", "Cos", "Div", "Gemm", "MatMul", "Mul", "Sin", "Sqrt"})
 _COMPARES = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _WIDEST = 7

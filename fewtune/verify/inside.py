@@ -101,9 +101,9 @@ class Inside:
                     break
             kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
             taps = self._with_noise([each for each in sites if each[1] in kept])
-            return (
-                self._stepped(taps, written) if self._is_quantised else _told_apart(taps, written)
-            )
+            if self._is_quantised:
+                return self._stepped(taps, written)
+            return _without_doubles(taps, written)
         except Exception as fault:  # noqa: BLE001 (outputs are compared all the same)
             _LOG.warning("values inside the model are not compared: %s", fault)
             return []
@@ -187,7 +187,7 @@ class Inside:
         return [Tap(site, self._measured[name]) for site, name in sites]
 
 
-def _told_apart(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
+def _without_doubles(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
     """The taps but those of a value's near double, where another kernel writes the value itself.
 
     A convolution whose bias is small writes almost what the kernel after it does.

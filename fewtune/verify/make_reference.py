@@ -85,7 +85,7 @@ def make_reference(
             reason = " ".join(str(fault).split()).removeprefix("onnxruntime cannot run the model: ")
             if draw.name == GIVEN:
                 raise InputError(f"onnxruntime cannot run the {GIVEN}: {reason}") from None
-            if any(told.endswith(reason) for told in unusable):
+            if any(known.endswith(reason) for known in unusable):
                 reason = "as before"
             unusable.append(f"onnxruntime itself cannot run {draw.name}: {reason}")
             continue

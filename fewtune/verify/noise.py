@@ -88,8 +88,8 @@ class NoiseMeter:
         values : sequence of arrays
             The reference's outputs.
         others : sequence of outputs
-            Of the same inputs, computed in other ways that are as right; those that are far away
-            say nothing of noise, and are told in ``contradicted``.
+            Of the same inputs, computed in other ways that are as right. Those that are far away
+            say nothing of noise; ``contradicted`` names them.
         seed : int
         """
         self.contradicted = []

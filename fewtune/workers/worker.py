@@ -57,7 +57,7 @@ class Worker:
 
     def get_ready(self) -> None:
         """Do before the first request what else the first measurement would wait for."""
-        # What does not compile is told of when it is needed.
+        # What does not compile is reported when it is needed.
         with contextlib.suppress(Exception):
             self._timer.get_ready()
 

@@ -87,7 +87,7 @@ class GraphBuilder:
         channels: int | None = None,
         **attributes: AttributeProto | int | float | str | Sequence[int],
     ) -> str:
-        """Add any operator of one output; it has its first input's channels unless told."""
+        """Add any operator of one output; its channels default to its first input's."""
         given: dict[str, Any] = dict(attributes)
         made = helper.make_node(operator, list(inputs), [name], name=name, **given)
         self._graph.node.append(made)

@@ -24,7 +24,7 @@ def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]
     ----------
     root : Path
     purpose : str
-        What others that wait are told, such as ``run squeezenet``.
+        What is done, for those that wait, such as ``run squeezenet``.
     say : callable
         Gets one line if the checkout is not free.
 

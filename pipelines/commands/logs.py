@@ -42,10 +42,10 @@ def bank(options: argparse.Namespace) -> int:
     if options.action == "export":
         if options.best < 1:
             raise InputError(f"--best {options.best}: give a number from 1 on")
-        told = export_bank(
+        manifest = export_bank(
             root / options.logs, file, fingerprint, licence=options.licence, best=options.best
         )
-        print(f"{file}: {told.schedules} schedules of {told.workloads} workloads")
+        print(f"{file}: {manifest.schedules} schedules of {manifest.workloads} workloads")
         return 0
     name = options.name or file.stem
     check_name(name)
@@ -53,9 +53,9 @@ def bank(options: argparse.Namespace) -> int:
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{shown(folder)} is there already: give another --name, or remove it")
     with whole_directory(folder) as scratch:
-        told = import_bank(file, fingerprint, scratch)
-    print(f"{shown(folder)}: {told.schedules} schedules of {told.workloads} workloads")
-    print(f"licence: {told.licence}")
+        manifest = import_bank(file, fingerprint, scratch)
+    print(f"{shown(folder)}: {manifest.schedules} schedules of {manifest.workloads} workloads")
+    print(f"licence: {manifest.licence}")
     print("use it with: fewtune run MODEL --set build_bank.selective.logs=bank")
     return 0
 
@@ -88,7 +88,7 @@ def predictor(options: argparse.Namespace) -> int:
     if options.action == "list":
         predictor_table(known_predictors(places)).print()
         return 0
-    told = read_conditions(predictor_called(options.name, places))
-    told.pop("features")
-    print(json.dumps(told, indent=2, sort_keys=True))
+    conditions = read_conditions(predictor_called(options.name, places))
+    conditions.pop("features")
+    print(json.dumps(conditions, indent=2, sort_keys=True))
     return 0

@@ -104,15 +104,15 @@ def predictor_table(paths: Sequence[Path]) -> Table:
     """One row a predictor: what it was trained on."""
     rows = []
     for path in paths:
-        told = read_conditions(path)
+        conditions = read_conditions(path)
         rows.append(
             [
                 str(path) if path.parent != _SHIPPED else path.name,
-                str(told.get("device", MISSING)),
-                str(told.get("target", {}).get("mcpu", MISSING)),
-                str(told["lanes"]),
-                ", ".join(map(str, thread_counts(told))),
-                *(str(told.get(key, MISSING)) for key in ("tasks", "trials")),
+                str(conditions.get("device", MISSING)),
+                str(conditions.get("target", {}).get("mcpu", MISSING)),
+                str(conditions["lanes"]),
+                ", ".join(map(str, thread_counts(conditions))),
+                *(str(conditions.get(key, MISSING)) for key in ("tasks", "trials")),
             ]
         )
     headings = ["predictor", "trained on", "CPU", "lanes", "threads", "tasks", "trials"]
@@ -183,10 +183,10 @@ def train(
     counts = {conditions["threads"]} if conditions else set()
     taught: list[str] = []
     found: list[Sampled] = []
-    for path, earlier, told in stored:
-        require_alike(path, told, conditions)
-        counts |= set(thread_counts(told))
-        taught += told.get("models", [])
+    for path, earlier, own in stored:
+        require_alike(path, own, conditions)
+        counts |= set(thread_counts(own))
+        taught += own.get("models", [])
         found += earlier
     for model in models:
         found += [Sampled(each.shapes, each.samples) for each in learnable_of(model, places)]

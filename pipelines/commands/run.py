@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         show_results(read_results(root, say, models), root)
     except BrokenPipeError:
-        # What the run came to is told all the same.
+        # The outcome is still printed to standard error.
         close_output()
     for failure in outcome.failures:
         say(f"fewtune: {failure.line()}")

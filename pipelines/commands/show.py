@@ -75,5 +75,5 @@ def shown(path: Path) -> str:
 
 
 def say(line: str) -> None:
-    """Tell the user something that is no result: on standard error."""
+    """Print something that is no result: on standard error."""
     print(line, file=sys.stderr, flush=True)

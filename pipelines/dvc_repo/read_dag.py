@@ -89,7 +89,7 @@ class _opened:  # noqa: N801 (a context manager that reads as a verb)
         try:
             self.repo = Repo(str(self.root))
         except (DvcException, sqlite3.Error) as error:
-            raise _told(error) from None
+            raise _one_line(error) from None
         return self.repo
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -97,10 +97,10 @@ class _opened:  # noqa: N801 (a context manager that reads as a verb)
         if isinstance(error, LockError):
             raise DvcBusyError("another DVC process is at work here") from None
         if isinstance(error, DvcException | sqlite3.Error):
-            raise _told(error) from None
+            raise _one_line(error) from None
 
 
-def _told(error: DvcException | sqlite3.Error) -> FewtuneError:
+def _one_line(error: DvcException | sqlite3.Error) -> FewtuneError:
     """What DVC raises, in one line: of its own database, the disk is at fault."""
     if isinstance(error, sqlite3.Error):
         return MachineError(

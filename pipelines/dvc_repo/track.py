@@ -94,11 +94,11 @@ class Tracker:
         if self._process is None or not files:
             return ""
         try:
-            told, _ = self._process.communicate("\n".join(files), _PATIENCE_S)
+            output, _ = self._process.communicate("\n".join(files), _PATIENCE_S)
         except subprocess.TimeoutExpired:
             return _untracked("DVC did not answer", files)
         if self._process.returncode == 0:
-            return told.strip()
+            return output.strip()
         return _untracked(f"its process ended with {self._process.returncode}", files)
 
 

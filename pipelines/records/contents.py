@@ -53,7 +53,7 @@ def shown(value: float) -> float:
 
 
 def tags_of(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> dict[str, str]:
-    """What a run is found, and its conditions are told, by."""
+    """The tags by which a run is found, and which state its conditions."""
     conditions = found.benchmark.conditions
     machine = conditions.fingerprint
     measured = Places(root).benchmarked(result.model, result.strategy)

@@ -56,8 +56,8 @@ def fleet_markdown(watched: Sequence[Watched]) -> str:
             )
         table = Table(headings, rows, left=frozenset({0, 1, len(headings) - 1}))
         slower = "".join(f"- {each.line()}\n" for each in watched if each.line())
-        told = f"\nSlower than before:\n\n{slower}" if slower else ""
-        parts.append(f"## {machine}\n\n{table.markdown()}{told}")
+        listed = f"\nSlower than before:\n\n{slower}" if slower else ""
+        parts.append(f"## {machine}\n\n{table.markdown()}{listed}")
     return "# Latency over time\n\n" + "\n".join(parts)
 
 

@@ -47,7 +47,7 @@ def make_whole(path: Path) -> None:
 
 
 def _has_runs(path: Path) -> bool:
-    """Whether something was recorded in a file; also where that cannot be told."""
+    """Whether a file holds recorded runs; True also where it cannot be read."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}

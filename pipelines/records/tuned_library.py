@@ -32,7 +32,7 @@ class TunedLibrary:
         self._inputs: list[dict[str, Any]] = description["inputs"]
         self._outputs: list[str] = [output["name"] for output in description["outputs"]]
         threads = int(description["threads"])
-        # TVM reads it when it is loaded, and takes half of the cores unless it is told.
+        # TVM reads it when it is loaded; unless it is set, TVM takes half of the cores.
         os.environ.setdefault("TVM_NUM_THREADS", str(threads))
         import tvm
         from tvm import relax

@@ -255,7 +255,7 @@ def _finish(
     try:
         found = read_result(root, result.model, result.strategy) if result.strategy else None
     except InputError as error:
-        # Of another version, and not to be made anew by a run that is not told to.
+        # The result is of another version; only --force makes it anew.
         outcome.fail(stage, f"{error}, with --force", error.exit_code)
         return
     outcome.finished.append(result)

@@ -64,7 +64,7 @@ class Ending:
     Attributes
     ----------
     exit_code : int
-        The stage's own where DVC told it, else DVC's.
+        The stage's own where DVC passes it on, else DVC's.
     error : str
         Its one line about what went wrong; empty if it ended well.
     unchanged : bool
@@ -187,7 +187,7 @@ class _Lines:
         if self._errors:
             # The stage's line names the stage without its model; the whole name is said here.
             prefix = f"fewtune: {name.split('@')[0]}: "
-            told = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
+            message = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
         elif _DISK.search(self._last_error):
             return Ending(
                 MachineError.exit_code,
@@ -195,8 +195,8 @@ class _Lines:
                 "space, or make the folder writable, and run again; what was measured is kept",
             )
         else:
-            told = f"{self._last_error or 'ended without a word'} (see {log})"
-        return Ending(self._exit_code or exit_code, told, busy=self._busy)
+            message = f"{self._last_error or 'ended without a message'} (see {log})"
+        return Ending(self._exit_code or exit_code, message, busy=self._busy)
 
     def _take(self, stream: int, raw: bytes) -> None:
         shown = self._shown.pop(stream, 0)

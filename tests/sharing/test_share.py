@@ -168,7 +168,7 @@ def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
     journal.close()
     report = share(tmp_path / "again", tmp_path / "journals")
     crashed = {line.task: line for line in report.tasks}[task]
-    assert "TVM died of SIGSEGV" in crashed.note
+    assert "TVM crashed (SIGSEGV)" in crashed.note
     assert crashed.donor is None
 
 

@@ -24,7 +24,7 @@ def test_a_step_that_crashes_is_left_out_by_name() -> None:
     assert found["made"] == "made"
     assert found["left_out"] == {
         "fold": "no such axis",
-        "transpose": "the process died of SIGSEGV while TVM was at transpose",
+        "transpose": "the process was ended by SIGSEGV while TVM was at transpose",
     }
 
 
@@ -37,8 +37,8 @@ def test_a_crash_outside_of_steps_leaves_all_of_them_out() -> None:
 @pytest.mark.parametrize(
     ("how", "error", "told"),
     [
-        ("SIGSEGV", InputError, "died of SIGSEGV while the graph was being read"),
-        ("SIGABRT", InputError, "died of SIGABRT while the graph was being read"),
+        ("SIGSEGV", InputError, "was ended by SIGSEGV while the graph was being read"),
+        ("SIGABRT", InputError, "was ended by SIGABRT while the graph was being read"),
         ("SIGKILL", MachineError, "memory"),
         ("error", VerificationError, "outputs differ"),
         ("fault", RuntimeError, "LookupError: no such thing"),

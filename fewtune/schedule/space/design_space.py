@@ -176,7 +176,7 @@ def written_levels(insts: Sequence[Any]) -> list[int]:
 def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
     """Kinds of a program's instructions, in order, and at which tile results are written back.
 
-    Programs that differ in nothing but that are told apart by it, whatever their loops are called.
+    Programs of equal instructions may differ in that tile. The names of loops do not matter.
     """
     levels = iter(written_levels(insts))
     kinds = (str(instruction.kind.name) for instruction in insts)
