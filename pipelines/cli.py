@@ -1,6 +1,6 @@
 """The `fewtune` command: what can be asked, and with which code it ends.
 
-Kept light, so that help comes at once: what a command needs is imported when it runs.
+It loads little, so that help is fast: the modules of a command are imported when it runs.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: Python would wait for threads of MLflow or Prefect that are at something."""
+    """End immediately: Python would wait for busy threads of MLflow or Prefect."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)

@@ -39,7 +39,7 @@ _MOST_NAMED = 4
 
 
 class StageFailedError(Exception):
-    """A stage ended with an error, which `ending` tells. Prefect wants an exception for it."""
+    """A stage ended with the error in `ending`. Prefect needs an exception for it."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(ending.error)
@@ -47,7 +47,7 @@ class StageFailedError(Exception):
 
 
 class RunFailedError(Exception):
-    """A run in which something failed, which `outcome` tells."""
+    """A run in which something failed; `outcome` says what."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message())
@@ -257,7 +257,7 @@ def selective_tuning(
 
 
 def outcome_of(state: State[Any]) -> Outcome:
-    """What a run came to, from the state that it ended in."""
+    """A run's outcome, from the state that it ended in."""
     result = state.result(raise_on_failure=False)
     if isinstance(result, RunFailedError):
         return result.outcome

@@ -16,7 +16,7 @@ CHECKOUT = "FEWTUNE_CHECKOUT"
 
 
 def worker_checkout() -> dict[str, str]:
-    """Go to the worker's checkout, and tell Prefect where that is.
+    """Change into the worker's checkout, and return its path to Prefect.
 
     Returns
     -------

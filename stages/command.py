@@ -31,7 +31,7 @@ _HELP = {
 
 
 def say(message: str) -> None:
-    """Print how far a stage is: one line on standard output, at once."""
+    """Print how far a stage is: one line on standard output, flushed."""
     print(message, flush=True)
 
 

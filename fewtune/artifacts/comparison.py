@@ -84,7 +84,7 @@ class Comparison(Artifact):
     conditions: Conditions
 
     def headline(self) -> dict[str, float]:
-        """The few that tell how good selective tuning is, with units in their names."""
+        """The figures that selective tuning is judged by, with units in their names."""
         return {
             "used_time_pct": self.used_time_pct,
             "achieved_perf_pct": self.achieved_perf_pct,

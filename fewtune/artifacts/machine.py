@@ -46,7 +46,7 @@ class Fingerprint(Artifact):
 
     @property
     def is_fleet(self) -> bool:
-        """Whether it is a fleet's: what it measures is asked of a Dask cluster."""
+        """Whether it is a fleet: a Dask cluster measures."""
         return self.at.startswith(("tcp://", "tls://", "local:"))
 
     @model_serializer(mode="wrap")

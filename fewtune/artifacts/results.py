@@ -191,7 +191,7 @@ class Metrics(Artifact):
         return self.model_dump(mode="json", exclude_none=True)
 
     def headline(self) -> dict[str, float]:
-        """The few that tell how good a result is, with units in their names."""
+        """The figures that a result is compared by, with units in their names."""
         figures = {
             "latency_ms": self.latency_ms,
             "untuned_latency_ms": self.untuned_latency_ms,

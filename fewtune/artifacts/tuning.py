@@ -1,4 +1,4 @@
-"""What tuning and sharing came to."""
+"""Results of tuning and sharing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Timed(Part):
 
 
 class TunedTask(_Timed):
-    """What tuning one task came to."""
+    """The result of tuning one task."""
 
     task: str
     status: TuneStatus

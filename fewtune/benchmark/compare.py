@@ -171,7 +171,7 @@ def _in_another_process(measure: Callable[[], Measured]) -> Measured:
                 "lower compare.copies and run again"
             ) from None
         except BaseException:
-            # Whoever is stopped does not wait for the rounds that are left.
+            # A run that is stopped does not wait for the remaining rounds.
             for process in processes:
                 process.terminate()
             raise

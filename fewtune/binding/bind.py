@@ -118,7 +118,7 @@ def _refuse_endless(model: ModelProto) -> None:
         except TooLongError:
             raise
         except InputError:
-            pass  # what it is for, the import will tell
+            pass  # the import reports the operator that it cannot expand
 
 
 def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
@@ -132,7 +132,7 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
         except TooLongError:
             raise
         except InputError:
-            pass  # what cannot be expanded without more shapes is run all the same
+            pass  # onnxruntime runs also what cannot be expanded without more shapes
     varying = complete_shapes(model, samples)
     padded = pad_selections(model)
     if padded is not model:

@@ -12,8 +12,8 @@ def find_by_halves(names: Sequence[str], is_wrong: Callable[[Sequence[str]], boo
     ----------
     names : sequence of str
     is_wrong : callable
-        Whether something is wrong with these members in and all others out. It is asked about
-        ``2 k log2(n)`` times where ``k`` of ``n`` are wrong.
+        Whether something is wrong with these members in and all others out. It is called about
+        ``2 k log2(n)`` times if ``k`` of ``n`` are wrong.
 
     Returns
     -------

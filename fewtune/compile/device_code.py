@@ -1,8 +1,8 @@
 """A library with device code for a GPU that is not here: compiled by rule, and not run.
 
 The model's import is checked on this machine's CPU. Kernels have dlight's default schedules.
-Whether there is code for the named architecture in the library is read from the library itself: TVM
-leaves source text there, without a word, where it cannot compile.
+The library is searched for code of the named architecture: where TVM cannot compile, it leaves
+source text in the library and reports nothing.
 
 Importing this does not load TVM: NVIDIA's compiler has to be ready before.
 """

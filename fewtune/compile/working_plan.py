@@ -127,7 +127,7 @@ class Settling:
             return plan, self.build(plan)
         except Exception as fault:  # noqa: BLE001 (as above)
             first = fault
-        # Several at once, then: nothing but what plain TVM does.
+        # Several are at fault: leave out all that plain TVM does not do.
         self.left_out += [
             LeftOut(what=rewrite, reason=kind_and_line(first))
             for rewrite in REWRITES

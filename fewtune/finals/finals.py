@@ -192,7 +192,7 @@ def _ready(
     candidates: dict[str, list[Candidate]],
     directory: Path,
 ) -> dict[str, list[Contender]]:
-    """Get all contenders into libraries, on all workers at once.
+    """Get all contenders into libraries, on all workers in parallel.
 
     A kernel that a worker still has is exported as a library of its own. The others are compiled
     again, into one library per worker.

@@ -92,7 +92,7 @@ class EventLog(Journal):
 
 
 class TuningSession:
-    """The tasks of a run that this machine measures; a step at a time is asked for."""
+    """The tasks of a run that this machine measures; each order is one step."""
 
     is_done = False
 
@@ -118,7 +118,7 @@ class TuningSession:
         return self._session.measurer.most_flops_s
 
     def step(self, order: dict[str, Any]) -> None:
-        """Measure what is asked for."""
+        """Measure what the order names."""
         session, what = self._session, order["what"]
         states = [session.state.tasks[name] for name in order["of"]]
         if what == "default":
@@ -130,7 +130,7 @@ class TuningSession:
 
 
 class WholeSession:
-    """A whole session, such as sharing, that waits after each batch until it is asked for more."""
+    """A whole session, such as sharing, that waits after each batch for the next order."""
 
     most_flops_s = float("inf")
 

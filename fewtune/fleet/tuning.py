@@ -1,10 +1,10 @@
 """Tuning on a fleet: each free machine takes the task where the model gains most.
 
-A task stays on the machine that measured it first, so that its bars, races and duels compare like
-with like; where that is lost, another one goes on from the journal. Search, build and measuring of
-a task happen on its machine, a batch at a time; who gets the next batch is decided here. What a
-batch came to is in the journal before that machine is asked for another one. Default schedules and
-duels of several tasks are one order, as they are one batch where a single machine tunes.
+A task stays on the machine that measured it first, so that its bars, races and duels compare times
+of one machine. If that machine is lost, another one goes on from the journal. A task is searched,
+built and measured on its machine, a batch at a time. This module decides which task gets the next
+batch. The result of a batch is in the journal before its machine gets another order. Default
+schedules and duels of several tasks are one order, as they are one batch on a single machine.
 """
 
 from __future__ import annotations

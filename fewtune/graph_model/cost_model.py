@@ -18,11 +18,11 @@ from fewtune.graph_model.program_graph import KINDS, WIDTH, program_graph
 from fewtune.runtime.tvm import ms, tvm
 
 _WARM_UP = 16
-# Networks that begin from other weights err elsewhere: their mean is asked.
+# Networks of different initial weights err elsewhere: the score is their mean.
 _NETWORKS = 3
-# It learns again when samples have grown by this part, of no more than so many of the latest.
+# It is trained again when samples have grown by this part, on at most so many of the latest.
 _GROWTH, _MOST = 0.2, 512
-# What is slower than this part of the best is slow; by how much does not matter.
+# Speeds below this part of the best count as this part.
 _SLOWEST = 0.1
 _STEPS, _STEPS_AGAIN, _STEPS_OF_MANY = 150, 60, 600
 

@@ -42,8 +42,8 @@ def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int)
     Returns
     -------
     module : IRModule
-        ``main`` takes a factor and a summand, ``(2, lanes)``, and writes what the accumulators
-        came to, ``(threads, accumulators * lanes)``; `multiply_add_flops` counts its operations.
+        ``main`` takes a factor and a summand, ``(2, lanes)``, and writes the accumulators,
+        ``(threads, accumulators * lanes)``. `multiply_add_flops` counts its operations.
     """
     width = accumulators * lanes
 
@@ -202,8 +202,8 @@ class Peak:
     memory_gb_s : float
         10^9 bytes read and written a second by STREAM's triad, beyond the caches.
     byte_gops : float
-        Billions of operations a second of products of bytes, counted alike; as those of floats
-        where no instruction multiplies four bytes at once.
+        Billions of operations a second of products of bytes, counted alike. It equals that of
+        floats where no instruction multiplies four bytes and sums them.
     """
 
     gflops: float

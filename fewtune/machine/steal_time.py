@@ -19,7 +19,7 @@ _STEAL = 8
 def stolen_s() -> float:
     """Seconds since the machine's start that the host kept from a core, the usable cores' mean.
 
-    0 where the system does not tell.
+    0 where the system does not report it.
     """
     try:
         lines = _STAT.read_text().splitlines()

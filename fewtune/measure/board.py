@@ -125,7 +125,7 @@ class BoardMeasurer(Measurer):
         with self.phases.timed("build_s"):
             built = modules.finished()
         boards = [self._board(specs) for specs in batch.specs]
-        # Boards measure at once: candidates are held only to those of their own board.
+        # Boards measure in parallel: candidates race only against those of their own board.
         batch = replace(batch, races=list(zip(boards, batch.races, strict=True)))
 
         def run(board: int) -> None:

@@ -113,7 +113,7 @@ def interleave(
         End before ``rounds`` when every median is known to this part of itself: its standard
         error, from the rounds' spread. Each copy has been measured twice by then.
     for_state : frozenset of str
-        Variants that only tell in which state the machine is; their medians need not be known.
+        Variants that only show the state of the machine; their medians need not be known.
 
     Returns
     -------

@@ -157,7 +157,7 @@ class Measurer:
         return batch.settle(self.failures, None)
 
     def build(self, wanted: Sequence[Built | tvm.IRModule]) -> list[Built | Failure]:
-        """Get candidates ready for duels, on all workers at once; what is built stays as it is."""
+        """Build candidates for duels, on all workers in parallel; those that are built stay."""
         ready: dict[int, Built | Failure] = {}
         modules = {}
         for place, each in enumerate(wanted):
@@ -177,7 +177,7 @@ class Measurer:
         rounds: int = ROUNDS,
         round_s: float = ROUND_S,
     ) -> list[Outcome]:
-        """Measure candidates of one task in turns, to tell which is really the fastest.
+        """Measure candidates of one task in turns, to find the one that is really the fastest.
 
         Those of one worker take turns in it, and the workers take turns.
 

@@ -51,7 +51,7 @@ def _halves_of(call: relax.Call) -> np.ndarray | None:
     values = weights.value.numpy()
     if values.ndim != 2 or rows > _MOST_ROWS or values.nbytes < _LEAST_BYTES:  # noqa: PLR2004
         return None
-    # Of weights that are no halves, the first row tells.
+    # If weights are not exact in float16, their first row nearly always shows it.
     if not _are_halves(values[:1]) or not _are_halves(values):
         return None
     return values.astype(np.float16)

@@ -63,7 +63,7 @@ def unsupported_nodes(
     lower : callable
         Imports and lowers a model; what it raises is the reason.
     last_line : callable
-        The telling line of an exception.
+        Gives the line of an exception that names its cause.
 
     Returns
     -------

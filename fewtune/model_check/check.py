@@ -37,7 +37,7 @@ def check(
     ----------
     model : str, Path or CheckJob
         An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or the name of a registered model; or all
-        that is asked, as one value.
+        arguments as one value.
     shapes : mapping, optional
         Of the model's inputs.
     **further

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckJob:
-    """What `fewtune.check` is asked.
+    """The arguments of `fewtune.check`.
 
     Attributes
     ----------

@@ -226,7 +226,7 @@ def _predicted(
     except Exception as fault:  # noqa: BLE001 (a task that TVM fails on keeps its default)
         note = f"no schedule could be predicted: {last_line(fault)}"
         return _Chosen(_line(task, "default", note), None, 0)
-    note = "no rule tells its schedules apart" if not points else "no schedule applies"
+    note = "no rule draws schedules for it" if not points else "no schedule applies"
     return _Chosen(_line(task, "default", note), None, len(points))
 
 

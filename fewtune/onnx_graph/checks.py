@@ -129,7 +129,7 @@ def _parsed(path: Path) -> ModelProto:
 
 
 def digest_of(path: Path, locations: list[str]) -> str:
-    """What tells a model's content from another's: SHA-256 of its files' own, in hex digits."""
+    """A digest of a model's content: SHA-256 of its files' digests, in hex digits."""
     digest = hashlib.sha256()
     for file in [path, *(path.parent / location for location in locations)]:
         with file.open("rb") as stream:

@@ -122,7 +122,7 @@ def element_count(tensor: TensorProto) -> int:
 
 
 def tensor_bytes(tensor: TensorProto) -> int:
-    """Size of a tensor's data; protobuf's own ByteSize would serialise it to tell."""
+    """Size of a tensor's data; protobuf's own ByteSize serialises the tensor to get it."""
     return element_count(tensor) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 

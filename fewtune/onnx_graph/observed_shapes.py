@@ -26,7 +26,7 @@ from fewtune.onnx_graph.graph import (
 # The sizes of what these write follow the values of what they read.
 _SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _WANTED_RUNS = 2
-# What onnxruntime writes around the words that tell.
+# What onnxruntime writes around the message.
 _NOISE = (
     re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "),
     re.compile(r"Load model from \S+ failed:"),

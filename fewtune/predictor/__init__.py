@@ -25,7 +25,7 @@ def files_of(path: Path) -> tuple[Path, Path]:
 
 
 def digest(content: bytes) -> str:
-    """What tells one predictor's trees from another's: sixteen hex digits."""
+    """A digest of a predictor's trees: sixteen hex digits."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 

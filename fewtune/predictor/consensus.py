@@ -1,7 +1,7 @@
-"""Several predictors asked at once, for a choice that nothing measures.
+"""The weighted mean of several predictors, for a choice that nothing measures.
 
 The best of thousands of estimates is one that errs upwards. Predictors that were trained on other
-machines err elsewhere: a schedule that only one of them rates high is no good choice. The nearest
+machines err elsewhere: a schedule that only one of them rates high is a poor choice. The nearest
 machine's predictor has a weight of one half, the others share the rest. Two kinds of tiles pay a
 penalty for their risk: those with more accumulators than there are registers, and those whose
 innermost loop is no whole number of vectors. Most are fine. Where the compiler spills them, or

@@ -1,10 +1,10 @@
 """What the decisions of a schedule say of it, without the schedule being made.
 
-MetaSchedule's features describe a program, loop by loop and store by store; to have them of a
-candidate, its trace has to be applied, which takes milliseconds. What tells candidates of one
-contraction apart is in their decisions, though: how much of each axis stands in registers, in the
-cache and with each thread, what each of these pieces reads and writes, where results are written
-back. That takes microseconds, so that thousands of candidates can be looked at for each one made.
+MetaSchedule's features describe a program, loop by loop and store by store. To extract them, a
+candidate's trace has to be applied, which takes milliseconds. But candidates of one contraction
+differ only in their decisions. These give how much of each axis is in registers, in the cache and
+in each thread, what each of these pieces reads and writes, and where results are written back. Such
+features take microseconds, so that thousands of candidates can be rated for each one made.
 """
 
 from __future__ import annotations

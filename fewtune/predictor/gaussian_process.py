@@ -1,10 +1,10 @@
-"""What a run's own trials tell beyond the pretrained predictor: a Gaussian process of the rest.
+"""A Gaussian process that corrects the pretrained predictor by a run's own trials.
 
-The predictor was trained elsewhere: on other tasks, maybe on another machine. By how much it errs
-about a candidate is estimated from candidates that were measured here, the more alike their
-decisions the more (kriging; Rasmussen and Williams 2006, chapter 2). Two kernels add up: what holds
-for one task may hold for all on this machine, and for this task in particular. Few trials correct
-little and cannot mislead much, so that it needs no warm-up.
+The predictor was trained on other tasks, maybe on another machine. Its error for a candidate is
+estimated from its errors for measured candidates, weighted by the similarity of their decisions
+(kriging; Rasmussen and Williams 2006, chapter 2). The covariance is a sum of two kernels: one for
+errors that all tasks on this machine have in common, one for errors of a single task. A few trials
+correct little, so it needs no warm-up.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from fewtune.predictor.feature_names import NAMES, OF_POINTS
 
-# Features of decisions: of one task, those before are all the same. What cores add is the same of
-# one run, or said by others.
+# Features of decisions. Those before them are constant in a task. Those of cores, behind them, are
+# constant in a run, or follow from others.
 _DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
 # Standard deviations of logarithms of speed: the predictor's error that all tasks have in common,
 # its further error for one task, and the error of measurements. They come from replaying full
@@ -77,7 +77,7 @@ class Residual:
         Parameters
         ----------
         task : hashable
-            What tells tasks apart: only times of one task are compared.
+            Identifies the task: only times of one task are compared.
         features : ndarray, (candidates, `NAMES`)
         times_s : ndarray, (candidates,)
             Seconds; a candidate that failed says nothing of speed.

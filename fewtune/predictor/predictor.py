@@ -47,7 +47,7 @@ class Predictor:
         Parameters
         ----------
         task : hashable
-            What tells tasks apart: only times of one task are compared.
+            Identifies the task: only times of one task are compared.
         features : ndarray, (candidates, features)
         times_s : list of float
             Seconds; a candidate that failed says nothing of speed.

@@ -22,7 +22,7 @@ from fewtune.predictor.feature_names import NAMES, taught
 from fewtune.util.files import canonical_json, write_bytes, write_text
 from fewtune.util.xgboost_alone import xgboost_alone
 
-# What is slower than this part of the best is slow; by how much does not matter.
+# Speeds below this part of the best count as this part.
 _SLOWEST = 0.22
 # The order of fast schedules matters most: one at half the best speed gets an eighth of the weight.
 _KEENNESS = 3.0

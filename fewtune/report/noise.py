@@ -74,9 +74,9 @@ class Change:
     ratio : float
         Latency now over latency before.
     noise : float
-        What both measurements' noise comes to, as a part of the latency.
+        The combined noise of both measurements, as a part of the latency.
     between : float or None
-        How far earlier runs lie apart, at the same level; None where they are too few to tell.
+        The spread of earlier runs, at the same level; None if there are too few of them.
     beside : float or None
         The ratio of latencies over onnxruntime's; None where that is of another version.
     verdict : str

@@ -21,7 +21,7 @@ FOLDER = "stock"
 
 
 class StockResult(BaseModel):
-    """What stock tuning of one model took and came to, and the selective library beside it.
+    """Time and latency of one model's stock tuning, compared with its selective library.
 
     Times of tuning are in seconds, latencies in milliseconds. ``achieved_perf_pct`` is stock's
     latency over the selective one (median, p10 and p90 of rounds), ``used_time_pct`` the

@@ -54,7 +54,7 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
         return False
     tuning_s = (comparison.selective_tuning_s, comparison.full_tuning_s)
     return tuning_s == (selective.metrics.tuning_s, full.metrics.tuning_s) and all(
-        # Older reports do not tell.
+        # Older reports do not hold it.
         None in (measured := (comparison.library_sha256.get(name), each.benchmark.library_sha256))
         or measured[0] == measured[1]
         for name, each in (("selective", selective), ("full", full))

@@ -1,8 +1,8 @@
 """NVIDIA's compiler from its wheels, made ready for TVM before TVM is loaded.
 
-TVM's CUDA runtime links the driver's library, and without it TVM compiles to CUDA source text that
-no program can load, without a word. Where there is no driver, a stand-in with the symbols that the
-runtime names lets the compiler through; nothing can be run with it.
+TVM's CUDA runtime links the driver's library. Without it, TVM reports no error, and compiles to
+CUDA source text that no program can load. Where there is no driver, a stub library with the symbols
+that the runtime needs lets TVM compile; it cannot run anything.
 
 Imports nothing that loads TVM.
 """

@@ -32,7 +32,7 @@ from fewtune.runtime.cuda_toolkit import use_own_gpu
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
 THREADS = "TVM_NUM_THREADS"
-# Tells a default from what the user says, in processes that inherit it, too.
+# Holds the default that was set here, so that child processes can tell it from a user's value.
 OWN_THREADS = "FEWTUNE_DEFAULT_THREADS"
 
 
@@ -200,7 +200,7 @@ def build(module: tvm.IRModule, target: tvm.target.Target) -> Any:
 
 
 def has_feature(target: tvm.target.Target, feature: str) -> bool:
-    """Whether LLVM knows a CPU target to have a feature; False where nobody can tell."""
+    """Whether LLVM knows that a CPU target has a feature; False where that is unknown."""
     known = tvm.get_global_func("target.target_has_feature", allow_missing=True)
     if known is None:
         return False

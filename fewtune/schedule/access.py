@@ -25,7 +25,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 # Long axes repeat themselves: what holds for this many elements holds for the tile sizes in use.
 _MOST_POINTS = 1 << 15
-# Neighbours that a product in bfloat16, or of bytes, reads at once.
+# How many neighbours one instruction of a product in bfloat16, or of bytes, reads.
 _WORDS = ([2], [4])
 
 

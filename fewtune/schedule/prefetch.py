@@ -51,7 +51,7 @@ _NEAR_BYTES = 1 << 14
 # more than it gains: ResNet 50's 1x1 convolutions on 14x14 planes (196 products) became a tenth
 # slower, those on 7x7 planes (49 products) an eighth to a fifth faster.
 _MOST_PRODUCTS = 64
-# Cache lines that are asked for at once: more have to wait for each other.
+# Cache lines that are prefetched together: more have to wait for each other.
 _MOST_LINES = 16
 _SERIAL = int(tvm.tirx.ForKind.SERIAL)
 _REDUCTION = tvm.tirx.IterVar.CommReduce
@@ -162,10 +162,10 @@ def _blocks(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]
 
 
 def _plan(use: _Use) -> _Plan | None:
-    """Which loop reuses a panel of weights, and where the next one is asked for.
+    """Which loop reuses a panel of weights, and where the next panel is prefetched.
 
-    The outermost loop that reuses one of a size that caches hold; and within it, the innermost
-    loop whose iterations are no more than the panel's lines.
+    The first is the outermost loop whose panel fits into the caches. The second, within it, is the
+    innermost loop with at most as many iterations as the panel has lines.
     """
     loops = use.loops
     extents = [int(loop.extent) for loop in loops]
@@ -181,7 +181,7 @@ def _plan(use: _Use) -> _Plan | None:
         return None
     first, panel = found
     lines = panel // _LINE
-    # Between the loops of a register tile nothing is asked for.
+    # Nothing is prefetched between the loops of a register tile.
     deepest = max(i for i, kind in enumerate(kinds) if strides[i] and kind == _SERIAL)
     last, visits = first, extents[first]
     for place in range(first + 1, deepest + 1):

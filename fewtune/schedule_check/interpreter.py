@@ -1,10 +1,9 @@
 """A kernel before it is scheduled, computed with numpy: nothing is compiled.
 
-What a task computes is written in TensorIR: loops over blocks, each of which gives one element.
-Here every block is computed for all its elements at once, and with each element goes what rounding
-may change about it. That takes less time than compiling a second kernel does, and shares nothing
-with the compiler. What is not known here (`UnknownError`) is left to a compiled kernel
-(`fewtune.schedule_check.reference`).
+A task is written in TensorIR: loops over blocks, each of which computes one element. Here NumPy
+computes all elements of a block together, and for each element how far rounding may change it.
+That takes less time than compiling a second kernel, and shares nothing with the compiler. What is
+not known here (`UnknownError`) is left to a compiled kernel (`fewtune.schedule_check.reference`).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class _Address:
         return np.broadcast_to(self.at(values), extents)
 
     def adds_up(self, tables: Sequence[np.ndarray]) -> bool:
-        """Whether each axis moves the place by itself, as far as some places tell."""
+        """Whether each axis moves the place independently; some random places are tried."""
         random = np.random.default_rng(0)
         values = [random.integers(0, len(table), _SAMPLED) for table in tables]
         for value, table in zip(values, tables, strict=True):

@@ -257,7 +257,7 @@ def cast(a: Number, dtype: str) -> Number:
 
 
 def monotone(function: Callable[[Any], Any], a: Number, dtype: str) -> Number:
-    """A function that only rises, or only falls: its ends tell how far it may be off."""
+    """A function that only rises, or only falls: its ends bound its error."""
     value = function(a.value)
     if a.is_exact:
         return Number(value, 0.0, dtype)

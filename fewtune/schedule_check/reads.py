@@ -1,4 +1,4 @@
-"""Reading buffers at the indices of a block, for all its iterations at once.
+"""Reading buffers at the indices of a block, for all its iterations together.
 
 A block's axes are those of every array here, in their order; what does not depend on an axis has
 extent 1 there.

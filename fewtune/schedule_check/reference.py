@@ -1,8 +1,8 @@
 """What one task computes, found out once, and how a candidate is held against it.
 
-What is right is computed by the interpreter, or, of what that does not know, by the kernel as it is
-scheduled by default with its weights as they came. Where a candidate differs, the kernel without
-any schedule is asked as well, and has the last word.
+The interpreter computes the right outputs. Kernels that it does not know are compiled with their
+default schedule, their weights as they came. If a candidate differs from those, the kernel without
+any schedule decides.
 """
 
 from __future__ import annotations

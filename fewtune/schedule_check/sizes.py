@@ -1,9 +1,9 @@
-"""Numbers for arguments that ordinary ones would tell nothing with: those of quantised kernels.
+"""Test values for the arguments of quantised kernels, for which ordinary values show nothing.
 
-A kernel in eight bits multiplies sums by a scale, rounds, and holds the result between two limits.
-With a scale and limits near one, as any other number is drawn, it writes zeros only, whatever its
-sums are. Here each scale, limit and addend is given the size that leaves results inside the range
-of their bytes: what is typical of each value is followed through the kernel's blocks.
+A kernel in eight bits multiplies sums by a scale, rounds, and clips the result to two limits. With
+a scale and limits near one, as other numbers are drawn, it writes only zeros, whatever its sums
+are. Here each scale, limit and addend gets a size that keeps results inside the range of their
+bytes. To find it, the typical size of each value is followed through the kernel's blocks.
 """
 
 from __future__ import annotations

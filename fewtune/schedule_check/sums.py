@@ -11,7 +11,7 @@ import numpy as np
 
 from fewtune.schedule_check.numbers import ROUNDING, SUM, Number, UnknownError
 
-# Points of a reduction that are gone through one by one, each with all of its elements at once.
+# Most points of a reduction that are summed one by one; each step computes all elements together.
 _MOST_STEPS = 160
 # Elements that may be laid out beside each other.
 _MOST_ELEMENTS = 2**27

@@ -187,8 +187,8 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         Parameters
         ----------
         groups : mapping
-            Features and seconds as for `learn`, by what tells the tasks apart. Labels are relative
-            to the best time of a group, so that figures of one session belong together.
+            Features and seconds as for `learn`, by a key of the task. Labels are relative to the
+            best time of a group, so a group holds the times of one session.
         """
         for key, (features, times_s) in groups.items():
             for rows, time_s in zip(features, times_s, strict=True):

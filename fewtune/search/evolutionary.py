@@ -27,7 +27,7 @@ _CROSSED = 0.2
 # Part of the children that differ from a parent in the register tile.
 _RETILED = 0.2
 # Part of a batch for register tiles that nothing measured has, as long as there are good ones: they
-# differ by more than a cost model of a few trials can tell.
+# differ by more than a cost model of a few trials can predict.
 _UNTRIED = 0.25
 # Fastest measured points that have children.
 _PARENTS = 8

@@ -1,4 +1,4 @@
-"""The predictor, bound to one task: many points are looked at for each schedule that is made."""
+"""The predictor, bound to one task: it rates many points for each schedule that is made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fewtune.schedule.space.prior import Prior, TileKey
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.scorer import Proposal
 
-# What each further candidate of one register tile is held back, up to so many: the predictor errs
-# about tiles, so that another one tells more.
+# Each further candidate of one register tile is rated lower by this, up to so many times. The
+# predictor errs about tiles, so another tile teaches more.
 _ALIKE, _MOST_ALIKE = 0.02, 4
 
 

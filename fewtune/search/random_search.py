@@ -7,7 +7,7 @@ from fewtune.search.strategy import Explorer
 
 
 class RandomSearch(Explorer):
-    """Every decision of every choice as likely as the next; no model is asked."""
+    """Draws all decisions of a choice with equal probability; uses no model."""
 
     uses_model = False
 

@@ -209,5 +209,5 @@ class Explorer:
         return list(found.values())
 
     def scored(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
-        """Proposals, and their scores: equal ones until there is something to tell them by."""
+        """Proposals, and their scores: equal ones until the model is trained."""
         return self.judge.rate(proposals)

@@ -1,10 +1,10 @@
 """Reinforcement learning without a cost model: a policy over tiles, rewarded by what was measured.
 
 Method: REINFORCE (Williams 1992), as in the work on matmul tiling by reinforcement learning. The
-policy draws each decision by a softmax over its ways. A tile's logit is linear in what tells tiles
-apart, so that what one tile earned speaks for those like it: the logarithm of each factor and its
-square. After a batch each weight follows the gradient of the log-probability times the advantage,
-the logarithm of the speed relative to the mean of all so far.
+policy draws each decision by a softmax over its alternatives. A tile's logit is linear in the
+logarithm of each factor and its square, so that a reward also changes similar tiles. After a batch
+each weight follows the gradient of the log-probability times the advantage: the logarithm of the
+speed relative to the mean of all so far.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _ways(choice: Choice) -> tuple[Decision, ...] | None:
 
 @lru_cache(maxsize=4096)
 def _rows(ways: tuple[Decision, ...]) -> np.ndarray:
-    """What tells ways apart, (ways, terms), each term's spread 1."""
+    """Features of the alternatives, (ways, terms), each scaled to a spread of 1."""
     if isinstance(ways[0], tuple):
         logs = np.log2(np.array(ways, dtype=float))
         terms = np.concatenate([logs, (logs - logs.mean(axis=0)) ** 2], axis=1)

@@ -209,7 +209,7 @@ def _tiles_in_turn(search: Explorer, points: Sequence[Point]) -> list[int]:
     """Places of points, reordered: each register tile comes once before one comes twice.
 
     The predictor errs most about tiles, above all on a machine that it does not know, so a second
-    schedule of the same tile tells little. For ResNet 50's tasks, of 64 trials each, the fastest of
+    schedule of the same tile adds little. For ResNet 50's tasks, of 64 trials each, the fastest of
     the three that are rated best took 1.065 times the fastest of all. Of the best three of
     different tiles it took 1.043 times (geometric means; an EPYC, with a Xeon's predictor).
     """

@@ -91,7 +91,7 @@ def analyse(name: str | None, module: tvm.IRModule) -> KernelCost:
     Parameters
     ----------
     name : str or None
-        The kernel's name, which tells its operators (``fused_conv2d3_add2_relu2``). A tuning log
+        The kernel's name, which lists its operators (``fused_conv2d3_add2_relu2``). A tuning log
         keeps the module alone: with None the family follows from the names of its blocks, and is
         the same for every family whose schedules are searched.
     module : IRModule
@@ -134,10 +134,10 @@ def _family(name: str) -> str:
 
 
 def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:
-    """A kernel's name as far as TOPI's names of its blocks tell it.
+    """A kernel's name, derived from TOPI's names of its blocks.
 
     The anchor of a convolution or a product is named after it (``conv2d_nhwc``, ``matmul``). That
-    of a transposed convolution is not: what is done to its operands before tells it.
+    of a transposed convolution is not: the blocks that prepare its operands show it.
     """
     if anchor is None:
         return ""

@@ -166,7 +166,7 @@ def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
     """Run the kernels that permute weights, and put what they write in place of their calls.
 
     TVM's ``FoldConstant`` does the same, and builds the kernel anew for each weight: 9 s for a
-    network of 257. Here all are built at once.
+    network of 257. Here all are built together.
 
     Parameters
     ----------

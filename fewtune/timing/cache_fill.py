@@ -65,7 +65,7 @@ def parted_axis(module_json: str) -> int:
     Parameters
     ----------
     module_json : str
-        The kernel, scheduled or not; its blocks' names tell.
+        The kernel, scheduled or not; its blocks' names decide.
     """
     # A reduction's block is two once its first value is set apart, each with an ending to its name.
     return TILES if f'"{PRODUCTS}' in module_json else 0

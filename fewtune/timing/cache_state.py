@@ -47,7 +47,7 @@ _LEAST_REWRITTEN_BYTES = 4096
 # at 1.6 to 1.8 times about half-way between.
 _OUTGROWN = 1.5
 # Calls of at least this length are timed one by one in Python, whose microsecond does not matter
-# then. TVM's evaluator adds an untimed call each time it is asked: three of twelve calls in a race.
+# then. TVM's evaluator makes an untimed call each time it is used: three of twelve calls in a race.
 _LONG_S = 5e-4
 
 

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _SLOW_RATIO = 1.25
-# Of all times of the kernel, the part that is faster than what counts as good.
+# The usual time is this quantile of all times of the kernel.
 _GOOD_TIMES = 0.2
-# Where the host is slow nearly all the time, the times when it was not still tell.
+# It is at most this many times the least: the host may be slow nearly all the time.
 _MOST_OVER_FLOOR = 1.2
 _MOST_REPEATS = 2
 _MOST_EXTRA_S = 0.2
@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a worker tells of a candidate's measurement.
+    """What a worker reports about a candidate's measurement.
 
     Attributes
     ----------

@@ -48,9 +48,9 @@ def load(name: str) -> None:
 
 
 def is_child_of(parent: int) -> bool:
-    """Whether ``parent`` started this process, as far as its parent can tell.
+    """Whether ``parent`` started this process.
 
-    A process that was forked by another one's order ends with it, whatever its parent is.
+    A process that the warm process forked counts as started: it ends with its caller.
     """
     return CHILD_PYTHON in os.environ or os.getppid() == parent
 
@@ -61,9 +61,9 @@ def end_with_parent() -> None:
 
 
 def end_by_interrupts() -> None:
-    """Have an interrupt end this process at once, without a traceback.
+    """Let an interrupt end this process immediately, without a traceback.
 
-    For a process that another one waits for, which tells of the interruption.
+    This is for a process that another one waits for: that one reports the interruption.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

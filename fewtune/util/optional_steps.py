@@ -26,7 +26,7 @@ class OptionalSteps:
     ----------
     left_out : dict of str
     fault : (str, str) or None
-        The step that raised, with the telling line of its exception.
+        The step that raised, with the line of its exception that names the cause.
     """
 
     def __init__(self, left_out: Mapping[str, str] | None = None, forgiving: bool = False) -> None:

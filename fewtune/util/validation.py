@@ -56,7 +56,7 @@ def complaint(error: ValidationError, place: str, options: type[BaseModel], give
         The section as it stands in the file.
     """
     found = error.errors()
-    # A typo shows as an unknown key and often a missing one: the unknown one is the telling one.
+    # A typo gives an unknown key, and often a missing one: the unknown one is reported.
     first = next((item for item in found if item["type"] == "extra_forbidden"), found[0])
     location = _location(first["loc"], given)
     path = ".".join([place, *map(str, location)])

@@ -120,7 +120,7 @@ class _Server:
         self._children[pid] = child
         self._ready.register(child.watched, selectors.EVENT_READ, child)
         self._ready.register(connection, selectors.EVENT_READ, child)
-        # Whoever asked may have been killed: `_asked` sees it.
+        # The caller may have been killed: `_asked` notices that.
         with contextlib.suppress(OSError):
             connection.sendall(b"g" if leads else b"c")
 

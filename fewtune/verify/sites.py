@@ -1,7 +1,7 @@
 """Where a library writes the values of a model, found by content.
 
-Kernels are fused, and lay out their results otherwise than ONNX does, but what they write is some
-value of the model. Which, a run of the untuned library tells.
+Kernels are fused, and lay out their results otherwise than ONNX does. But what they write is some
+value of the model. A run of the untuned library shows which.
 """
 
 from __future__ import annotations

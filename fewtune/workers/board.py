@@ -112,7 +112,7 @@ class BoardRunner:
         self._checker: Checker | None = None
 
     def get_ready(self) -> None:
-        """Reserve a board now, so that it is known at once where none can be had."""
+        """Reserve a board now, so that a missing board is noticed early."""
         with contextlib.suppress(Exception):
             self.connect()
 

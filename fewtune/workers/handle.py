@@ -75,7 +75,7 @@ class WorkerHandle:
             )
         there.close()
         self._connection = Connection(here.detach())
-        # One that dies at once is found out when its readiness is awaited.
+        # A process that dies immediately is noticed when `get_ready` is awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             own = (self.target_json, self.threads, self.options.memory_limit_bytes)
             self._connection.send(("start", self.kind, *(self.settings or own)))

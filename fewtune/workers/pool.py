@@ -37,7 +37,7 @@ class WorkerPool:
     threads : int
         Threads of a measured kernel.
     workers : int
-        Processes; as many as cores that may build at once.
+        Processes; as many as the cores that build.
     options : WorkerOptions
     fork_server : ForkServer, optional
         Forks the workers; without one, each starts as a new process.

@@ -1,9 +1,9 @@
-"""Networks that nobody deploys: convolutions of random shapes, to learn from how schedules fare.
+"""Networks to train predictors on: convolutions and products of random shapes.
 
-What is learnt from them says something about any convolutional network, and nothing about the one
-in hand. Shapes are drawn as deployed networks have them: planes from 7x7 to 160x160, channels in
-steps of eight or so, windows of one, three, five and seven, depthwise ones, products over few rows
-and over many. Each layer has an input of its own, so that every task can be of any size.
+A predictor learns about convolutional networks in general from them, and has seen no shape of the
+user's network. Shapes are drawn as deployed networks have them: planes from 7x7 to 160x160,
+channels in steps of eight or so, windows of one, three, five and seven, depthwise ones, products
+over few rows and over many. Each layer has an input of its own, so that a task can be of any size.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int,
         if depthwise:
             filters = given
         weights = kernel * kernel * filters * (1 if depthwise else given)
-        # A depthwise convolution has little to compute, and memory to read all the same.
+        # A depthwise convolution computes little, but reads as much memory.
         cost = (10 if depthwise else 1) * weights * _results(plane, kernel, stride) ** 2
         if _LEAST <= cost <= _MOST and kernel <= plane and weights <= _MOST_WEIGHTS:
             return kernel, stride, given, filters, plane, depthwise

@@ -71,7 +71,7 @@ def _attention(builder: GraphBuilder, value: str, penalty: str, name: str) -> st
     """Add attention with several heads, up to its output projection."""
     size = _WIDTH // _HEADS
     heads = {}
-    # The keys' axes are swapped at once, so that the product needs no further transpose.
+    # One transpose also swaps the keys' axes, so that the product needs no further one.
     for part, order in {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}.items():
         projected = builder.linear(value, f"{name}_{part}", _WIDTH)
         split = builder.reshape(projected, f"{name}_{part}_split", 1, _TOKENS, _HEADS, size)

@@ -29,7 +29,7 @@ def command_parser(
     name : str
     function : str
         What it does, as ``module:function``: called with the options, gives an exit code. It is
-        imported when the command runs, so that help comes at once.
+        imported when the command runs, so that help is fast.
     settings : str
         ``help``, ``description`` and ``epilog``.
     """

@@ -101,7 +101,7 @@ def add_predictor(commands: argparse._SubParsersAction) -> None:
         action="append",
         default=[],
         metavar="MODEL",
-        help="learn nothing of its shapes, and tell how good the predictor is for it",
+        help="learn nothing from its shapes, and print how good the predictor is for it",
     )
     train.add_argument(
         "--output", required=True, metavar="PATH", help="without ending, such as predictors/mine"

@@ -153,7 +153,7 @@ def train(
     most_trials: int | None = None,
     sampling: str = USUAL_TASKS,
 ) -> None:
-    """Train on models, write what they taught, and tell how good it is for those left out.
+    """Train a predictor on models, write it, and print how good it is for those left out.
 
     Parameters
     ----------

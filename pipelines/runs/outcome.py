@@ -1,4 +1,4 @@
-"""What a run came to: which results stand, which failed and why, what was skipped for it."""
+"""A run's outcome: the results it made, the failures and their reasons, what was skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipelines.dvc_repo.dag import Result, Stage
 
 FAULT = 1
 # Exit codes of errors that a user can mend (fewtune.errors), and of an interruption.
-TELLING = frozenset({2, 3, 4, 5, 6, 130})
+SPECIFIC = frozenset({2, 3, 4, 5, 6, 130})
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """What the command returns: the failures' own code where they agree on one that tells."""
+        """What the command returns: the failures' code if they agree on a specific one, else 1."""
         if not self.failures:
             return 0
         codes = {failure.exit_code for failure in self.failures}
-        return codes.pop() if len(codes) == 1 and codes <= TELLING else FAULT
+        return codes.pop() if len(codes) == 1 and codes <= SPECIFIC else FAULT
 
     def fail(self, stage: Stage, error: str, exit_code: int) -> None:
         """Note that ``stage`` failed."""

@@ -1,8 +1,8 @@
-"""The steps of a loop that carries nothing from one to the next, all at once.
+"""All steps of a loop in one computation, for loops that carry nothing from step to step.
 
-Such is the Scan by which scikit-learn's converter writes distances. What differs from step to step
-gets a leading axis, of the steps; what does not is computed once. Where a node of the body is not
-known here, the loop is unrolled (`fewtune.onnx_graph.operators.control_flow`).
+An example is the Scan by which scikit-learn's converter writes distances. Values that differ from
+step to step get a leading axis of steps; other values are computed once. If a node of the body is
+not known here, the loop is unrolled (`fewtune.onnx_graph.operators.control_flow`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FEWEST_AT_ONCE = 2
 
 
 class UnknownStepError(Exception):
-    """A node of a body cannot be computed for all steps at once."""
+    """A node of a body cannot be computed for all steps together."""
 
 
 def loop(graph: GraphBuilder, node: NodeProto, steps: int, scope: Scope) -> bool:

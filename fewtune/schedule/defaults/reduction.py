@@ -198,7 +198,7 @@ def _rows_of_threads(
 
 
 def _is_batch(block: Block, axis: int) -> bool:
-    """Whether every operand moves along an axis: it tells products of a batch apart."""
+    """Whether every operand moves along an axis: it is then the axis of a batch of products."""
     walks = [walk for walk in block.reads if walk is not None]
     return block.extents[axis] > 1 and all(walk[axis].stride != 0 for walk in walks)
 

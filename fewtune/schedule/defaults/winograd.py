@@ -40,7 +40,7 @@ def _extents(sch: tvm.s_tir.Schedule, handle: Any) -> list[int]:
 
 
 def _vector(channels: int, traits: CpuTraits) -> int:
-    """Channels to take at once: a vector, or part of one, or all where none divides them.
+    """Channels of one step: a vector, or part of one, or all where none divides them.
 
     What is unrolled around all 24 channels of a small output took LLVM half a second.
     """

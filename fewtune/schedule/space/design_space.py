@@ -106,7 +106,7 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from the other programs of its task."""
+        """A digest that distinguishes it from the other programs of its task."""
         return digest_of(self.text)
 
     @cached_property
@@ -184,7 +184,7 @@ def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
 
 
 def digest_of(text: str) -> str:
-    """What tells a program from others of its task: sixteen hex digits of its text."""
+    """A digest of a program's text: sixteen hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ from fewtune.task.winograd_names import PRODUCTS, TILES
 
 
 def parted(key: str) -> int | None:
-    """The axis that a schedule's threads part first, as far as its decisions tell.
+    """The first axis that a schedule splits among threads, if its decisions show it.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class SearchSpace:
         return self._held(lambda: self._any_point(random))
 
     def can_hold(self, point: Point) -> bool:
-        """Whether a GPU's blocks can hold a point, as far as its decisions tell; a CPU can any."""
+        """Whether a point's decisions fit a GPU's blocks; a CPU takes any point."""
         return self._limits is None or self._limits.allow(point.decisions)
 
     def _held(self, draw: Callable[[], Point]) -> Point:

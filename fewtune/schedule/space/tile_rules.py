@@ -98,7 +98,7 @@ class RuledBlock:
 
     @cached_property
     def speeds(self) -> dict[Iterations, float]:
-        """What is expected of each tile, by what tells it apart."""
+        """The expected speed of each tile, by its key."""
         return {self._key(tile.inner, tile.held or tile.inner): tile.speed for tile in self.tiles}
 
     def is_spatial(self, choice: Choice) -> bool:
@@ -119,9 +119,9 @@ class RuledBlock:
         return self._key(inner, last)
 
     def _key(self, inner: dict[int, int], last: dict[int, int]) -> Iterations:
-        """What tells register tiles apart.
+        """The key of a register tile: its iterations.
 
-        Where all rows stand inside that share streamed weights, also what registers hold of them.
+        Where all rows that share streamed weights are inside, it also has those held in registers.
         """
         shared, extents = self.streamed, self.block.extents
         covers = bool(shared) and all(inner.get(axis, 1) == extents[axis] for axis in shared)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import ModelProto
 
-# How many times as far values move where it is asked what lies behind a kink, such as ReLU's; and
+# To see what lies behind a kink, such as ReLU's, values move this many times as far. The second is
 # the widest that factors may be then.
 _FAR, _FARTHEST = 32.0, 2.0**-5
 

@@ -35,7 +35,7 @@ def special_converters() -> dict[str, dict[str, Any]]:
 def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
     """A cast of floats to int32 or int64 as the processor has it.
 
-    TVM's own makes 0 of NaN, and of int32 that are out of range what is left of them modulo 2^32.
+    TVM's own turns NaN into 0, and takes values beyond int32 modulo 2^32.
     """
     wanted = _WORDS.get(to)
     if wanted is None or not is_float(data):

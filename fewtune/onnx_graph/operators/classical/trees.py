@@ -1,8 +1,8 @@
-"""Ensembles of decision trees: every condition at once, the leaves reached, a product.
+"""Ensembles of decision trees: all conditions in one comparison, the leaves, a matrix product.
 
-A leaf is reached where all conditions on the way to it come out as they must. The leaves, as zeros
-and ones, times what each of them adds are one matrix product. A forest of more than a few leaves
-is walked instead: it is left as one plain regressor, which the import turns into a kernel of loops
+A leaf is reached if every condition on the way to it has the outcome that the leaf requires. The
+leaves, as zeros and ones, times their values are one matrix product. A large forest is walked
+instead: it becomes one plain regressor, which the import turns into a kernel of loops
 (`fewtune.model.passes.loops.walking`).
 """
 
@@ -30,7 +30,7 @@ _BINARY = 2
 _ABOUT_SCORES = ("base_values", "classlabels_", "post_transform")
 # Ten trees of a hundred leaves, ten conditions deep; of a million, a compiler takes minutes.
 _MOST_CONDITIONS = 10_000
-# What is left of an ensemble that is walked.
+# Begins the name of the node that replaces an ensemble that is walked.
 WALKED = "walks: "
 # Old operator sets have no LessOrEqual; of NaN, "not greater" would be true.
 _COMPARISONS = {

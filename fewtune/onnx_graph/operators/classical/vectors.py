@@ -14,7 +14,7 @@ from fewtune.onnx_graph.operators.fused import attributes_of
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
-# What is left of a classifier whose scores are computed before it: their coupling.
+# Begins the name of the node that couples a classifier's scores, which are computed before it.
 COUPLING = "couples: "
 
 

@@ -1,4 +1,4 @@
-"""Padding that poolings only imply; max pooling that tells its places, and its inverse."""
+"""Padding that poolings only imply; max pooling with indices, and its inverse."""
 
 from __future__ import annotations
 
