@@ -146,7 +146,7 @@ class ModelFinal(Part):
     contenders: int
     chosen_rank: int = Field(
         description="place of the fastest in the model among the contenders; 1 is the fastest "
-        "alone, or one that is as fast and parts the usual axis"
+        "alone, or one that is as fast and splits the usual axis"
     )
     first_ms: float = Field(
         description="one call in the model, of the first contender, with what the next kernels on "

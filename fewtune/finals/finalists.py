@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fewtune.schedule.space.parallel_axis import parted
+from fewtune.schedule.space.parallel_axis import parallel_axis
 from fewtune.trial.trial import Trial
 
 
@@ -106,7 +106,7 @@ def contenders_in_model(
         return found
     # The fastest alone, and one that splits the usual axis, always take part.
     room = max(2, rules.room(part, most))
-    same = [trial for trial in _near(ranked, rules.near_other) if parted(trial.key) == usual]
+    same = [trial for trial in _near(ranked, rules.near_other) if parallel_axis(trial.key) == usual]
     if not same:
         return found
     if same[0] is ranked[0]:
@@ -117,7 +117,9 @@ def contenders_in_model(
     some = same[: max(room // 2, len(found) - len(others))]
     chosen_keys = {trial.key for trial in [*some, *others[: room - len(some)]]}
     found = [trial for trial in ranked if trial.key in chosen_keys]
-    alike = next((t for t in _near(found, rules.as_fast) if parted(t.key) == usual), found[0])
+    alike = next(
+        (t for t in _near(found, rules.as_fast) if parallel_axis(t.key) == usual), found[0]
+    )
     return [alike, *(trial for trial in found if trial is not alike)]
 
 

@@ -13,7 +13,7 @@ import tvm_ffi
 from fewtune.artifacts import TaskInfo
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.parallel_axis import parted_axis_of, usual_axis
+from fewtune.schedule.space.parallel_axis import parallel_axis_of, usual_axis
 from fewtune.schedule.space.prior import TileKey
 from fewtune.schedule.space.transfer import Donation, UnfitError, fit
 from fewtune.search import Explorer, Proposal
@@ -146,7 +146,7 @@ def _drawn(
     chosen = [ordered[place] for place in _tiles_in_turn(search, ordered)][:count]
     if _is_served(chosen, wanted):
         return chosen
-    return chosen + [p for p in ordered if parted_axis_of(p.decisions) == wanted][:1]
+    return chosen + [p for p in ordered if parallel_axis_of(p.decisions) == wanted][:1]
 
 
 def _drawn_at_random(search: Explorer, seed: int, name: str, count: int) -> list[Point]:
@@ -179,7 +179,7 @@ def _likeliest(
         chosen = list(islice(_made(search, ordered, reasons, count), count))
         if _is_served([offer.point for offer in chosen], wanted):
             return chosen
-        others = [each for each in ordered if parted_axis_of(each.point.decisions) == wanted]
+        others = [each for each in ordered if parallel_axis_of(each.point.decisions) == wanted]
         # The reasons of those that cannot be made were counted above.
         return chosen + list(islice(_made(search, others, Counter(), 1), 1))
     # The cost model rates programs: all have to be made.
@@ -191,7 +191,7 @@ def _likeliest(
 
 def _is_served(points: Sequence[Point], wanted: int | None) -> bool:
     """Whether one of the points splits the wanted axis, or none is wanted."""
-    return wanted is None or any(parted_axis_of(point.decisions) == wanted for point in points)
+    return wanted is None or any(parallel_axis_of(point.decisions) == wanted for point in points)
 
 
 def _ordered(search: Explorer, given: list[_Given], scores: np.ndarray) -> list[_Given]:

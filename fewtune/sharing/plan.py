@@ -108,10 +108,10 @@ class _Records(NamedTuple):
 
 def _records(database: ms.database.Database, task: Task) -> _Records:
     """A task's records in the log; that of a default schedule has no sampling decisions."""
-    parted = _Records([], [])
+    split = _Records([], [])
     for record in best_trials(database, task.mod, 1_000_000):
-        (parted.searched if sampling(record.trace) else parted.default).append(record)
-    return parted
+        (split.searched if sampling(record.trace) else split.default).append(record)
+    return split
 
 
 def _earlier(

@@ -1,7 +1,7 @@
 """Writes a buffer anew, each thread a part of it, as the kernel before does in a model.
 
-Kernels part the outermost axis of what they write. Winograd's transforms, before and after their
-products, part the tiles, which are the second axis there: `parted_axis`.
+Kernels split the outermost axis of what they write among the threads. Winograd's transforms, before
+and after their products, split the tiles, which are the second axis there: `parallel_axis`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rewrite_kernel(threads: int) -> tvm.IRModule:
     return tvm.IRModule({"main": main})
 
 
-def parted_axis(module_json: str) -> int:
+def parallel_axis(module_json: str) -> int:
     """The axis along which other kernels part among threads what a kernel reads and writes.
 
     Parameters

@@ -1,26 +1,26 @@
-"""The caches as a model leaves them to a kernel, brought about before each measured call.
+"""Puts the caches into the state in which a model leaves them, before each measured call.
 
-A kernel that is called again and again finds everything where it left it. In a model it does not:
+A kernel that is called repeatedly finds all its data where it left it. In a model it does not:
 
-- The kernel before wrote its activations, each thread a part of them, into its own core's cache. A
-  schedule that cuts its loops among the threads in another way fetches half of them from the other
-  core. Written anew before each call, three kernels of MobileNet took 0.046, 0.022 and 0.068 ms of
-  one log, 0.036, 0.037 and 0.092 of another (in the model 0.052, 0.022, 0.082 and 0.037, 0.038,
-  0.122), where without it they had seemed to differ by a tenth: 0.037, 0.018, 0.068 and 0.032,
-  0.016, 0.067 (a Xeon with 2 MB a core). Nor does every kernel part the same axis
-  (`fewtune.timing.cache_fill`): of the products between Winograd's transforms, written anew along
-  their outermost axis, two took 0.061 and 0.066 ms, along the tiles 0.088 and 0.068, in the model
-  0.077 and 0.061.
-- Its weights are in memory, where the model's outgrow the cache (`fewtune.timing.cold_weights`).
-- What it writes is memory that kernels long before used last, where activations are large. In the
-  slower of the machine's two states (results/what-parts-are-worth.md) no cache has it, most likely
-  since the host's other guests share the last one. Of MobileNet V2's kernels of large planes, two
-  schedules each that were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and 0.043) took
-  0.08 and 0.15, 0.19 and 0.24, 0.08 and 0.12 in the model; with their output flushed before each
-  call 0.055 and 0.109, 0.22 and 0.27, 0.096 and 0.129 alone. A schedule that writes whole rows of
-  channels waits less for that memory than one that writes every sixth line (an EPYC).
+- The kernel before wrote its activations, each thread a part of them into its own core's cache. A
+  schedule that splits another axis among the threads fetches half of them from the other core.
+  Under two logs, three kernels of MobileNet took 0.052, 0.022, 0.082 and 0.037, 0.038, 0.122 ms in
+  the model. With activations written anew before each call they took 0.046, 0.022, 0.068 and 0.036,
+  0.037, 0.092; without, 0.037, 0.018, 0.068 and 0.032, 0.016, 0.067 (a Xeon with 2 MB a core).
+  Kernels do not all split the same axis (`fewtune.timing.cache_fill`). Two products between
+  Winograd's transforms took 0.077 and 0.061 ms in the model, 0.061 and 0.066 with activations
+  written along their outermost axis, 0.088 and 0.068 along the tiles.
+- Its weights are in memory, if the model's outgrow the cache (`fewtune.timing.cold_weights`).
+- If activations are large, it writes to memory that other kernels used long before. In the slower
+  of the machine's two states (results/what-parts-are-worth.md) no cache holds it, most likely
+  since the host's other guests share the last one. For three of MobileNet V2's kernels of large
+  planes, two schedules each were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and
+  0.043). In the model they took 0.08 and 0.15, 0.19 and 0.24, 0.08 and 0.12; alone, with their
+  output flushed before each call, 0.055 and 0.109, 0.22 and 0.27, 0.096 and 0.129. A schedule that
+  writes whole rows of channels waits less for that memory than one that writes every sixth line
+  (an EPYC).
 
-AutoTVM flushed all arguments but the first (``enable_cpu_cache_flush``), which is neither.
+AutoTVM flushes all arguments but the first (``enable_cpu_cache_flush``), which is a third state.
 """
 
 from __future__ import annotations

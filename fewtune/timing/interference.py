@@ -1,12 +1,12 @@
-"""What a kernel does to those called after it: part of how fast it is in a model.
+"""How much a kernel slows down the kernels called after it: part of its speed in a model.
 
-A schedule that parts its loops among the threads in another way than the next kernel does leaves
-half of what that one reads, or writes, in the other core's cache. It pays nothing for that itself:
-SqueezeNet's classifier took 0.786 ms cut along the filters and 0.825 along the rows, and the kernel
-that adds its bias 0.114 and 0.048 ms after it; the scaling of 14x14 planes in DenseNet 121 took
-0.016 ms in one library and 0.159 in another, each under one and the same schedule (an EPYC). In
-finals, contenders are therefore charged with what the next kernels on their memory take beyond what
-these usually do, as far as that is no chance.
+A schedule may split another axis among the threads than the next kernel. Half of what that kernel
+reads, or writes, is then in the other core's cache. The schedule's own time does not show it:
+SqueezeNet's classifier took 0.786 ms split along the filters and 0.825 along the rows, but the
+kernel that adds its bias took 0.114 and 0.048 ms after it. The scaling of 14x14 planes in DenseNet
+121 took 0.016 ms in one library and 0.159 in another under the same schedule (an EPYC). So finals
+add to a contender's time what the next kernels on its memory take beyond their usual time, unless
+that may be noise.
 """
 
 from __future__ import annotations

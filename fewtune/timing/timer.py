@@ -48,14 +48,14 @@ class Race(NamedTuple):
 class BuiltKernel(NamedTuple):
     """A compiled candidate.
 
-    Its code, the shapes of its buffers, which of them are weights, and the axis along which other
-    kernels part the rest.
+    Its code, the shapes of its buffers, which of them are weights, and the axis of the others that
+    other kernels split among the threads.
     """
 
     code: Any
     shapes: list[tuple[int, ...]]
     weight_places: list[int]
-    parted_axis: int
+    parallel_axis: int
 
 
 class _Kernel(NamedTuple):
@@ -201,7 +201,7 @@ class Timer:
             built.code,
             arguments,
             [*(to_be_flushed(weights, self._cache_bytes) if cold else []), *evicted],
-            [sliced(each, built.parted_axis) for each in rewritten],
+            [sliced(each, built.parallel_axis) for each in rewritten],
         )
 
     def _evaluate(

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fewtune.schedule.space.parallel_axis import parted
+from fewtune.schedule.space.parallel_axis import parallel_axis
 from fewtune.trial.worker_reply import Built
 
 # Builds of a task that live on: as many as meet in finals.
 MOST_KEPT = 4
-# Of these, or beside them, those that part another axis than the fastest.
+# Of these, or besides them, builds that split another axis than the fastest.
 _OTHERS_KEPT = 2
 
 
 class _Build(NamedTuple):
     time_s: float
     built: Built
-    parted: int | None
+    parallel_axis: int | None
 
 
 class Kept:
@@ -29,8 +29,8 @@ class Kept:
     Parameters
     ----------
     most : int
-        Of each task, and the fastest two that part another axis among the threads than the fastest
-        of all does, which finals in the model ask for; further ones push the slowest out.
+        Builds of each task. The fastest two that split another axis among the threads than the
+        fastest of all are kept too: finals in the model need them. Others replace the slowest.
     """
 
     def __init__(self, most: int = MOST_KEPT) -> None:
@@ -51,10 +51,10 @@ class Kept:
             Of one call.
         """
         builds = self._builds.setdefault(workload, {})
-        builds[key] = _Build(time_s, built, parted(key))
+        builds[key] = _Build(time_s, built, parallel_axis(key))
         ranked = sorted(builds, key=lambda each: builds[each].time_s)
-        first = builds[ranked[0]].parted
-        others = [each for each in ranked if builds[each].parted != first][:_OTHERS_KEPT]
+        first = builds[ranked[0]].parallel_axis
+        others = [each for each in ranked if builds[each].parallel_axis != first][:_OTHERS_KEPT]
         for slowest in ranked[self._most :]:
             if slowest not in others:
                 del builds[slowest]

@@ -31,7 +31,7 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
 from fewtune.schedule_check.layout_maps import PREPROC
 from fewtune.task.weight_layout import free_places
 from fewtune.timing.buffers import Specs
-from fewtune.timing.cache_fill import parted_axis
+from fewtune.timing.cache_fill import parallel_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Race, Timer
@@ -71,7 +71,7 @@ class Worker:
         # Looking the function up makes the linker finish now, not inside the measurement.
         built["main"]
         shapes = argument_shapes(module["main"])
-        axis = parted_axis(module_json)
+        axis = parallel_axis(module_json)
         self._built[number] = BuiltKernel(built, shapes, free_places(module["main"]), axis)
         if PREPROC in module_json:
             self._scheduled[number] = scheduled

@@ -13,7 +13,7 @@ from fewtune.options import ShareOptions, TuneOptions
 from fewtune.predictor.predictor import Predictor
 from fewtune.runtime.target import target_from_json
 from fewtune.schedule.space.design_space import Point
-from fewtune.schedule.space.parallel_axis import parted_axis_of
+from fewtune.schedule.space.parallel_axis import parallel_axis_of
 from fewtune.schedule.space.search_space import Made, SearchSpace
 from fewtune.schedule.space.transfer import Donation
 from fewtune.search import Explorer, Knowledge, make_strategy
@@ -92,24 +92,24 @@ def test_schedules_are_made_of_those_only_that_are_measured(
 def test_finals_get_one_that_parts_the_axis_that_neighbours_part(is_served: bool) -> None:
     points = some_points(200, seed=5)
     rows = 0
-    given = [p for p in points if (parted_axis_of(p.decisions) == rows) == is_served][:8]
+    given = [p for p in points if (parallel_axis_of(p.decisions) == rows) == is_served][:8]
     donations = [*map(donation, given)]
     without = points_of(offered(guided(), donations, drawn=0))
     offers = points_of(offered(guided(), donations, drawn=0, for_finals=True))
     assert offers == without
     if not is_served:
         # One that parts rows is measured beside them, however low it is rated: the best such one.
-        assert all(parted_axis_of(point.decisions) != rows for point in without)
+        assert all(parallel_axis_of(point.decisions) != rows for point in without)
         search = guided()
         assert search.guide is not None
-        of_rows = [p for p in points if parted_axis_of(p.decisions) == rows]
+        of_rows = [p for p in points if parallel_axis_of(p.decisions) == rows]
         lowest = min(of_rows, key=lambda point: search.guide.expected([point])[0])
         beside = points_of(
             offered(search, [*donations, donation(lowest)], drawn=0, for_finals=True)
         )
         assert beside[-1] == lowest
         drawn = points_of(offered(guided(), donations, for_finals=True))
-        assert any(parted_axis_of(point.decisions) == rows for point in drawn)
+        assert any(parallel_axis_of(point.decisions) == rows for point in drawn)
 
 
 def test_what_was_measured_is_not_offered_again() -> None:

@@ -14,7 +14,7 @@ from fewtune.model.passes import winograd
 from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
-from fewtune.timing.cache_fill import parted_axis, rewriter, sliced
+from fewtune.timing.cache_fill import parallel_axis, rewriter, sliced
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from tests import tuned_tiny
 
@@ -111,12 +111,12 @@ def test_products_of_winograds_tiles_are_parted_along_the_tiles() -> None:
     tiles, weights = te.placeholder((36, 8, 16)), te.placeholder((36, 16, 32))
     function = te.create_prim_func([tiles, weights, winograd.multiplied(tiles, weights)])
     module = tvm.IRModule({"main": function})
-    assert parted_axis(tvm.ir.save_json(module)) == 1
+    assert parallel_axis(tvm.ir.save_json(module)) == 1
     schedule = tvm.s_tir.Schedule(module)
     schedule.decompose_reduction(
         schedule.get_sblock(winograd.PRODUCTS),
         schedule.get_loops(schedule.get_sblock(winograd.PRODUCTS))[-1],
     )
-    assert parted_axis(tvm.ir.save_json(schedule.mod)) == 1
+    assert parallel_axis(tvm.ir.save_json(schedule.mod)) == 1
     plain = tuned_tiny.convolutions()["b"].mod
-    assert parted_axis(tvm.ir.save_json(plain)) == 0
+    assert parallel_axis(tvm.ir.save_json(plain)) == 0

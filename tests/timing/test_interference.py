@@ -96,7 +96,7 @@ def test_calls_of_one_kernel_are_summed_and_do_not_charge_each_other() -> None:
     ],
 )
 def test_the_axis_that_threads_part_first(given: Any, axis: int | None) -> None:
-    assert parallel_axis.parted(json.dumps(given)) == axis
+    assert parallel_axis.parallel_axis(json.dumps(given)) == axis
 
 
 def test_a_real_trace_tells_what_its_threads_part() -> None:
@@ -110,7 +110,7 @@ def test_a_real_trace_tells_what_its_threads_part() -> None:
             continue
         tiles = [d for d in made.point.decisions if isinstance(d, tuple) and len(d) == 4]
         expected = next((axis for axis, tile in enumerate(tiles) if tile[0] > 1), None)
-        axis = parallel_axis.parted(trace_key(made.schedule.trace))
+        axis = parallel_axis.parallel_axis(trace_key(made.schedule.trace))
         assert axis == expected
         found.add(axis)
     assert len(found) > 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.schedule.space.parallel_axis import parted
+from fewtune.schedule.space.parallel_axis import parallel_axis
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search import Proposal
 from fewtune.trial.trial import Trial
@@ -78,7 +78,9 @@ def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
     workload = state.task.info.workload
     contestants = [pool.kept_build(workload, trial.key) for trial in ranked]
     kept = [each is not None for each in contestants]
-    others = [each for each in ranked if parted(each.key) != parted(ranked[0].key)][:2]
+    others = [each for each in ranked if parallel_axis(each.key) != parallel_axis(ranked[0].key)][
+        :2
+    ]
     assert kept == [place < MOST_KEPT or each in others for place, each in enumerate(ranked)]
     before = [handle.builds for handle in pool.handles]
     announced: list[TaskState] = []

@@ -64,8 +64,8 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
 
 def _by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
     batch, rows, width = graph.shape(data)
-    parted = graph.reshape(data, [batch, rows, heads, width // heads])
-    return graph.transpose(parted, [0, 2, 1, 3])
+    by_head = graph.reshape(data, [batch, rows, heads, width // heads])
+    return graph.transpose(by_head, [0, 2, 1, 3])
 
 
 def _with_past(graph: GraphBuilder, past: str, data: str, present: str) -> str:
@@ -135,17 +135,17 @@ def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
         return False
     if len(shape) == _BY_HEADS:
         batch, heads, rows, width = shape
-        parted = graph.transpose(data, [0, 2, 1, 3])
+        by_head = graph.transpose(data, [0, 2, 1, 3])
     else:
         batch, rows, heads = *shape[:2], given["num_heads"]
         width = shape[2] // heads
-        parted = graph.reshape(data, [batch, rows, heads, width])
+        by_head = graph.reshape(data, [batch, rows, heads, width])
     turned = given.get("rotary_embedding_dim") or width
     caches = [
         graph.unsqueeze(graph.op("Gather", [cache, places], axis=0) if places else cache, 2)
         for cache in (cosines, sines)
     ]
-    moving = parted if turned == width else graph.slice(parted, 3, 0, turned)
+    moving = by_head if turned == width else graph.slice(by_head, 3, 0, turned)
     half = turned // 2
     if given.get("interleaved"):
         pairs = graph.reshape(moving, [batch, rows, heads, half, 2])
@@ -167,7 +167,7 @@ def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     else:
         result = graph.concat([real, imaginary], 3)
     if turned < width:
-        result = graph.concat([result, graph.slice(parted, 3, turned, width)], 3)
+        result = graph.concat([result, graph.slice(by_head, 3, turned, width)], 3)
     if len(shape) == _BY_HEADS:
         graph.transpose(result, [0, 2, 1, 3], node.output[0])
     else:

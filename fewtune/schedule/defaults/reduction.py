@@ -26,7 +26,8 @@ from fewtune.schedule.tiling import (
 # Reductions up to this many steps are unrolled whole: windows of pools and depthwise kernels.
 _MOST_UNROLLED_STEPS = 16
 _MOST_UNROLLED_OPERATIONS = 160
-# Every thread reads all weights where rows are parted: they are to serve so many pixels of each.
+# If rows are split among threads, every thread reads all weights. They have to serve so many pixels
+# of each thread.
 _PIXELS_A_THREAD = 48
 # Accumulators of a long reduction stay in the first-level cache.
 _STREAM_ELEMENTS = 4096
@@ -173,16 +174,16 @@ def _rows_of_threads(
     spatial: list[tuple[Any, int]],
     traits: CpuTraits,
 ) -> list[tuple[Any, int]]:
-    """Part the outermost rows among the threads, where weights serve enough of them.
+    """Split the outermost rows among the threads, where weights serve enough of them.
 
-    Kernels without a reduction part rows; of what is cut along its vectors, they find half in the
-    other core's cache. Each of eleven scalings of 14x14 planes in DenseNet 121 took 0.05 to 0.1 ms
-    after such a convolution, where others took 0.014 (an EPYC).
+    Kernels without a reduction split rows. After a kernel that splits its vectors, they find half
+    of their input in the other core's cache. Each of eleven scalings of 14x14 planes in DenseNet
+    121 took 0.05 to 0.1 ms after such a convolution, others took 0.014 (an EPYC).
 
     Returns
     -------
     parts : list of (loop, extent)
-        One loop, a part a thread, whose rest has taken its place in ``spatial``; or none.
+        The loop over threads, or none. The loop inside it takes its place in ``spatial``.
     """
     pixels = block.spatial_extent // block.extents[axes.vector]
     if traits.threads == 1 or pixels < _PIXELS_A_THREAD * traits.threads:

@@ -64,14 +64,14 @@ def _shared_axes(blocks: list[Block]) -> int:
 
 
 def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[Any]:
-    """Part a reduction along its last axis: by the lanes of a vector, these by a quarter of them.
+    """Split a reduction along its last axis into the lanes of a vector, those into a quarter.
 
     That is possible only before the block has its place under the rows' loop.
 
     Returns
     -------
     partial : list
-        The blocks that come before it now; none where it stays as it is.
+        The new blocks before it; none if it stays as it is.
     """
     if len(block.writes) > 1:
         return []

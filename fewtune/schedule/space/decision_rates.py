@@ -1,11 +1,11 @@
-"""How fast a decision is expected to be, beside others of its kind: what a draw goes by.
+"""The expected speed of a decision relative to others of its kind; draws are weighted by it.
 
 The speeds come from a regression of the logarithm of throughput on these decisions, with an effect
 for each task, over 8,548 trials of 137 contractions: full tuning of eight models of the zoo on two
-cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They say what to look at
-first, and rule out nothing that fits. What is said of streamed weights comes from 1,120 trials of
+cores of an AMD EPYC with AVX-512. The constants are its effects, rounded. They set the order of the
+draws, and rule out nothing that fits. The constants of streamed weights come from 1,120 trials of
 11 tasks on two cores of an Intel Xeon, full tuning of ResNet 50 and SqueezeNet, and from the best
-schedules among them; of the rest most effects came out much the same there.
+schedules among them. Most other effects were about the same there.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from fewtune.schedule.space.design_space import (
 from fewtune.schedule.space.weighted_draw import Chances
 from fewtune.schedule.tiling import divisors, tile_rate
 
-# Parts of the throughput: of a tile with one row, or two, or very many; with vectors of half a
-# register; with accumulators too few for the latency, or nearly too many for the registers.
+# Relative throughput of tiles with one row, two rows, very many rows, with vectors of half a
+# register, with accumulators too few for the latency, or nearly too many for the registers.
 _ONE_ROW, _TWO_ROWS, _MANY_ROWS = 0.7, 0.94, 0.86
 _PART_VECTOR = 0.6
 _FEW_ACCUMULATORS, _MANY_ACCUMULATORS = 0.75, 0.94
-# Of a single vector where sums are long: each multiply-add loads an element then. Of several
-# vectors where they are short: writing them back weighs more.
+# Of tiles with a single vector and long sums: each multiply-add loads an element. Of tiles with
+# several vectors and short sums: more of their time is writing back.
 _SHORT_SUM, _LONG_SUM = 64, 256
 _NARROW_IN_LONG_SUM, _WIDE_IN_SHORT_SUM = 0.97, 0.93
-# Of a product with a single row: so many vectors are read side by side, and what more take.
+# Of a product with a single row: the vectors that are read side by side, and the speed with more.
 _STREAMED_VECTORS, _MANY_STREAMED = 4, 0.6
-# Of rows that stand outside the inner reduction: their sums leave the registers.
+# Of rows outside the inner reduction: their sums leave the registers.
 _ROWS_OUTSIDE = 0.95
 # Of results that are written back by the outermost tile, or only once all are done.
 _WRITTEN_BY_THREAD, _WRITTEN_LAST = 0.97, 0.87
 _NOT_UNROLLED, _UNROLLED_DEEP = 0.93, 0.85
-# With each doubling: of the inner reduction, and of the parts that the contiguous axis is cut
-# into, among threads and in the cache.
+# For each doubling of the inner reduction, and of the parts that the contiguous axis is split into
+# among threads and in the cache.
 _INNER_DOUBLED, _THREADS_DOUBLED, _CACHE_DOUBLED = 0.988, 0.97, 0.985
 # Windows of kernels; a longer reduction runs over channels.
 LONGEST_WINDOW = 11
 _WINDOW_INSIDE = 0.3
 _LONGEST_INNER_REDUCTION = 32
 _DEEP = 128
-# Of data that is padded within what reads it, at an outer loop, ahead of everything, or anywhere:
-# by full runs of the seven models on the Xeon.
+# Of padding that is computed inside its reader, at an outer loop, before everything, or anywhere.
+# From full runs of the seven models on the Xeon.
 _PADDED = {INLINED: 1.0, OUTSIDE: 0.92, AHEAD: 0.84, None: 0.8}
 # Of weights that are read from memory and serve few rows: with each doubling of the rows' parts
 # among threads, which all read the same weights then; with each doubling away from the inner
@@ -67,25 +67,25 @@ _PADDING = Chances.of(_PADDED, _PADDED.values())
 
 
 def rows_are_outside(random: np.random.Generator) -> bool:
-    """Whether the rows of a tile stand outside the inner reduction."""
+    """Whether the rows of a tile are outside the inner reduction."""
     return _ROWS.draw(random)
 
 
 def shared_speed(thread: int) -> float:
-    """The expected speed where rows that share streamed weights are cut so among threads."""
+    """The expected speed if rows that share streamed weights are split among so many threads."""
     return float(_SHARED_DOUBLED ** log2(thread))
 
 
 @lru_cache(maxsize=8192)
 def even_cuts(extent: int) -> Chances[tuple[int, ...]]:
-    """What an extent can be cut into for threads and cache, all alike."""
+    """The ways to split an extent for threads and cache, all equally likely."""
     pairs = _pairs(extent)
     return Chances.of(pairs, [1.0] * len(pairs))
 
 
 @lru_cache(maxsize=8192)
 def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
-    """The ways to cut the rest of the contiguous axis, beside its inner tile."""
+    """The ways to split the rest of the contiguous axis, around its inner tile."""
     pairs = _pairs(extent)
     speeds = [_THREADS_DOUBLED ** log2(t) * _CACHE_DOUBLED ** log2(c) for t, c in pairs]
     return Chances.of(pairs, speeds)
@@ -93,13 +93,13 @@ def outer_cuts(extent: int) -> Chances[tuple[int, ...]]:
 
 @lru_cache(maxsize=8192)
 def whole_runs(extent: int) -> Chances[tuple[int, ...]]:
-    """The same where no thread leaves part of the contiguous axis to another pass."""
+    """The same if each thread passes once over its part of the contiguous axis."""
     return Chances.of([(1, extent)], [1.0])
 
 
 @lru_cache(maxsize=8192)
 def shared_cuts(extent: int) -> Chances[tuple[int, ...]]:
-    """The same of rows that share streamed weights."""
+    """The same for rows that share streamed weights."""
     pairs = _pairs(extent)
     return Chances.of(pairs, [shared_speed(thread) for thread, _ in pairs])
 
@@ -109,19 +109,19 @@ def _pairs(extent: int) -> tuple[tuple[int, ...], ...]:
 
 
 def padding_location(random: np.random.Generator) -> Decision | None:
-    """Where data is padded; None leaves it to be drawn while the schedule is made."""
+    """Where data is padded; with None it is drawn while the schedule is made."""
     return _PADDING.draw(random)
 
 
 def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:
-    """A depth to unroll to: bodies of hundreds of steps build ten times slower and rarely win.
+    """An unroll depth: bodies of hundreds of steps build ten times slower and rarely win.
 
     Parameters
     ----------
     choice : Choice
     random : Generator
     streamed : bool
-        Whether weights are streamed: there they win as often as others.
+        Whether weights are streamed: such bodies then win as often as others.
     """
     return _depths(tuple(choice.values), streamed).draw(random)
 
@@ -143,7 +143,7 @@ def reduction_tile(
     choice : Choice
     random : Generator
     multiply_adds : float or None
-        Of vectors in one step of the reduction, where weights are streamed.
+        Of vectors in one step of the reduction, if weights are streamed.
     """
     if choice.extent <= LONGEST_WINDOW:
         return (1, choice.extent) if random.random() < _WINDOW_INSIDE else (choice.extent, 1)
@@ -167,7 +167,7 @@ def written_speed(program: Program) -> float:
 
 
 def streamed_speed(elements: int, lanes: int) -> float:
-    """The expected speed of a tile where no row shares a vector: memory decides, up to a width."""
+    """The expected speed of a tile in which no row shares a vector: memory bounds it."""
     if elements % lanes:
         return _PART_VECTOR
     return 1.0 if elements <= _STREAMED_VECTORS * lanes else _MANY_STREAMED

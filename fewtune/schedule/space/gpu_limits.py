@@ -1,4 +1,4 @@
-"""What a GPU's blocks can hold, asked of a point before it is applied.
+"""The limits of a GPU's blocks, checked for a point before it is applied.
 
 Of random points of a 3x3 convolution, TVM's check of GPU code refuses nine in ten, after each was
 applied. Most have too many threads in a block, too few to fill a warp, or too many virtual ones.

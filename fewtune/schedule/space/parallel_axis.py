@@ -11,7 +11,7 @@ from fewtune.schedule.space.design_space import SPATIAL_LEVELS
 from fewtune.task.winograd_names import PRODUCTS, TILES
 
 
-def parted(key: str) -> int | None:
+def parallel_axis(key: str) -> int | None:
     """The first axis that a schedule splits among threads, if its decisions show it.
 
     Parameters
@@ -19,25 +19,25 @@ def parted(key: str) -> int | None:
     key : str
         A trace as JSON text.
     """
-    return parted_axis_of(_decisions(json.loads(key)))
+    return parallel_axis_of(_decisions(json.loads(key)))
 
 
-def parted_axis_of(decisions: Iterable[Any]) -> int | None:
+def parallel_axis_of(decisions: Iterable[Any]) -> int | None:
     """The same, of decisions.
 
     Returns
     -------
     axis : int or None
-        The first spatial tile whose outermost level has more than one iteration, by its place. The
-        outermost levels are one parallel loop, and each thread takes a stretch of it. None where no
-        tile has.
+        The place of the first spatial tile whose outermost level has more than one iteration. The
+        outermost levels are fused into one parallel loop; each thread takes a stretch of it. None
+        if there is no such tile.
     """
     outermost = [decision[0] for decision in decisions if _is_spatial(decision)]
     return next((axis for axis, count in enumerate(outermost) if count > 1), None)
 
 
 def _decisions(trace: Any) -> list[Any]:
-    """The decisions of a trace in their order; none of what is no trace."""
+    """The decisions of a trace in their order; none if it is no trace."""
     if not isinstance(trace, list) or len(trace) != 2 or not isinstance(trace[1], list):  # noqa: PLR2004
         return []
     return [entry[1] for entry in trace[1] if isinstance(entry, list) and len(entry) > 1]
@@ -48,9 +48,9 @@ def _is_spatial(decision: Any) -> bool:
 
 
 def usual_axis(task: TaskInfo) -> int | None:
-    """The axis of a task's result that kernels which are not searched part among the threads.
+    """The axis of a task's result that unsearched kernels split among the threads.
 
-    It is the outermost, but that Winograd's transforms part the tiles of their products.
+    It is the outermost axis. Only Winograd's transforms split the tiles of their products.
     """
     if task.anchor.startswith(PRODUCTS):
         return TILES

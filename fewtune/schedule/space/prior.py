@@ -4,7 +4,7 @@ Nearly all factorisations of a tile leave registers empty, or spill them. A sear
 random ones spends its first dozens of trials on learning just that. Here the
 register tile of a contraction is one that fits (`fewtune.schedule.tiling`): accumulators enough to
 hide the latency of a multiply-add, few enough to stay in registers, whole vectors along the
-contiguous axis. Every decision is drawn, the likelier the faster it is expected to be
+contiguous axis. Every decision is drawn at random, with a weight for its expected speed
 (`fewtune.schedule.space.decision_rates`).
 """
 
@@ -36,7 +36,7 @@ from fewtune.schedule.space.weighted_draw import Chances
 # Register tiles of at least this part of the best expected speed are worth a measurement each.
 _WORTH_TRYING = 0.85
 
-# The register tile of each block that there is a rule for, by its name.
+# The register tile of each block that has a rule, by its name.
 TileKey = tuple[tuple[str, Iterations], ...]
 
 
@@ -74,7 +74,7 @@ class Prior:
 
     @property
     def contraction(self) -> RuledBlock | None:
-        """The contraction that most of the work is; None where there is no rule for one."""
+        """The contraction with most of the work; None if no contraction has a rule."""
         return max(self._ruled.values(), key=lambda each: (each.points, each.name), default=None)
 
     def draw(self, random: np.random.Generator) -> Point:
@@ -89,7 +89,7 @@ class Prior:
         return self._shared_out(program, decisions, random)
 
     def retiled(self, point: Point, random: np.random.Generator) -> Point:
-        """A neighbour with another register tile: a step that no change of one decision takes."""
+        """A neighbour with another register tile, which no change of a single decision gives."""
         program = self._space.programs[point.program]
         decisions = list(point.decisions)
         for ruled in self._ruled.values():
@@ -99,7 +99,7 @@ class Prior:
         return self._shared_out(program, decisions, random)
 
     def tile_of(self, point: Point) -> TileKey:
-        """The register tile of a point: points of one tile differ in what matters less."""
+        """The register tile of a point; other decisions matter less."""
         program = self._space.programs[point.program]
         return tuple((name, each.iterations(program, point)) for name, each in self._ruled.items())
 
@@ -115,7 +115,7 @@ class Prior:
     def _shared_out(
         self, program: Program, decisions: list[Decision | None], random: np.random.Generator
     ) -> Point:
-        """The point of these decisions, with iterations enough for all threads."""
+        """The point of these decisions, with enough iterations for all threads."""
         for ruled in self._ruled.values():
             ruled.shared_out(program, decisions, self._threads, random)
         return Point(program.number, tuple(decisions))

@@ -1,4 +1,4 @@
-"""A block that register tiles are known for by rule: how its axes are cut around them."""
+"""A block for which register tiles are known by rule, and how its axes are split around them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RuledBlock:
 
     @staticmethod
     def of(module: tvm.IRModule, name: str, traits: CpuTraits) -> RuledBlock | None:
-        """What is known of a block of a module by its name; None where there is no rule for it."""
+        """The rules for the named block of a module; None if there are none."""
         block = _described(module, name)
         vector = contiguous_axis(block) if block is not None else None
         if block is None or vector is None:
@@ -134,7 +134,7 @@ class RuledBlock:
     def cut(
         self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
-        """Draw how an axis is cut around a register tile.
+        """Draw how an axis is split around a register tile.
 
         Parameters
         ----------
@@ -179,12 +179,12 @@ class RuledBlock:
         decisions: list[Decision | None],
         tile: RegisterTile,
     ) -> bool:
-        """Put another register tile in place, threads parting what is left as nearly as can be.
+        """Put another register tile in place; the thread level stays as near as possible.
 
         Returns
         -------
         fits : bool
-            False where an axis cannot have its part; half of it may be in place then.
+            False if an axis cannot have its factor. Other axes may be changed by then.
         """
         before = {place: decisions[place] for place in self.spatial_places(program)}
         rows = [
@@ -230,15 +230,14 @@ class RuledBlock:
         threads: int,
         random: np.random.Generator,
     ) -> None:
-        """See that its outermost level is iterations enough for all threads, in place."""
+        """Give the outermost level enough iterations for all threads, in place."""
         places = self.spatial_places(program)
         tiles = {place: decisions[place] for place in places}
         outer = prod(tile[0] for tile in tiles.values() if isinstance(tile, tuple))
         if outer % threads == 0 or not tiles:
             return
         order = [places[int(i)] for i in random.permutation(len(places))]
-        # Threads that share streamed weights, or part what is to be written in one pass, are the
-        # last resort.
+        # As a last resort, threads share streamed weights, or split what is written in one pass.
         last = {*self.streamed}
         if self.in_one_pass:
             last.add(self.vector)

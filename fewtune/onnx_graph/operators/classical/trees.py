@@ -30,7 +30,7 @@ _BINARY = 2
 _ABOUT_SCORES = ("base_values", "classlabels_", "post_transform")
 # Ten trees of a hundred leaves, ten conditions deep; of a million, a compiler takes minutes.
 _MOST_CONDITIONS = 10_000
-# Begins the name of the node that replaces an ensemble that is walked.
+# Begins the doc string of the regressor that replaces an ensemble that is walked.
 WALKED = "walks: "
 # Old operator sets have no LessOrEqual; of NaN, "not greater" would be true.
 _COMPARISONS = {

@@ -14,7 +14,7 @@ from fewtune.onnx_graph.operators.fused import attributes_of
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
-# Begins the name of the node that couples a classifier's scores, which are computed before it.
+# Begins the doc string of the node that couples a classifier's scores, which come from others.
 COUPLING = "couples: "
 
 
