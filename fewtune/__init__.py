@@ -25,7 +25,7 @@ __all__ = ["CheckReport", "TunedModel", "check", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the API when it is first asked for: TVM takes seconds, `import fewtune` none."""
+    """Load the API when it is first used, so that `import fewtune` is fast: TVM takes seconds."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """What a notebook calls: tune a model and run the result, without DVC, Prefect or MLflow.
 
-The steps are those of the pipeline's stages, by the same code. Each keeps what it wrote under
-``out``, beside a key made of everything that it depends on: a second call with the same arguments
-measures nothing, and one that was killed goes on where it stopped.
+The steps are those of the pipeline's stages, and run the same code. Each keeps its output under
+``out``, with a digest of everything that it depends on. A second call with the same arguments
+measures nothing. A call that was killed goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fewtune.util.warm import warm_process
 if TYPE_CHECKING:
     import numpy as np
 
-# What runs in processes of their own, in the order in which it is wanted.
+# Modules that run in processes of their own, in the order in which they are needed.
 _APART = (
     TVM,
     "fewtune.model.import_apart",
@@ -38,7 +38,7 @@ _APART = (
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A tuned model: its library, and what was measured of it.
+    """A tuned model: its library, and its measurements.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class TunedModel:
     report : str
         The results table and the kernels, as markdown.
     directory : Path
-        Everything that was written: a folder a step.
+        Everything that was written: one folder for each step.
     """
 
     library: Path
@@ -96,19 +96,19 @@ def tune(
     dimensions : mapping of str to int, optional
         Size of each named dynamic dimension.
     constants : mapping, optional
-        Input bound to a value: a number or nested lists; the tuned model has it no longer.
+        Value of each input to be fixed: a number or nested lists. The tuned model lacks that input.
     inputs : str or Path, optional
         An ``.npz`` file of sample inputs, input name to array; outputs are compared on them, too.
     trials : int, optional
-        Schedules measured a task, as an average over the tuned tasks.
+        Schedules measured for each task, as an average over the tuned tasks.
     budget_s : float, optional
         Wall-clock seconds after which no batch of tuning begins.
     strategy : {"selective", "full", "oneshot"}
         Tune one task of each cluster, or every task, or predict.
     mode : {"measure", "predict"}
-        ``predict``, the same as strategy ``oneshot``: every task takes the schedule that the
-        predictor rates best. Tuning then measures nothing and takes seconds; the result is
-        measured all the same.
+        ``predict`` is the same as strategy ``oneshot``: every task takes the schedule that the
+        predictor rates best. Tuning then measures nothing and takes seconds. The latency of the
+        result is still measured.
     target : str
         ``auto`` (this CPU), a kind such as ``cuda``, or a TVM target as JSON.
     threads : int, optional
@@ -117,7 +117,7 @@ def tune(
         Where to measure: ``here``, ``rpc://HOST:9190/KEY`` (boards behind a TVM tracker, with a
         target as JSON), ``tcp://HOST:8786`` (a fleet behind a Dask scheduler).
     out : str or Path
-        Folder of the result; what stands there from an equal call is taken as it is.
+        Folder of the result; steps that an equal call has done there are not repeated.
     seed : int
         Of inputs and searches.
     options : mapping, optional
@@ -143,7 +143,7 @@ def tune(
     if mode == PREDICT:
         strategy = ONESHOT
     given = sections(options or {}, strategy, trials, budget_s, seed)
-    # It loads TVM beside this process.
+    # The warm process loads TVM in parallel to this one.
     with own_temporary_folder(), warm_process(_APART):
         return _tuned(
             model,
@@ -206,8 +206,8 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     Parameters
     ----------
     library : str or Path
-        `TunedModel.library`: its inputs' and outputs' names stand in the import report of the
-        folder that it was made in.
+        `TunedModel.library`. The names of inputs and outputs come from the import report in the
+        result's folder.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
     Raises
     ------
     InputError
-        If the library or the report beside it is missing, or inputs do not fit.
+        If the library or the import report is missing, or inputs do not fit.
     """
     import numpy as np
 

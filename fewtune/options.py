@@ -21,7 +21,7 @@ from fewtune.predictor import AUTO, NEVER, PREDEFINED, files_of
 
 
 def _existing(value: str, info: ValidationInfo) -> str:
-    """Refuse the path of a predictor that is not there; a context may have the folder it is in."""
+    """Refuse a predictor's path that does not exist; the context may name the folder to search."""
     root = Path((info.context or {}).get("root", "."))
     for file in files_of(root / value) if value not in (AUTO, NEVER, PREDEFINED) else ():
         if not file.is_file():
@@ -36,7 +36,7 @@ def _existing(value: str, info: ValidationInfo) -> str:
 STRATEGY_GROUP = "fewtune.strategies"
 # The mode of tuning, and the method of selecting, that measure nothing.
 PREDICT = "predict"
-# Each a subclass of `fewtune.search.strategy.Explorer`, loaded when it is asked for.
+# Subclasses of `fewtune.search.strategy.Explorer`, loaded when they are used.
 STRATEGIES = {
     "evolutionary": "fewtune.search.evolutionary:EvolutionarySearch",
     "annealing": "fewtune.search.annealing:SimulatedAnnealing",
@@ -139,7 +139,7 @@ class TuneOptions(BaseModel):
 
 
 class ShareOptions(BaseModel):
-    """How many schedules are shared, and what happens where none serves."""
+    """How many schedules are shared, and what happens if none works."""
 
     model_config = ConfigDict(extra="forbid")
 

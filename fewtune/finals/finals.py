@@ -38,7 +38,7 @@ _PROCESSES = 2
 
 
 class Final(NamedTuple):
-    """How the contenders of one task fared.
+    """The result of one task's contenders.
 
     Attributes
     ----------

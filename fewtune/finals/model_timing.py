@@ -54,7 +54,7 @@ class InModel:
         session.progress.say(
             f"{sum(contested)} schedules of {len(contested)} tasks take turns in the model"
         )
-        # These take long, and whatever was measured before has to be safe.
+        # Finals take long, so all earlier measurements are handed over first.
         session.journal.hand_over()
         held: dict[str, Final] = {}
         note = ""

@@ -1,1 +1,1 @@
-"""How far a session is: what a terminal, a notebook or a caller is shown of it."""
+"""Progress of a session: what a terminal, a notebook or a caller shows."""

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from fewtune.progress.snapshot import Snapshot
 
 _HEADS = ("task", "shapes", "trials", "default ms", "best ms", "gain")
-# Lines of the terminal that the table cannot have: its heads, its rules, the line below it.
+# Lines of the terminal that no task can have: headings, rules, the line below the table.
 _OTHER_LINES = 7
 _FIGURE_WIDTH = 6
 
 
 class LiveView:
-    """Shows one row a task, the one at work last, and where the whole run stands below.
+    """Shows one row for each task, the present one last, and the state of the run below.
 
     Parameters
     ----------
@@ -34,18 +34,18 @@ class LiveView:
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw with what is new."""
-        # Taken out first, so that the task at work moves to the end.
+        # The row is removed first, so that the present task moves to the end.
         self._rows.pop(snapshot.task, None)
         self._rows[snapshot.task] = _row(snapshot)
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-            # A run that is killed must not leave a terminal without a cursor.
+            # A killed run must not leave a terminal without a cursor.
             self._console.show_cursor(True)
         self._live.update(self._drawn(snapshot), refresh=True)
 
     def say(self, text: str) -> None:
-        """One line that stays; the table up to here stays above it."""
+        """Print a line that stays; the table so far stays above it."""
         self.close()
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 

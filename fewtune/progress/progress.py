@@ -1,4 +1,4 @@
-"""What a person sees while tuning runs: a live view on a terminal, plain lines elsewhere."""
+"""What the user sees while tuning runs: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows snapshots and leaves the last one in a file for others to read.
+    """Shows snapshots, and keeps the last one in a file for other programs.
 
     Parameters
     ----------
     path : Path, optional
         File that holds the latest snapshot as JSON.
     stream : TextIO
-        Where to show; a terminal gets a table that is redrawn, anything else plain lines.
+        Where to show; a terminal gets a table that is redrawn, any other stream plain lines.
     """
 
     def __init__(self, path: Path | None = None, stream: TextIO | None = None) -> None:
@@ -44,7 +44,7 @@ class Progress:
             self.stream.flush()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print a line that stays."""
         if self._live is not None:
             self._live.say(text)
         else:

@@ -1,14 +1,14 @@
-"""The next weights are fetched from memory while the last ones are still being used.
+"""Prefetches the next weights from memory while the present ones are used.
 
-A kernel that sums up reads a panel of weights (so many columns of the matrix, of its whole depth),
-uses it for one tile of rows after the other, and goes on to the next panel. Memory is idle while a
-panel is reused, and the arithmetic waits while the next one comes: the processor's own prefetching
-follows what is read, not what will be. So every step of a panel's reuse asks for a part of the
-panel after it. Since weights lie in the order in which the schedule reads them
-(`fewtune.task.weight_layout`), that one begins where this one ends.
+A kernel with a reduction reads a panel of weights (some columns of the matrix, over its whole
+depth), uses it for one tile of rows after the other, and goes on to the next panel. Memory is idle
+while a panel is reused, and the arithmetic waits for the next panel: the processor's own
+prefetching follows past reads. So every step of a panel's reuse prefetches a part of the next
+panel. That begins where this panel ends, since weights lie in the order in which the schedule reads
+them (`fewtune.task.weight_layout`).
 
-It is done where a kernel is compiled, by the shape of its loops, and is no decision of a trace: a
-tuning record is what MetaSchedule makes of it, and a candidate is measured as it will run.
+Prefetches are added when a kernel is compiled, by the shape of its loops. They are no decision of a
+trace, so tuning records stay those of MetaSchedule. Candidates are measured with them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fewtune.task.weight_layout import free_places
 
 # A feature that every x86 CPU of 64 bits has, and no other.
 _X86 = "sse2"
-# TVM's own prefetch is LLVM's, which counts as reading whatever there is: no accumulator stays in
-# a register across it. This one is declared to touch no memory, and the compiler must keep it.
+# TVM's own prefetch is LLVM's, which counts as reading any memory: no accumulator stays in a
+# register across it. This one is declared to touch no memory, and the compiler must keep it.
 _NEAR, _NEXT = "fewtune_prefetch_near", "fewtune_prefetch_next"
 _IMPORT = "pragma_import_llvm"
 _FUNCTIONS = (
@@ -41,15 +41,15 @@ define linkonce_odr void @{name}(ptr %place) alwaysinline nounwind memory(none) 
 )
 _FLOAT_BYTES, _LINE_BYTES = 4, 64
 _LINE = _LINE_BYTES // _FLOAT_BYTES
-# Of a panel: less is reused from registers, more would drive itself out of a core's cache.
+# Sizes of a panel: a smaller one stays in registers, a larger one exceeds a core's cache.
 _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 18
-# How far ahead, at least: memory takes longer to answer than a small panel is used.
+# The least distance of a prefetch: a small panel is used up before memory answers.
 _AHEAD_BYTES = 1 << 13
-# Up to there the nearest cache has room for it, beyond that the next one.
+# Up to this distance, weights are fetched into the nearest cache, beyond it into the next.
 _NEAR_BYTES = 1 << 14
-# Products of one weight. With more of them, kernels wait for memory so little that a prefetch costs
-# more than it gains: ResNet 50's 1x1 convolutions on 14x14 planes (196 products) became a tenth
-# slower, those on 7x7 planes (49 products) an eighth to a fifth faster.
+# Most products of one weight. Kernels with more products wait so little for memory that a prefetch
+# costs more than it gains: ResNet 50's 1x1 convolutions on 14x14 planes (196 products) became a
+# tenth slower, those on 7x7 planes (49 products) an eighth to a fifth faster.
 _MOST_PRODUCTS = 64
 # Cache lines that are prefetched together: more have to wait for each other.
 _MOST_LINES = 16
@@ -79,7 +79,7 @@ class _Use(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is fetched when: in every iteration of the loops ``first`` to ``last``, some lines."""
+    """The plan of prefetches: every iteration of the loops ``first`` to ``last`` fetches lines."""
 
     first: int
     last: int
@@ -88,7 +88,7 @@ class _Plan(NamedTuple):
 
 
 def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The same kernels, which ask for their weights ahead where a panel of them is reused.
+    """The same kernels, with prefetches of weights where a panel of them is reused.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def prefetched(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 
 def _prefetched(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc | None:
-    """The function with its prefetches; None where there is nothing to gain, or nothing known."""
+    """The function with its prefetches; None if nothing can be gained, or nothing is known."""
     for use in _uses(function):
         try:
             plan = _plan(use)
@@ -195,7 +195,7 @@ def _plan(use: _Use) -> _Plan | None:
 
 
 def _panel(extents: list[int], strides: list[int], kinds: list[int]) -> tuple[int, int] | None:
-    """The outermost loop that reuses a panel which another one follows, and its elements."""
+    """The outermost loop that reuses a panel and is followed by another, and its elements."""
     chosen, pending, panel = None, None, 1
     for place in reversed(range(len(extents))):
         if strides[place] == 0:
@@ -227,7 +227,7 @@ def _requests(use: _Use, plan: _Plan) -> list[Any]:
 
 
 def _request(weights: Any, offset: Any, function: str) -> Any:
-    # A place beyond the last one is never read: the instruction does nothing there.
+    # An address beyond the last weight is harmless: the instruction does nothing there.
     address = tvm.tirx.address_of(weights[(*[0] * (len(weights.shape) - 1), offset)])
     return tvm.tirx.Evaluate(tvm.tirx.call_extern("void", function, address))
 

@@ -12,7 +12,7 @@ from fewtune.schedule.blocks import Block, ScheduleError
 
 # Below this much work on one core, starting the threads (about 5 us) eats the gain.
 LEAST_PARALLEL_US = 10.0
-# Of rows, the part that may be added to them, and what the rule has to promise of it.
+# Rows may be padded by one part in so many, if the rule expects at least this gain.
 _MOST_ADDED, _LEAST_RATE_GAIN = 24, 1.09
 
 

@@ -1,7 +1,7 @@
-"""Search strategies: each proposes batches of schedules for one task, and learns how they fared.
+"""Search strategies: each proposes batches of schedules for one task, and learns from their times.
 
-A strategy sees the task's search space, what was measured so far, the cost model and the predictor;
-it knows nothing of workers or devices, so that it runs on a recorded log as well as on a machine.
+A strategy sees the task's search space, its measurements, the cost model and the predictor. It
+knows nothing of workers or devices, so that it also runs on a recorded log.
 """
 
 from __future__ import annotations

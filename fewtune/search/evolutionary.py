@@ -1,12 +1,12 @@
 """Evolutionary search over the decisions of MetaSchedule's design spaces.
 
 The method is MetaSchedule's (Shao et al. 2022) and Ansor's: mutate the decisions of good
-schedules, let the cost model choose what to measure. Differences from stock: the first batch comes
-from points that fill the vector registers (`fewtune.schedule.space.prior`), the population is in
-proportion to the batch (stock: 512 and four generations, whatever the batch), decisions of two
-good schedules are also crossed, and every candidate's features are extracted once. Where the
-predictor knows the task, generations are of points, which it rates by the hundred, and schedules
-are made of those only that are measured.
+schedules, and let the cost model choose the candidates. It differs from stock MetaSchedule: the
+first batch comes from points that fill the vector registers (`fewtune.schedule.space.prior`); the
+population is in proportion to the batch (stock: always 512 and four generations); decisions of two
+good schedules are also crossed; every candidate's features are extracted once. If the predictor
+knows the task, it rates generations of points, by the hundred. Schedules are then made only of the
+points that are measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fewtune.search.predictor_guide import Guide
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
 
-# Part of a batch that the model has no say in.
+# Part of a batch that is chosen without the model.
 _UNSCORED = 0.1
 _CROSSED = 0.2
 # Part of the children that differ from a parent in the register tile.
@@ -31,18 +31,18 @@ _RETILED = 0.2
 _UNTRIED = 0.25
 # Fastest measured points that have children.
 _PARENTS = 8
-# So many points for each candidate of a batch are drawn, and as many changed, for the predictor to
-# choose from, which looks at decisions alone; half as many descend from those it likes. Of batches
-# of four, pools twice as large found neither better ones nor took visibly longer (four models).
+# The predictor chooses among so many drawn points for each candidate of a batch, as many mutated
+# ones, and half as many children of those that it rates best. With batches of four, pools twice as
+# large found no better candidates, and took about as long (four models).
 _LOOKED_AT_FOR_EACH, _LEAST_LOOKED_AT = 8, 64
-# The first batch of a task is chosen from so many times its size, if the model knows other tasks.
+# The first batch of a task is chosen from so many times its size, if the model is trained.
 _FIRST_CHOICE = 3
 
 
 class EvolutionarySearch(Explorer):
     """Mutates and crosses the fastest schedules; the model chooses among the children."""
 
-    # Schedules made for each one measured, where points are rated before any is made.
+    # Schedules made for each one measured, if points are rated before schedules are made.
     made_for_each = 1
 
     def propose(self, count: int) -> list[Proposal]:
@@ -54,7 +54,7 @@ class EvolutionarySearch(Explorer):
             wanted = count * (_FIRST_CHOICE if self.judge.trained else 1)
             return self.select(*self.scored(self.gather(self.draw, wanted, taken)), count)
         size = max(count, round(count * self.options.population_ratio))
-        # Newcomers keep a search alive whose parents all descend from one lucky point.
+        # New random points keep the search diverse if all parents descend from one lucky point.
         newcomers = self.gather(self.draw, max(1, size // 4), taken)
         children = self.gather(self.child_of(parents), size, taken)
         pool, scores = self.scored(newcomers + children)
@@ -68,7 +68,7 @@ class EvolutionarySearch(Explorer):
         return self.select(pool, scores, count)
 
     def _guided(self, guide: Guide, count: int) -> list[Proposal]:
-        """Generations of points; schedules are made of the most promising only."""
+        """Generations of points; schedules are made only of the most promising."""
         parents = self.fastest(_PARENTS)
         looked_at = max(_LEAST_LOOKED_AT, _LOOKED_AT_FOR_EACH * count)
         rated: dict[Point, float] = {}
@@ -92,7 +92,7 @@ class EvolutionarySearch(Explorer):
         return made + self.gather(self.draw, count - len(made), taken)
 
     def child_of(self, parents: list[Point]) -> Callable[[], Point]:
-        """Draws children; a parent has the more of them the better it ranks."""
+        """Draws children; a parent of a better rank has more of them."""
         weights = 1.0 / np.arange(1, len(parents) + 1)
         weights /= weights.sum()
 
@@ -113,12 +113,12 @@ class EvolutionarySearch(Explorer):
         return draw
 
     def select(self, pool: list[Proposal], scores: np.ndarray, count: int) -> list[Proposal]:
-        """The best by the model, and a few that it has no say in."""
+        """The best by the model, and a few chosen without it."""
         if len(pool) <= count or not self.judge.trained:
             return pool[:count]
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
         unscored = max(1, round(_UNSCORED * count))
-        # One place at least is the model's.
+        # The model chooses at least one.
         places = max(0, min(max(1, round(_UNTRIED * count)), count - unscored - 1))
         untried = self._untried(pool, order)[:places]
         order = untried + [i for i in order if i not in untried]

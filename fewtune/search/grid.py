@@ -19,7 +19,7 @@ _GOLDEN = 0.6180339887498949
 
 
 class GridSearch(Explorer):
-    """Each point once, whatever was measured of the others."""
+    """Proposes each point once; measurements change nothing."""
 
     uses_model = False
 

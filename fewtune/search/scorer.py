@@ -39,7 +39,7 @@ class Proposal:
 
 
 class Judge(Protocol):
-    """Rates the candidates of one task, and learns how they fared."""
+    """Rates the candidates of one task, and learns from their times."""
 
     @property
     def trained(self) -> bool:

@@ -21,13 +21,13 @@ from fewtune.search.scorer import Judge, Proposal, Scorer
 
 # A space may be smaller than a batch: after so many draws without a new point, it is used up.
 _MOST_DRAWS = 12
-# Beside them, points that a GPU cannot hold: drawing one is cheap, applying it is not.
+# In addition, so many points that a GPU cannot hold: drawing one is cheap, applying it is not.
 _MOST_REFUSED = 24
 
 
 @dataclass
 class Knowledge:
-    """What a run knows of how fast candidates are; shared by all its tasks.
+    """The cost model and the predictor of a run, shared by all its tasks.
 
     Attributes
     ----------
@@ -49,14 +49,14 @@ def _same(point: Point) -> Point:
 def remade(
     space: SearchSpace, points: list[Point], times_s: list[float]
 ) -> tuple[list[Proposal], list[float]]:
-    """Measured points as proposals, with their seconds; what does not apply is left out."""
+    """Measured points as proposals, with their seconds; points that do not apply are left out."""
     made = [one.schedule for one in space.make_all(points, [1] * len(points))]
     usable = [place for place, schedule in enumerate(made) if schedule is not None]
     return [Proposal(made[i], points[i]) for i in usable], [times_s[i] for i in usable]
 
 
 class Explorer:
-    """A strategy's frame.
+    """The base class of strategies.
 
     Parameters
     ----------
@@ -92,12 +92,12 @@ class Explorer:
 
     @cached_property
     def prior(self) -> Prior:
-        """Good points to begin from; looking for them takes a while, and not all strategies ask."""
+        """Good points to begin from; made when first used, since it takes a while."""
         return Prior(self.space)
 
     @cached_property
     def guide(self) -> Guide | None:
-        """What rates points before schedules are made of them; None where nothing can."""
+        """Rates points before schedules are made of them; None if the predictor cannot."""
         knowledge = self.knowledge
         if knowledge.predictor is None or not self.options.informed_start:
             return None
@@ -105,7 +105,7 @@ class Explorer:
 
     @property
     def judge(self) -> Judge:
-        """What rates candidates."""
+        """Rates candidates: the guide if there is one, else the cost model."""
         return self.guide or self.scorer
 
     @property
@@ -114,7 +114,7 @@ class Explorer:
         return self.options.informed_start and self.prior.informed
 
     def begin_from(self, points: Iterable[Point]) -> None:
-        """Measure these first: what an earlier run found best has to prove itself again."""
+        """Measure these points first: the best of an earlier run."""
         self._first.extend(points)
 
     def next_batch(self, count: int) -> list[Proposal]:
@@ -131,11 +131,11 @@ class Explorer:
         return proposals
 
     def propose(self, count: int) -> list[Proposal]:
-        """What the strategy itself wants measured next, at most ``count``."""
+        """The strategy's own choice of the next candidates, at most ``count``."""
         raise NotImplementedError
 
     def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
-        """Take in how proposals fared: seconds, infinite for a failed one."""
+        """Learn from measured proposals: seconds, infinite for a failed one."""
         for proposal, time_s in zip(proposals, times_s, strict=True):
             self.times_s[proposal.point] = time_s
             self._measured.add(tvm_ffi.structural_hash(proposal.schedule.mod))
@@ -143,7 +143,7 @@ class Explorer:
             self.judge.learn(proposals, times_s)
 
     def remember(self, points: list[Point], times_s: list[float]) -> None:
-        """Take in what an earlier run measured, and learn from it."""
+        """Take in measurements of an earlier run, and learn from them."""
         self.times_s.update(zip(points, times_s, strict=True))
         proposals, known_s = remade(self.space, points, times_s)
         self._measured.update(tvm_ffi.structural_hash(p.schedule.mod) for p in proposals)
@@ -151,7 +151,7 @@ class Explorer:
             self.judge.learn(proposals, known_s)
 
     def is_measured(self, digest: int) -> bool:
-        """Whether a program of this structural hash was measured, from whatever point."""
+        """Whether a program of this structural hash was measured, from any point."""
         return digest in self._measured
 
     def fastest(self, count: int) -> list[Point]:
@@ -177,7 +177,7 @@ class Explorer:
         taken = set() if taken is None else taken
         left, refused = _MOST_DRAWS * count, _MOST_REFUSED * count
         while left > 0 and len(found) < count:
-            # As many as are missing at a time: they are made side by side.
+            # As many points as are missing are drawn together, and made in parallel.
             drawn: dict[Point, int] = {}
             while left > 0 and len(drawn) < count - len(found):
                 point = draw()
@@ -194,7 +194,7 @@ class Explorer:
                 if made.schedule is None:
                     self._rejected.add(point)
                     continue
-                # A place that was left open may be drawn as one already taken.
+                # A decision that was left open may be drawn so that the point is known.
                 if made.point in taken or made.point in found:
                     continue
                 # Two points may be one program: it is built and measured once.

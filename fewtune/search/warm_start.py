@@ -1,4 +1,4 @@
-"""What was measured before: trials of a tuning log, for a search or a cost model to start from."""
+"""Warm start: trials of a tuning log, from which a search or a cost model starts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def known_points(space: SearchSpace, trials: list[Trial]) -> tuple[list[Point], 
 def learnable(
     cost_model: CostModel, space: SearchSpace, traces: Iterable[tuple[Trace, float]]
 ) -> tuple[list[np.ndarray], list[float]]:
-    """Features of measured traces, and their seconds; what is no point of the space is left out.
+    """Features of measured traces, and their seconds; traces outside the space are left out.
 
     Parameters
     ----------
@@ -59,7 +59,8 @@ def learnable(
 def teach(knowledge: Knowledge, taught: Iterable[tuple[SearchSpace, list[Trial]]]) -> None:
     """Let a run learn from the trials of several tasks.
 
-    The predictor learns of tasks that it knows about, the cost model of the rest, in one training.
+    The predictor learns from tasks of kinds that it knows. The cost model learns from the rest, in
+    one training.
     """
     rest = []
     for space, trials in taught:
@@ -82,7 +83,7 @@ def teach(knowledge: Knowledge, taught: Iterable[tuple[SearchSpace, list[Trial]]
 
 
 def task_samples(space: SearchSpace, trials: list[Trial], *, is_cold: bool) -> TaskSamples | None:
-    """What a predictor can learn from a task's trials; None where it is of no kind that it knows.
+    """Samples for a predictor from a task's trials; None if it does not know such tasks.
 
     Parameters
     ----------

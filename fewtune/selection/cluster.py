@@ -101,7 +101,7 @@ def agglomerative_groups(
     count = len(matrix)
     if count < 2:
         return [[index] for index in range(count)]
-    # Two seconds at the start of a stage, which cliques have no use for.
+    # The import takes two seconds, and cliques do not need it.
     from sklearn.cluster import AgglomerativeClustering
 
     by_count = clusters is not None
@@ -141,11 +141,11 @@ def representative(
 def split_unrelated(
     groups: Groups, matrix: np.ndarray, shares: Sequence[float], names: Sequence[str]
 ) -> list[tuple[int, list[int]]]:
-    """Choose representatives, and part them from members that they have nothing in common with.
+    """Choose representatives, and split off members that have nothing in common with them.
 
-    A mean can join tasks of similarity 0, whose schedules cannot be moved. Such members make up a
-    group of their own, again with a representative, until none is left; each step places one
-    representative at least.
+    A mean can join tasks of similarity 0, whose schedules cannot be moved. Such members form a
+    group of their own with a representative. This repeats until none is left; each step places at
+    least one representative.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def _maximal_cliques(
     graph.add_nodes_from(range(len(matrix)))
     graph.add_edges_from((int(i), int(j)) for i, j in np.argwhere(np.triu(joined, k=1)))
     if not graph.number_of_edges():
-        # As many cliques as tasks, however few are allowed: no threshold leaves fewer.
+        # Without edges there are as many cliques as tasks: no threshold gives fewer.
         return [frozenset([index]) for index in graph]
     cliques = [frozenset(clique) for clique in islice(networkx.find_cliques(graph), most + 1)]
     return cliques if len(cliques) <= most else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
     from fewtune.task.extract import Task
 
-# Donors named for a task that the bank serves: should one's schedules not fit, another's may.
+# Donors named for a task that the bank serves: if one's schedules do not fit, another's may.
 _MOST_DONORS = 3
 
 
@@ -132,7 +132,7 @@ def select_from_spaces(
         values,
         [task.info for task in chosen],
         0.0 if options.method == "all" else options.min_cluster_share,
-        # With no representative at all, and no bank, nobody would have anything to give.
+        # Without a representative and without a bank there would be no donor.
         needs_one=not banked,
     )
     served = {member for cluster in kept for member in cluster.members}

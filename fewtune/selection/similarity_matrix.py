@@ -1,4 +1,4 @@
-"""The similarities of a model's tasks, apart from how they are shown: drawing loads Matplotlib."""
+"""The similarities of a model's tasks. Drawing them is elsewhere, since it loads Matplotlib."""
 
 from __future__ import annotations
 

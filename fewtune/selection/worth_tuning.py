@@ -23,8 +23,8 @@ SEARCHED_OPERATORS = frozenset(
         *(f"group_{family}" for family in _CONVOLUTIONS),
     }
 )
-# No other task gains by a search for one alone: schedules drawn by rule serve it in fewer trials,
-# unless it is a large part of the model.
+# A search for a single task pays only if it is a large part of the model: otherwise schedules drawn
+# by rule are as good in fewer trials.
 _LONE_TIMES = 4
 
 
@@ -69,7 +69,7 @@ def kept_clusters(
         if min_share == 0 or not all(tasks[index].is_streamed for index in group)
     ]
     if not clusters and groups and needs_one:
-        # Memory decides of all: one search among them is still better than none.
+        # Memory bounds all clusters: one search is still better than none.
         return kept_clusters(groups, values, tasks, 0.0)[:1]
     clusters.sort(key=lambda pair: (-pair[0], pair[1].representative))
     return [

@@ -1,4 +1,4 @@
-"""The job of a sharing session, as it is sent to the process that does it."""
+"""The job of a sharing session, as it is sent to the process that runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BankedSchedule(NamedTuple):
 
 @dataclass(frozen=True)
 class ShareJob:
-    """What a sharing session is to do.
+    """The work of a sharing session.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import PriorResult
 
-# A tuned task of one of these states has no schedule, and looking again may help.
+# A tuned task of one of these states has no schedule; candidates of donors may help.
 _WITHOUT_SCHEDULE = ("not_reached", "no_valid_schedule", "slower_than_default")
 
 
@@ -107,7 +107,7 @@ class _Records(NamedTuple):
 
 
 def _records(database: ms.database.Database, task: Task) -> _Records:
-    """A task's records in the log; that of a default schedule has no sampling decisions."""
+    """A task's records in the log; the record of a default schedule has no sampling decisions."""
     split = _Records([], [])
     for record in best_trials(database, task.mod, 1_000_000):
         (split.searched if sampling(record.trace) else split.default).append(record)
@@ -159,7 +159,7 @@ def _known(
     found = {}
     for name, (first, *_) in sorted(selection.banked.items()):
         entry = bank.entries[first.workload]
-        # If the default schedule was faster, there is nothing to take.
+        # If the default schedule was faster, there is no schedule to take.
         if first.workload == by_name[name].info.workload and entry.best_ms <= entry.fastest_ms:
             found[name] = BankedSchedule(first.name, entry.best_ms)
     return found

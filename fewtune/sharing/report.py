@@ -1,4 +1,4 @@
-"""Results of sharing, read from its journal: a line a task, the rounds, the curve."""
+"""Results of sharing, read from its journal: a line for each task, the rounds, the curve."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _ms(time_s: float) -> float | None:
 def share_rounds(
     state: RunState, events: list[dict[str, Any]], rules: SharingRules = RULES
 ) -> list[ShareRound]:
-    """What each round cost and gained, in order."""
+    """The cost and gain of each round, in order."""
     taken = {name for name, known in state.tasks.items() if known.taken is not None}
     held = _held(events)
     duels = [event for event in events if event["kind"] == "finals"]
@@ -129,7 +129,7 @@ def share_rounds(
         medians_s, calls = event["medians_s"], state.tasks[event["task"]].task.info.weight
         spent[_DUELS].add(Phases(**event["phases"]))
         touched[_DUELS].add(event["task"])
-        # It has no time if it failed; older journals do not name it.
+        # The first has no time if it failed; older journals do not name it.
         first_s = medians_s.get(event.get("first"))
         if first_s is not None:
             gained_s[_DUELS] += calls * (first_s - min(medians_s.values()))
@@ -205,9 +205,10 @@ def _steps(state: RunState, events: list[dict[str, Any]]) -> list[tuple[dict[str
 
 
 def _starts(state: RunState, events: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds that each task counts with before sharing: its default schedule's, if measured.
+    """Seconds of each task before sharing: those of its default schedule, if measured.
 
-    Otherwise those of the first schedule that worked, or of the bank's: these count as no saving.
+    Otherwise they are those of the first schedule that worked, or of the bank's. These are counted
+    as no saving.
     """
     starts_s = {}
     for name, known in state.tasks.items():

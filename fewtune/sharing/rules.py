@@ -18,8 +18,8 @@ class SharingRules:
         A task below this part of the throughput of the best similar one measures its default
         schedule too.
     searched_part, searched_rate : float
-        A task that keeps its default schedule, takes this part of the model's time and is below
-        this part of the highest throughput of any task, is searched.
+        A task is searched if it keeps its default schedule, takes this part of the model's time,
+        and is below this part of the highest throughput of any task.
     searched_trials : int
         Trials of such a search.
     finalists : FinalistRules

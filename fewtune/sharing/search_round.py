@@ -1,7 +1,8 @@
-"""The round in which heavy tasks are searched whose default schedule nothing has beaten.
+"""The round that searches heavy tasks whose default schedule is still the fastest.
 
-The share of a task's time is estimated before anything is measured, and too low where its default
-schedule is poor: a text recogniser's product onto 6,625 classes was estimated at 4 % and took 10.
+A task's share of time is estimated before anything is measured. The estimate is too low if the
+default schedule is poor: a text recogniser's product onto 6,625 classes was estimated at 4 % and
+took 10.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SearchRound:
         return self._had.total()
 
     def hold(self, states: Iterable[TaskState]) -> None:
-        """Search those of the tasks whose default schedule is still the best."""
+        """Search the tasks whose default schedule is still the best."""
         for state in states:
             name = state.task.info.name
             if name not in self._had and not self._is_slow(state):

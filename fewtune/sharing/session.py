@@ -4,9 +4,9 @@
 2. Every other task that is not tuned itself measures a few candidates: the best schedules of its
    donor, moved into its own design space, and some drawn by rule. The predictor chooses which, or a
    cost model that learnt from the donors' trials.
-3. A task that does not come near the throughput of the best similar one also measures its default
-   schedule, and keeps it if nothing beats it.
-4. A task that keeps it, and takes much of the model's time with it, is searched
+3. A task far below the throughput of the best similar one also measures its default schedule, and
+   keeps it if nothing is faster.
+4. A task that keeps its default schedule and takes much of the model's time is searched
    (`fewtune.sharing.search_round`).
 5. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
    possible, they take turns alone (`fewtune.tuning.remeasure`).
@@ -156,7 +156,7 @@ class Sharing(Session):
             Bank.read(self._bank).teach(self.searches.knowledge.cost_model)
 
     def _taught(self) -> Iterator[tuple[SearchSpace, list[Trial]]]:
-        """The donors' trials, one donor at a time: one that TVM crashes over is left out."""
+        """The donors' trials, one donor at a time: a donor on which TVM crashes is left out."""
         for name, prior in self._tuned.items():
             state = self.state.tasks[name]
             if not state.crashed and not state.progress.finished:
@@ -169,8 +169,8 @@ class Sharing(Session):
     def _take_known(self) -> None:
         """Take the bank's schedules of these very tasks, with their times there.
 
-        Each is run once and its outputs are compared: the bank may be of an earlier version, or of
-        somebody else. A task whose schedule is wrong is searched like any other.
+        Each is run once and its outputs are compared: the bank may come from an earlier version or
+        another user. A task whose schedule is wrong is searched like any other.
         """
         found = []
         for name, known in self._known.items():

@@ -1,4 +1,4 @@
-"""Steps that run once: what one wrote stands until something that it depends on changes."""
+"""Steps that run once: a step runs again only if something that it depends on changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtune.util.files import file_sha256, whole_directory, write_text
 
 
 class KeptSteps:
-    """Runs each step once: what a step wrote stands until something it depends on changes."""
+    """Runs each step once, and again only if something that it depends on changes."""
 
     def __init__(self, folder: Path) -> None:
         self._keys = folder / "keys"
@@ -26,7 +26,7 @@ class KeptSteps:
     def run(
         self, name: str, options: BaseModel | None, output: Path, make: Callable[[Path], object]
     ) -> None:
-        """Make ``output`` by a call with its scratch folder, unless it stands there already."""
+        """Make ``output`` by a call with a scratch folder, unless it exists already."""
         self.depend(name, "" if options is None else options.model_dump_json())
         note = self._keys / name
         if output.is_dir() and note.is_file() and note.read_bytes() == self._key.encode():

@@ -36,15 +36,15 @@ NAME = "model"
 
 @dataclass(frozen=True)
 class ModelSteps:
-    """The steps of one call; each writes a folder of its own.
+    """The steps of one call; each writes its own folder.
 
     Attributes
     ----------
     folder : Path
-        Of the result; the model is registered below it.
+        The result's folder; the model is registered below it.
     fingerprint : Fingerprint
     options : dict
-        Of every step, by its section.
+        The options of every step, by its section.
     strategy : str
     """
 
@@ -60,11 +60,11 @@ class ModelSteps:
 
     @property
     def journals(self) -> Path:
-        """What outlives a kill."""
+        """The folder of journals, from which a killed call resumes."""
         return self.folder / "journals"
 
     def run(self, steps: KeptSteps) -> Path:
-        """Run every step that does not stand, and give the library's path."""
+        """Run every step that was not done, and return the library's path."""
         library = self.library(steps)
         steps.run(
             "benchmark", self.options["benchmark"], self.folder / "benchmark", self._benchmark
@@ -72,7 +72,7 @@ class ModelSteps:
         return library
 
     def library(self, steps: KeptSteps) -> Path:
-        """Run the steps up to the compiled library, and give its path."""
+        """Run the steps up to the compiled library, and return its path."""
         steps.run("fingerprint", None, self.folder / "fingerprint", self.fingerprint.write)
         steps.run(
             "import",
@@ -119,7 +119,7 @@ class ModelSteps:
         inputs = artifacts.ImportReport.read(self.folder / "import").inputs
         try:
             make_skeleton(lowered, inputs).write(scratch)
-        except Exception:  # noqa: BLE001 (whatever TVM makes of it, tasks can be tuned)
+        except Exception:  # noqa: BLE001 (tasks can be tuned whatever TVM raises)
             write_text(scratch / "no_finals", "the model could not be made of its kernels\n")
 
     def _select(self, scratch: Path) -> None:

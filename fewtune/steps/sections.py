@@ -1,4 +1,4 @@
-"""Options of every step: from the arguments of `fewtune.tune`, and from those given by step."""
+"""Options of every step: from the arguments of `fewtune.tune`, and from its ``options``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sections(
     budget_s: float | None,
     seed: int,
 ) -> dict[str, Any]:
-    """Every stage's options: those given over those that the arguments say."""
+    """Every stage's options: those of the arguments, overridden by the given ones."""
     unknown = sorted(options.keys() - _SECTIONS.keys())
     if unknown:
         raise InputError(f"options has no section {unknown[0]!r}: give {', '.join(_SECTIONS)}")

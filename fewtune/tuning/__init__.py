@@ -1,1 +1,1 @@
-"""Tuning: what is measured next, and how it outlives a kill."""
+"""Tuning: sessions, which task is measured next, and resumption after a kill."""

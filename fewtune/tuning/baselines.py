@@ -27,7 +27,7 @@ def measured_defaults(
     target : Target
     states : sequence of TaskState
     announce : callable
-        Notes which task is about to be worked on.
+        Notes which task comes next.
 
     Yields
     ------

@@ -91,7 +91,7 @@ def measure_together(
 
 
 def split_cost(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]:
-    """Split what a batch took among its tasks, in proportion to their candidates.
+    """Split the cost of a batch among its tasks, in proportion to their candidates.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def split_cost(spent: dict[str, Any], counts: list[int]) -> list[dict[str, Any]]
     whole = sum(counts)
     phases = Phases(**spent["phases"])
     parts = [count / whole if whole else 1 / len(counts) for count in counts]
-    # Which task's measurements were repeated is not known: the first event has all repeats.
+    # It is not known which task's measurements were repeated: the first event has all repeats.
     repeats = [spent["repeats"], *(0 for _ in counts[1:])]
     return [
         {"phases": phases.times(part).as_json(), "repeats": again}

@@ -1,4 +1,4 @@
-"""When to stop a run, or the search of a task: no visible gain is made or expected any more."""
+"""When to stop a run, or the search of a task: no visible gain was made or is expected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fewtune.options import TuneOptions
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 
-# The part of its time that a run, and a task, has to gain within its patience.
+# The part of its time that a run has to gain within its patience; the same for a task.
 _GAIN_OF_RUN, _GAIN_OF_TASK = 0.005, 0.01
 
 

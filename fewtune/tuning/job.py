@@ -1,4 +1,4 @@
-"""Work as it crosses to the process that does it, and the job of a tuning session."""
+"""Work as it is sent to the process that does it, and the job of a tuning session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Runner = Callable[[Work], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class TuneJob:
-    """What a tuning session is to do.
+    """The work of a tuning session.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a session writes down: events go to its journal first, then into its state."""
+"""The journal of a session: events go to the journal first, then into the state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JournaledRun:
         return self._clock() - self._began_s
 
     def announce(self, state: TaskState) -> None:
-        """Note what is about to run: a crash is then known to be its doing."""
+        """Note the task that comes next: a crash is then known to be its fault."""
         self.journal.append({"kind": "start", "task": state.task.info.name})
 
     def note(self, event: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class JournaledRun:
         self.state.take(event)
 
     def note_default(self, state: TaskState, trial: Trial | None) -> None:
-        """Note how the default schedule fared; None where there is none."""
+        """Note the result of the default schedule; None if there is none."""
         trial = trial or Trial(trace_key(None), None, "no_default_schedule")
         self.note({"kind": "default", "task": state.task.info.name, "trial": trial.as_json()})
 
@@ -74,7 +74,7 @@ class JournaledRun:
         self.note({"kind": "end", "task": state.task.info.name, "why": why})
 
     def spent(self) -> dict[str, Any]:
-        """What a batch took, for its event: seconds by phase, and measurements made again."""
+        """The cost of a batch, for its event: seconds by phase, and repeated measurements."""
         phases, self.measurer.phases = self.measurer.phases, Phases()
         repeats, self.measurer.repeats = self.measurer.repeats, 0
         return {"phases": phases.as_json(), "repeats": repeats}

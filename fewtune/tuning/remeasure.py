@@ -18,7 +18,7 @@ from fewtune.storage.database import replay
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import TaskState
 
-# Race figures this near each other may be in either order.
+# Times of a race with at most this ratio may be in either order.
 _CLOSE = 1.04
 # So many schedules of a task take turns at most.
 MOST_IN_DUEL = 4
@@ -51,7 +51,7 @@ def measure_duels(
     target : Target
     duels : sequence of Duel
     announce : callable
-        Notes which task is about to be worked on.
+        Notes which task comes next.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a tuning run knows, rebuilt from its journal at any time."""
+"""The state of a tuning run, which is rebuilt from its journal."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fewtune.tuning.task_state import PriorResult, TaskState
 
 
 class RunState:
-    """All tasks of a run, and where its clock stands.
+    """All tasks of a run, and its elapsed time.
 
     Parameters
     ----------
     tasks : list of Task
-        Every task whose default schedule is to be known.
+        Every task whose default schedule is measured.
     tuned : list of str
         Names of the tasks to search.
     earlier : dict of PriorResult, optional
-        What earlier sessions found out, by task.
+        Results of earlier sessions, by task.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class RunState:
             for entry in event["trials"]:
                 state.add(Trial.from_json(entry))
                 state.times_s.append(self.elapsed_s)
-            # A duel held before a resumption with a larger budget lacks these trials.
+            # After a resumption with a larger budget, an earlier duel lacks these trials.
             state.finals_s, state.chosen = {}, None
             state.spent_s += sum(event["phases"].values())
             state.progress.trials = len(state.trials)
             state.progress.best_s.append(state.best_s)
         elif kind == "checks":
-            state.judge(event["faults"])
+            state.take_faults(event["faults"])
         elif kind == "finals":
             state.finals_s = dict(event["medians_s"])
             state.spent_s += sum(event["phases"].values())
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def known_latency_s(self) -> float:
-        """The sum over the tasks that have a latency by now."""
+        """The sum over the tasks that have a latency."""
         known = [s.progress for s in self.tasks.values() if s.progress.current_s != float("inf")]
         return sum(progress.weight * progress.current_s for progress in known)
 
@@ -151,7 +151,7 @@ class RunState:
         budget_s: float | None,
         failures: dict[str, int],
     ) -> Snapshot:
-        """Where the run stands after a batch of a task.
+        """The state of the run after a batch of a task.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
-"""The tuning loop: owns search, workers, journal and cost models; survives being killed.
+"""The tuning loop: it owns searches, workers, journal and cost models, and resumes after a kill.
 
-Everything that was measured is in the journal before the next batch begins. A session that is
-opened on a journal takes its trials over. Candidates that it holds are not built again, the cost
-models learn from its trials, and each search starts from the best of them.
+Every measurement is in the journal before the next batch begins. A session that is opened on a
+journal takes over its trials: they are not built again, the cost models learn from them, and each
+search starts from the best of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Session(JournaledRun):
     Parameters
     ----------
     tasks : list of Task
-        Every task whose default schedule is to be known.
+        Every task whose default schedule is measured.
     tuned : list of str
         Names of the tasks to search.
     target : Target
@@ -130,7 +130,7 @@ class Session(JournaledRun):
         return stopped_by
 
     def check_earlier(self) -> None:
-        """Check what earlier versions measured, before it is used."""
+        """Check the outputs of trials of earlier versions, before they are used."""
 
         def note(state: TaskState, faults: dict[str, str]) -> None:
             task = state.task.info.name
@@ -144,7 +144,7 @@ class Session(JournaledRun):
         return self.patience.is_done(self.total_trials)
 
     def conclude(self) -> None:
-        """What comes after the search."""
+        """Do what follows the search."""
         self.hold_duels([self.state.tasks[name] for name in self.state.tuned])
 
     def measure_defaults(self, waiting: list[TaskState]) -> None:
@@ -160,7 +160,7 @@ class Session(JournaledRun):
             )
 
     def search(self) -> str:
-        """Search until the budget is spent or nothing is gained; return which it was."""
+        """Search until the budget is spent or nothing is gained; return the reason."""
         # A searched schedule has to beat the default one.
         self.measure_defaults(self.state.without_default())
         if not self.state.tuned:
@@ -195,7 +195,7 @@ class Session(JournaledRun):
     def batch(self, states: list[TaskState], room: int) -> None:
         """Measure up to ``room`` candidates, of each task as many as the options allow.
 
-        There are several tasks where several boards measure.
+        There are several tasks if several boards measure.
         """
         for turn in self.searched(states, room, {}):
             if not turn.proposals:
@@ -208,7 +208,7 @@ class Session(JournaledRun):
     def searched(
         self, states: list[TaskState], room: int, event_fields: dict[str, Any]
     ) -> Iterator[TaskBatch]:
-        """Measure what the searches propose, ``room`` at most; yield each task's when it is learnt.
+        """Measure the searches' proposals, at most ``room``; yield each task's once it is learnt.
 
         Each event also gets the entries of ``event_fields``.
         """
@@ -240,13 +240,13 @@ class Session(JournaledRun):
         modules: Building[Built | Failure],
         event_fields: list[dict[str, Any]],
     ) -> list[list[Outcome]]:
-        """Measure the candidates of several tasks, and note them, each task for itself.
+        """Measure the candidates of several tasks, and note them, one event for each task.
 
         Parameters
         ----------
         turns : list of TaskBatch
         modules : Building
-            Theirs, which the workers are building.
+            The candidates' modules, which the workers are building.
         event_fields : list of dict
             Further entries of each task's event.
         """
@@ -287,7 +287,7 @@ class Session(JournaledRun):
                 self.note({"kind": "finals", **event_fields, **spent})
 
     def show(self, state: TaskState, phase: str = "tune") -> None:
-        """Show where the run stands."""
+        """Show the state of the run."""
         self.progress.show(
             self.state.snapshot(
                 state,

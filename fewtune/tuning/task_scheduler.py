@@ -64,7 +64,7 @@ class TaskProgress:
 
     @staticmethod
     def of(info: TaskInfo) -> TaskProgress:
-        """The progress of a task before anything of it is measured."""
+        """The progress of a task before its first measurement."""
         if info.is_streamed:
             return TaskProgress(info.name, info.weight, info.bytes, _STREAMED + info.operator)
         return TaskProgress(info.name, info.weight, info.flops, info.operator)
@@ -110,7 +110,7 @@ def gradient(task: TaskProgress, reached: float = float("inf")) -> float:
     past = (earlier - now) / span if span and earlier != float("inf") else 0.0
     # Some tasks never reach that throughput, and the best one may still gain a little.
     reachable = max(now - task.work / reached, _LEAST_REACHABLE * now) / batches
-    # Awkward extents may keep a task from it: each batch without a gain halves the expectation.
+    # Awkward extents may make it unreachable: each batch without a gain halves the expectation.
     reachable *= 0.5 ** min(_MOST_HALVINGS, max(0, _fruitless(task.best_s) - 1))
     expected = _TRUST_IN_PAST * past + (1 - _TRUST_IN_PAST) * reachable
     return task.weight * task.stands_for * expected
@@ -131,8 +131,8 @@ def best_rates(
 ) -> dict[str, float]:
     """Highest throughput by operator family.
 
-    A family of one task has nothing to compare with. It is assumed to reach a quarter more than it
-    does, but no more than the machine can; half as much again if it is bound by memory.
+    A family of one task has nothing to compare with. It is assumed to reach 1.25 times its rate, or
+    1.5 times if it is bound by memory, but no more than the machine's peak.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ class Searches:
     target : Target
     options : TuneOptions
     knowledge : Knowledge
-        What rates candidates; all searches share it.
+        The cost models, which all searches share.
     seeds : dict of list of Trial
         Trials of an older log, by task: measured again before anything else.
     """

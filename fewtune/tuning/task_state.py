@@ -1,4 +1,4 @@
-"""What a tuning run knows of one task."""
+"""The state of one task in a tuning run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fewtune.tuning.task_scheduler import TaskProgress
 
 
 class PriorResult(NamedTuple):
-    """What an earlier session found out about a task that this one continues.
+    """The result of an earlier session for a task that this one continues.
 
     Attributes
     ----------
@@ -103,10 +103,10 @@ class TaskState:
 
     @cached_property
     def check(self) -> ScheduleCheck:
-        """What the outputs of candidates are compared with."""
+        """The check of candidates' outputs."""
         return ScheduleCheck(self.task.info.workload, tvm.ir.save_json(self.task.mod))
 
-    def judge(self, faults: dict[str, str]) -> None:
+    def take_faults(self, faults: dict[str, str]) -> None:
         """Take in the result of a check: the fault by trace, empty if the outputs are right."""
 
         def judged(trial: Trial) -> Trial:
@@ -124,7 +124,7 @@ class TaskState:
             progress.best_s[-1] = self.best_s
 
     def unchecked(self) -> list[Trial]:
-        """Valid trials whose outputs nobody compared, of earlier versions; fastest first."""
+        """Valid trials of earlier versions, whose outputs were not compared; fastest first."""
         default = [self.default] if self.default is not None else []
         found = [each for each in [*default, *self._measured()] if each.is_checked is None]
         return sorted(found, key=lambda trial: trial.outcome.median_s)
@@ -145,7 +145,7 @@ class TaskState:
         return [each for each in [*self.earlier, *self.trials, *taken] if each.run_s]
 
     def _searched(self) -> list[Trial]:
-        """Those of them whose outputs were found right."""
+        """The measured trials whose outputs were found right."""
         return [trial for trial in self._measured() if trial.is_checked]
 
     def ranked(self) -> list[Trial]:

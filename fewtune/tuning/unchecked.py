@@ -15,9 +15,9 @@ from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.trial.trial import Trial
 from fewtune.tuning.task_state import TaskState
 
-# So many trials of a task have to be right, to leave a choice for duels and finals.
+# So many right trials of a task are looked for, to leave a choice for duels and finals.
 _WANTED = 4
-# No more trials of a task are built for it.
+# At most so many trials of a task are built for that.
 _MOST = 16
 _CHUNK = 4
 
@@ -37,7 +37,7 @@ def checked(
     target : Target
     states : iterable of TaskState
     announce : callable
-        Notes which task is about to be worked on.
+        Notes which task comes next.
     note : callable
         Takes a task and the fault of each checked trial by trace; empty if it is right.
     """

@@ -38,7 +38,7 @@ def judged(measurer: Measurer, state: TaskState) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def note(noted: TaskState, faults: dict[str, str]) -> None:
-        noted.judge(faults)
+        noted.take_faults(faults)
         found.update(faults)
 
     checked(measurer, tuned_tiny.target(), [state], lambda _: None, note)

@@ -17,8 +17,8 @@ Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
-# Locations that are no loops, as TVM numbers them: within what reads a result, and ahead of
-# everything; and an outer loop, inside of which no more than a thread's tile is needed.
+# Locations as TVM numbers them: inside the reader of a result, and before
+# everything. The last is an outer loop, inside of which only a thread's tile is needed.
 INLINED, AHEAD, OUTSIDE = -2, -1, 2
 # Levels that MetaSchedule's tiling for CPUs splits axes into: spatial ones and reduced ones.
 SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
@@ -111,7 +111,7 @@ class Program:
 
     @cached_property
     def written(self) -> int:
-        """After which tile the innermost result is written back; -1 where only once all is done."""
+        """The tile after which the innermost result is written back; -1 if only at the end."""
         return max(written_levels(self.insts), default=-1)
 
     @staticmethod
@@ -159,7 +159,7 @@ class Point:
 
 
 def written_levels(insts: Sequence[Any]) -> list[int]:
-    """After which tile each result is written back, in order, 0 the outermost."""
+    """The tile after which each result is written back, in order; 0 is the outermost."""
     levels = {
         loop: level
         for instruction in insts

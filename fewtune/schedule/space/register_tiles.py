@@ -14,18 +14,18 @@ from fewtune.task.analysis import FLOAT32_BYTES
 
 # Tiles this much below the best are still drawn: the rule is a model, not a measurement.
 _LEAST_SPEED = 0.6
-# Weights of at least so many bytes that serve at most so many rows decide how long a block takes.
+# Weights of at least so many bytes, used by at most so many rows, bound the time of a block.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 # Results of so many bytes are in no core's cache when a kernel begins to write them.
 _LARGE_BYTES = 2**20
-# What reading such weights just once is worth, by the best schedules of full runs of ResNet 50 and
-# SqueezeNet on an Intel Xeon; partial sums that half of a cache of 32 kB has room for.
+# Speed gained by reading such weights just once, from the best schedules of full runs of ResNet 50
+# and SqueezeNet on an Intel Xeon. Partial sums that fit into half of a cache of 32 kB.
 _READ_ONCE, _MOST_PARTIAL_SUMS = 1.15, 2**12
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """What stands inside the outer loops of a reduction, and how fast that is expected to be.
+    """The loops inside the outer loops of a reduction, and their expected speed.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class RegisterTile:
         Iterations by spatial axis; an axis of one is left out.
     speed : float
     held : dict of int, optional
-        Those of ``inner`` that registers hold, where they do not hold all: the others stand
+        The iterations of ``inner`` that registers hold, if they do not hold all. The others are
         between these and the outer reduction.
     """
 
@@ -64,7 +64,7 @@ def register_tiles(
         for axis, kind in enumerate(block.kinds)
         if kind == "S" and axis != vector and block.extents[axis] > 1
     ]
-    # Rows share the vectors that they multiply: a read that stands still along their axis.
+    # Rows share the vectors that they multiply: one read has stride 0 along their axis.
     rows_of = [
         axis
         for axis in others
@@ -95,10 +95,10 @@ def register_tiles(
 def _covering(
     tiles: Iterable[RegisterTile], rows: dict[int, int], vector: int
 ) -> Iterator[RegisterTile]:
-    """Tiles with all rows that streamed weights serve, registers holding some at a time.
+    """Tiles with all rows that use streamed weights; registers hold some of them at a time.
 
-    Every piece of the weights is read once then, and not again for each tile of rows. The partial
-    sums that registers do not hold go to the nearest cache and back: they have to fit it.
+    Every weight is then read once, not once for each tile of rows. The partial sums that registers
+    do not hold have to fit into the nearest cache.
     """
     if not rows:
         return
@@ -110,11 +110,11 @@ def _covering(
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:
-    """Axes along which large weights stand still that serve few rows.
+    """Axes of the few rows that share large weights, along which the weights have stride 0.
 
     Products after Winograd's transforms of small images have such weights, and 1x1 convolutions on
-    planes of 7x7: where memory has to bring them, that takes as long as the arithmetic. None for a
-    block whose weights are small enough to stay in the cache, or serve many rows.
+    planes of 7x7: reading them from memory takes as long as the arithmetic. There are no such axes
+    if the weights are small enough to stay in the cache, or many rows use them.
 
     Parameters
     ----------
@@ -152,13 +152,13 @@ def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int,
 
 
 def is_written_in_one_pass(block: Block, vector: int) -> bool:
-    """Whether a block of large results had better write them as they lie in memory.
+    """Whether a block of large results should write them in their order in memory.
 
-    A depthwise convolution reads and writes each channel by itself: it may as well take some of
-    them at a time over all of the plane, and does so faster where the caches hold that. Where they
-    do not, it waits for memory, and longer for lines that do not follow each other. MobileNet
-    V2 has three with results of 1.2 to 1.8 MB. Of each, full tuning made 96 to 128 trials. The six
-    fastest take all channels in one pass, and 0.050 to 0.064 ms. Those that sharing chose took
+    A depthwise convolution computes each channel by itself. It can compute some channels at a time
+    over the whole plane, which is faster if the caches hold the plane. If they do not, it waits for
+    memory, and longer for cache lines that do not follow each other. MobileNet V2 has three such
+    blocks, with results of 1.2 to 1.8 MB. Full tuning made 96 to 128 trials of each. The six
+    fastest compute all channels in one pass, in 0.050 to 0.064 ms. Those that sharing chose took
     0.076 to 0.106 ms (an EPYC).
 
     Parameters

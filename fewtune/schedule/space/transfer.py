@@ -1,12 +1,12 @@
 """Move a tuned schedule from one task to another.
 
-What transfers between two tasks of the same form is the shape of the loop nest: the register
-tile, the unrolling, where buffers are computed. A donor's decisions are carried over one sampling
-instruction after the other into the other task's own design space, so that every candidate is one
-that its own search could have found. A tile becomes the factorisation of the new
-extent that is nearest to the donor's in log distance, where the innermost factors weigh most:
-they are the register tile. Method: the schedule sharing of TVM's RFC #4188, which moved AutoTVM
-configurations, restated for MetaSchedule traces.
+Two tasks of the same form can share the shape of the loop nest: the register tile, the unrolling,
+the places where buffers are computed. A donor's decisions are moved into the other task's design
+space, one sampling instruction after the other. So every candidate is one that the task's own
+search could have found. A tile becomes the factorisation of the new extent that is nearest to the
+donor's in log distance. The innermost factors have the largest weights: they are the register tile.
+Method: the schedule sharing of TVM's RFC #4188, which moved AutoTVM configurations, restated for
+MetaSchedule traces.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _LEAST_VECTOR = 4
 def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[int, ...] | None:
     """The factorisation of ``extent`` nearest to a donor's tile; None if there is none.
 
-    Nearest in log distance, the innermost factors weighing most. Where the donor's innermost one
-    is a vector, a power of two, so is the tile's if that can be.
+    Nearest means in log distance, with the largest weights for the innermost factors. If the
+    donor's innermost factor is a vector, a power of two, so is the tile's if possible.
     """
     weights = [_INNERMOST_FIRST[min(i, 3)] for i in range(len(donor))][::-1]
 
@@ -65,13 +65,13 @@ def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[i
 
 
 def _is_vector(factor: int) -> bool:
-    """Whether as many elements fill registers; 36 of 144 is nearer to 32 than 16, and spills."""
+    """Whether a factor fills vector registers. For 144, 36 is nearer to 32 than 16, but spills."""
     return factor >= _LEAST_VECTOR and factor & (factor - 1) == 0
 
 
 @dataclass(frozen=True)
 class Given:
-    """One sampling instruction of a donor, and what it was decided to be.
+    """One sampling instruction of a donor, with its decision.
 
     Attributes
     ----------
@@ -88,14 +88,14 @@ class Given:
 
 @dataclass(frozen=True)
 class Donation:
-    """All of a donor's schedule that is moved: its program's form, and its decisions.
+    """What is moved of a donor's schedule: its program's form, and its decisions.
 
     Attributes
     ----------
     form : tuple of str
         Of its program (`fewtune.schedule.space.design_space.form_of`).
     program : str
-        Which program that is, for a task that has the very same (`digest_of`).
+        The program's digest, for a task that has the same program (`digest_of`).
     given : tuple of Given
         Its sampling instructions, in order.
     """
@@ -159,11 +159,11 @@ def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
 
 
 class UnfitError(Exception):
-    """A donor's decisions have no counterpart in another task; says which."""
+    """A donor's decision has no counterpart in another task; the message says which."""
 
 
 def fit(donation: Donation, space: SearchSpace) -> Point:
-    """The point of a space that is nearest to what a donor decided; no schedule is made of it.
+    """The point of a space that is nearest to a donor's decisions; no schedule is made of it.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 """Vectors for rows that MetaSchedule leaves scalar.
 
 MetaSchedule vectorises the innermost loop of a block if it has no more iterations than
-``max_vectorize_extent``, 64 on a CPU. A longer row, of what is added to a result or of a buffer
-that is written back, stays scalar, and is unrolled with everything else: LLVM then finds vectors
-in hundreds of scalar statements, comparing each of their accesses with every other. A quarter of
-the best candidates for ResNet 50 had such rows; these took 0.33 s each to compile with them,
-0.15 s without, and run as fast (a Xeon).
+``max_vectorize_extent``, 64 on a CPU. A longer row of an epilogue, or of a buffer that is written
+back, stays scalar and is unrolled. LLVM then looks for vectors in hundreds of scalar statements,
+and compares each of their accesses with every other. A quarter of the best candidates for ResNet 50
+had such rows. These took 0.33 s each to compile with scalar rows, 0.15 s with vectors, and run as
+fast (a Xeon).
 
-It is done after MetaSchedule's own postprocessors, by instructions of the trace: a tuning record
-says it like everything else, and a search space's decisions are what they were.
+The rows are vectorised after MetaSchedule's own postprocessors, by instructions of the trace. So a
+tuning record contains them, and a search space's decisions do not change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Row(NamedTuple):
 
 
 def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
-    """Vectorise the long contiguous rows of a scheduled kernel that are scalar yet.
+    """Vectorise the long contiguous rows of a scheduled kernel that are still scalar.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
     for name, extents in found:
         own = list(sch.get_loops(sch.get_sblock(name)))[-len(extents) :]
         vectors = vectorize_inner(sch, own[-1], extents[-1], lanes, unroll=False)
-        # More vectors than registers hold gain nothing by being unrolled.
+        # Unrolling more vectors than there are registers gains nothing.
         if prod(extents) // lanes > traits.registers:
             sch.annotate([*own[:-1], *vectors][0], _UNROLL, 0)
 

@@ -1,4 +1,4 @@
-"""Alternatives that are drawn the likelier, the faster they are expected to be."""
+"""Alternatives drawn at random, with a weight for their expected speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-# What is expected to run at a part of the best throughput is drawn this power of it as often.
+# The weight of an alternative is its expected speed to this power.
 _KEENNESS = 8
 
 _Alternative = TypeVar("_Alternative")
