@@ -30,7 +30,7 @@ class Bank:
     ----------
     report : BankReport
     directory : Path, optional
-        Where the cost model's samples lie; without it there is nothing to teach.
+        Folder of the cost model's samples; without it `teach` does nothing.
     """
 
     def __init__(self, report: BankReport, directory: Path | None = None) -> None:
@@ -88,13 +88,13 @@ class Bank:
         Parameters
         ----------
         task : TaskInfo
-            Its workload, operator family and FLOPs are looked at.
+            Its workload, operator family and FLOPs are used.
         space : DesignSpace
             The task's.
         min_similarity : float
-            What is less similar is left out; what has nothing in common always is.
+            Less similar workloads are left out; those of similarity 0 always are.
         most : int
-            How many to name at most.
+            Donors to return at most.
 
         Returns
         -------
@@ -141,8 +141,8 @@ class Bank:
     def teach(self, cost_model: CostModel) -> None:
         """Let a cost model learn from every sample of the bank, in one training.
 
-        Each workload is a group of its own, apart from what a run measures of the same one: labels
-        are relative to a group's best time, and figures of two sessions are none of one.
+        Each workload of the bank is a group of its own, apart from a run's trials of the same
+        workload: labels are relative to a group's best time, and times of two sessions differ.
 
         Raises
         ------

@@ -35,8 +35,8 @@ from fewtune.trial.trial import Trial
 def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) -> BankReport:
     """Distil all logs below a folder into a bank for one machine, target and TVM version.
 
-    Nothing is measured. A bank is built once and serves every model after it, so its making is
-    not part of any model's tuning time; looking a task up in it is, as part of selecting.
+    Nothing is measured. A bank is built once and serves all later models, so building it is not
+    part of any model's tuning time. Looking a task up is, as part of selecting.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
     fingerprint : Fingerprint
         Where the bank is to be used.
     directory : Path
-        Gets ``bank.json``, and where there are logs ``log.json`` and ``features.npz``. Without
-        logs there is nothing of the machine in it: it is the same bytes everywhere.
+        Gets ``bank.json``, and if there are logs ``log.json`` and ``features.npz``. Without logs
+        it holds nothing of the machine: its bytes are the same everywhere.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
                 f"{root} is no folder: give a folder of tuning logs, or null for no bank"
             )
         logs = logs_below(root, fingerprint, "banked")
-    # Below the folder, so that where it lies is not part of the bank.
+    # Names are relative to the folder, so that its path is not part of the bank.
     names = {path: _name(path, root) for path in logs if root is not None}
     target = target_from_json(fingerprint.target)
     kept = [
@@ -95,7 +95,7 @@ def build_bank(options: BankOptions, fingerprint: Fingerprint, directory: Path) 
 
 
 class _Workload(NamedTuple):
-    """What is kept of one workload; each donation with its seconds."""
+    """The kept schedules of one workload; each donation with its seconds."""
 
     digest: str
     logs: list[Path]
@@ -112,7 +112,7 @@ def _distil(
     movable = [trial for trial in logged.trials if _samples_something(trial)]
     if not movable:
         return None
-    # TVM takes 10 ms to read a trace: only those that are kept are read, and once.
+    # TVM takes 10 ms to read a trace: only kept traces are read, and only once.
     traces: dict[str, Trace] = {}
 
     def read(trial: Trial) -> Trace:
@@ -133,7 +133,7 @@ def _distil(
         design_space(logged.module, target),
         list(donations.items()),
         logged.trials[0].outcome.median_s,
-        # Extracted here once, so that learning needs no TVM.
+        # Features are extracted here once, so that learning needs no TVM.
         Samples(
             *learnable(
                 BoostedTrees(),
@@ -145,7 +145,7 @@ def _distil(
 
 
 def _samples_something(trial: Trial) -> bool:
-    """Whether a schedule made choices: of a default schedule there is nothing to move."""
+    """Whether a schedule made choices: a default schedule has nothing to move."""
     for instruction in trial.trace[0]:
         if instruction[0] == "EnterPostproc":
             return False
@@ -187,7 +187,7 @@ def _entry(
 
 
 def _name(log: Path, root: Path) -> str:
-    """A log's name below the folder of all; the folder's own where it is a log itself."""
+    """A log's path below the folder of all; the folder's own name if it is a log itself."""
     return root.resolve().name if log == root else log.relative_to(root).as_posix()
 
 

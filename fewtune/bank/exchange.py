@@ -1,9 +1,9 @@
-"""A bank as one file, to be handed to another machine of the same kind.
+"""A bank as one file, to be copied to another machine of the same kind.
 
-The file is a zip of four members of known names: what it is and where it holds, and a tuning log
-(`fewtune.storage.log_archive`) with the best schedules of each workload. Nothing in it is code, and
-no name in it decides where something is written: members are read by name and written where the
-reader says, so that neither a path nor a link in the file leads anywhere.
+The file is a zip of four members of fixed names: a manifest, and a tuning log
+(`fewtune.storage.log_archive`) with the best schedules of each workload. Nothing in it is code.
+Members are read by their fixed names and written to the reader's paths, so a path or link in the
+file has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fewtune.util.files import canonical_json, write_bytes
 FORMAT, SCHEMA = "fewtune-bank", 1
 _MANIFEST = "manifest.json"
 _LOG = (LogInfo.file_name, WORKLOADS, RECORDS)
-# No bank is larger; a file that claims to be fills memory.
+# No bank is larger; a larger file would fill the memory.
 _MOST_BYTES = 512 * 2**20
 # The members' date: equal banks are equal bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -35,7 +35,7 @@ _UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, Ru
 
 
 class BankFile(Artifact):
-    """What a bank's file says of itself."""
+    """The manifest of a bank's file."""
 
     file_name = _MANIFEST
 
@@ -59,9 +59,9 @@ def export_bank(
     file : Path
         To be made.
     fingerprint : Fingerprint
-        Of this machine: its logs alone are exported.
+        This machine: only its logs are exported.
     licence : str
-        A note for those who import it.
+        A note for the users who import it.
     best : int
         Schedules a workload.
 
@@ -143,7 +143,7 @@ def _read(file: Path) -> tuple[BankFile, dict[str, bytes]]:
                 raise InputError(
                     f"{file} is larger than any bank: {_MOST_BYTES} bytes are the most"
                 )
-            # What an entry claims to be large is read no further than that.
+            # The archive reads no more of a member than its stated size.
             members = {name: archive.read(name) for name in names}
         manifest = json.loads(members[_MANIFEST])
     except _UNREADABLE as fault:

@@ -1,6 +1,6 @@
-"""The bank's own file: workloads of tuning logs, what can be moved from each, and its space.
+"""The bank's own file: workloads of tuning logs, their movable schedules, their design spaces.
 
-It holds plain numbers and words only, so that selecting tasks needs no compiler to read it.
+It holds only numbers and text, so that selecting tasks needs no compiler to read it.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class BankEntry(Part):
 
     @property
     def origin(self) -> str:
-        """The logs that hold it, as a person reads them."""
+        """The logs that hold it, as text."""
         return ", ".join(self.origins)
 
 
 class BankReport(Artifact):
-    """All that was kept of some tuning logs; the cost model's samples lie beside this file."""
+    """The bank's workloads and schedules; the cost model's samples are in another file."""
 
     file_name = "bank.json"
 

@@ -1,4 +1,4 @@
-"""Measured candidates of the bank as the cost model learns them: one file without code in it.
+"""Measured candidates of the bank as the cost model learns them, in a file without code.
 
 ``features.npz`` has four arrays over all samples, workload after workload: ``rows`` (stores, 164)
 float32, the stores of all candidates one after the other; ``stores`` (samples,) int32, how many
@@ -37,7 +37,7 @@ class Samples(NamedTuple):
 
 
 def spread(count: int, samples: int) -> list[int]:
-    """Ranks to keep of ``count``: the best, and evenly over the rest down to the worst."""
+    """Ranks to keep of ``count``: the best ones, and others spread evenly down to the worst."""
     if samples <= 1 or count <= samples:
         return list(range(min(count, samples)))
     return [rank * (count - 1) // (samples - 1) for rank in range(samples)]

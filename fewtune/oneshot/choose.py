@@ -1,9 +1,9 @@
 """The points of a task that are expected to be fastest, found without making a schedule.
 
-After the One-Shot Tuner (Ryu et al. 2022): thousands of points are rated by a model that was
-trained before, and the best is taken unmeasured. Taking the best of many estimates means taking
-one that errs upwards (the winner's curse). So only points count whose register tile the rules of
-`fewtune.schedule.space.prior` know: farther out the predictor has seen nothing.
+After the One-Shot Tuner (Ryu et al. 2022): a pretrained model rates thousands of points, and the
+best one is taken unmeasured. The best of many estimates is one that errs upwards (the winner's
+curse). So only points count whose register tile the rules of `fewtune.schedule.space.prior` know:
+the predictor was trained on no others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.search.predictor_guide import Guide
 
-# Points of all tasks together, and of one at least and at most: heavy tasks get more.
+# Points of all tasks together; least and most points of one task. Heavy tasks get more.
 _POINTS, _FEWEST, _MOST = 40_000, 1_000, 4_000
-# Half of the points are drawn by rule; the rest descends from the best, in so many generations.
+# Half of the points are drawn by rule; the rest are children of the best, in so many generations.
 _GENERATIONS = 3
 _PARENTS = 24
 _CROSSED, _RETILED = 0.3, 0.3
@@ -29,7 +29,7 @@ def points_of(share: float) -> int:
     Parameters
     ----------
     share : float
-        Its part of the estimated time of all tasks that are predicted.
+        The task's part of the estimated time of all predicted tasks.
     """
     return int(min(_MOST, max(_FEWEST, share * _POINTS)))
 
@@ -48,10 +48,10 @@ def most_promising(
     space : SearchSpace
     prior : Prior
     guide : Guide or None
-        The predictor, bound to the task. Without one, points go by what the rules promise of their
-        register tiles; where there is no rule either, nothing can be said, and there are none.
+        The predictor, bound to the task. Without one, the rules rate the points' register tiles.
+        Without a rule either, there are no points.
     count : int
-        How many points to look at.
+        How many points to rate.
     random : Generator
     """
     if not prior.informed:
@@ -76,7 +76,7 @@ def most_promising(
 def _child(
     space: SearchSpace, prior: Prior, elders: list[Point], random: np.random.Generator
 ) -> Point:
-    # The better an elder ranks, the likelier it is chosen.
+    # A parent of a better rank is chosen more often.
     first = elders[int(len(elders) * random.random() ** 2)]
     kind = random.random()
     if kind < _CROSSED:

@@ -1,6 +1,6 @@
-"""Give every task a schedule without measuring: the bank's where it is known, else a predicted one.
+"""Give every task a schedule without measuring: the bank's if it has one, else a predicted one.
 
-No worker is started, no device is held. What is written is marked as predicted, and no bank, merged
+No worker is started, no device is held. The output is marked as predicted, so that no bank, merged
 log or later search takes it for measured. TVM may end the process that predicts by a signal:
 `fewtune.oneshot.predict_apart` predicts in a process of its own.
 """
@@ -47,9 +47,9 @@ from fewtune.trial.trial import Trial, trace_key
 from fewtune.util.apart import at, in_step
 from fewtune.util.optional_steps import last_line
 
-# What stands in the log for the time of a schedule that nobody measured.
+# The time that the log has for a schedule that was not measured.
 _UNMEASURED_S = 1.0
-# Points that are tried to be made into a schedule before a task is left to its default one.
+# If so many points cannot be made into a schedule, the task keeps its default one.
 _TRIED = 16
 _RULE = (
     "each task takes the schedule that is rated best, or the bank's where that holds this very "
@@ -58,7 +58,7 @@ _RULE = (
 
 
 class _Chosen(NamedTuple):
-    """What became of one task; without a trial it keeps its default schedule."""
+    """The result of one task; without a trial it keeps its default schedule."""
 
     line: SharedTask
     trial: Trial | None
@@ -187,11 +187,11 @@ def _from_bank(task: Task, bank: Bank | None, target: tvm.target.Target) -> _Cho
     if bank is None or entry is None:
         return None
     if entry.best_ms > entry.fastest_ms:
-        # The default schedule was the faster one.
+        # The default schedule was faster.
         return _Chosen(_line(task, "default", "the bank found none faster"), None, 0)
     try:
         made = move(bank.donations(entry.workload)[:1], SearchSpace(task.mod, target))[0]
-    except Exception:  # noqa: BLE001 (whatever TVM makes of it, it can be predicted)
+    except Exception:  # noqa: BLE001 (whatever TVM raises, it can be predicted)
         return None
     if made.schedule is None:
         return None
@@ -210,7 +210,7 @@ def _predicted(
     is_cold: bool,
     seed: int,
 ) -> _Chosen:
-    """The first of the most promising points that a schedule can be made of."""
+    """The first of the most promising points that can be made into a schedule."""
     random = np.random.default_rng([seed, *task.info.name.encode()])
     try:
         space = SearchSpace(task.mod, target)

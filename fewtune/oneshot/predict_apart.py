@@ -15,7 +15,7 @@ from fewtune.util.apart import LEFT_OUT, run_apart
 
 @dataclass(frozen=True)
 class PredictJob:
-    """What `predict_apart` does.
+    """The arguments of `predict_apart`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What predicted schedules are worth on this machine, as the report says it."""
+"""How far predicted schedules can be trusted on this machine, for the report."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, extrapolated, is_trained_on
 from fewtune.runtime.tvm import tvm
 
-# The note of a task that a predictor was at hand for, and could not rate.
+# The note of a task that the predictor could not rate.
 BY_RULE = "rated by rule, no predictor knows it"
-# What the first choice took over the best trial of a task, geometric means over 588 practice tasks
-# measured on a Zen 4: by predictors of a Zen 5 and of a Xeon; and by its own, of shapes held out.
+# Time of the first choice over that of a task's best trial, geometric means over 588 practice tasks
+# on a Zen 4: with predictors of a Zen 5 and of a Xeon; with its own, on shapes held out.
 _FOREIGN, _OWN = "1.23 to 1.25", "1.11"
 _ANALYTIC = (
     "schedules are rated by the analytic model, which knows the processor's figures and learnt "
@@ -22,7 +22,7 @@ _ANALYTIC = (
 def prediction_of(
     predictor: Predictor | None, target: tvm.target.Target, points: int, lines: list[SharedTask]
 ) -> Prediction:
-    """What was rated by which predictor, and what that is worth here."""
+    """Which predictor rated the points, and how far it can be trusted on this machine."""
     if predictor is None:
         return Prediction(
             predictor=None,

@@ -1,15 +1,15 @@
-"""How fast a contraction's schedule is expected to be, by its decisions alone."""
+"""Predicts the speed of a contraction's schedule from its decisions alone."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-# What can be chosen instead of a path: one of those that come with the library, or none.
+# Choices other than a path: a predictor that comes with the library, or none.
 AUTO, NEVER = "auto", "never"
-# The analytic model: nothing of it lies in a file.
+# The analytic model, which needs no file.
 PREDEFINED = "predefined"
-# What the names of a predictor's files end in.
+# Endings of a predictor's files.
 TREES, CONDITIONS = ".ubj", ".json"
 _DATA = Path(__file__).parent / "data"
 
@@ -30,7 +30,7 @@ def digest(content: bytes) -> str:
 
 
 def chosen_digest(choice: str) -> str | None:
-    """That of the predictors that may be taken, given `AUTO`, `NEVER` or a path; None without."""
+    """The digest of the predictors that a choice may mean; None for `NEVER`."""
     if choice == NEVER:
         return None
     if choice == PREDEFINED:

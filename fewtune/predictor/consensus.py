@@ -18,23 +18,24 @@ import numpy as np
 from fewtune.predictor.feature_names import NAMES
 from fewtune.predictor.pretrained import Pretrained
 
-# The say of the nearest machine's predictor.
+# The weight of the nearest machine's predictor.
 _OWN = 0.5
-# Logarithms of speed. Of all trials of five networks on a Zen 5 (106 tasks), the first choice took
-# 1.30 times the best by its own predictor, 1.12 by half of its say, 1.09 with these risks as well.
-# Where trials are few and none are far off, all that costs something: of 518 practice tasks of a
-# Zen 4, of shapes held out, the first choice took 1.10 times the best by its own, 1.13 by both.
+# Penalties, in logarithms of speed. Among all trials of five networks on a Zen 5 (106 tasks), the
+# first choice took 1.30 times the best with its own predictor alone, 1.12 with a weight of one
+# half, 1.09 with these penalties as well. With few trials, none of them far off, both cost
+# something: for 518 practice tasks of a Zen 4, of shapes held out, the first choice took 1.10 times
+# the best with its own predictor alone, 1.13 with both.
 _RISKS = {"many": 0.1, "is_odd_vector": 0.15}
 _RISKY = [(NAMES.index(name), risk) for name, risk in _RISKS.items()]
 
 
 class Consensus:
-    """Stands where `Pretrained` does.
+    """Used in place of `Pretrained`.
 
     Parameters
     ----------
     own : Pretrained
-        The nearest machine's: what it was trained on counts as this one's conditions.
+        The nearest machine's: its training conditions are those of the consensus.
     others : sequence of Pretrained
         For vectors of as many elements.
     """
@@ -45,7 +46,7 @@ class Consensus:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Those of the nearest machine's."""
+        """The conditions of the nearest machine's predictor."""
         return self._own.conditions
 
     @property
@@ -59,7 +60,7 @@ class Consensus:
         return self._own.threads
 
     def expected(self, features: np.ndarray) -> np.ndarray:
-        """Logarithms of speed relative to the task's best, (points,), less what a point risks."""
+        """Logarithms of speed relative to the task's best, (points,), less the penalties."""
         speeds = self._own.expected(features)
         if self._others:
             others = np.mean([each.expected(features) for each in self._others], axis=0)

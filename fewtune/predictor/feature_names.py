@@ -1,7 +1,7 @@
-"""The features that a predictor is given of a candidate, in their order.
+"""The features of a candidate that a predictor gets, in their order.
 
-How many cores share the loops stands at the end. Samples of one number of cores say nothing of it,
-so that a predictor of such is trained without it: its file names the features that it goes by.
+Those of the number of cores come last. Samples of a single number of cores teach nothing about
+them, so a predictor of such samples is trained without them. Its file names the features it uses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OF_POINTS = (
     "body",
     "unroll",
     "is_unrolled",
-    # What is left for threads and the cache.
+    # The levels of threads and of the cache.
     "thread_width",
     "cache_width",
     "thread_rows",
@@ -55,16 +55,16 @@ OF_POINTS = (
     "cache_groups",
     "threads",
     "odd_threads",
-    # What the threads part: what the kernel before parted, or the vectors.
+    # Whether the threads split the same axis as the kernel before, and whether the vectors' axis.
     "parted_alike",
     "parts_vectors",
     "written",
-    # Where what pads the data is computed: within, ahead of everything, or at a loop.
+    # Where padding is computed: inside its reader, before everything, or at a loop.
     "is_inlined",
     "is_ahead",
     "is_outside",
     "location",
-    # What pieces read and write.
+    # What each piece reads and writes.
     "register_weights",
     "register_data",
     "tile_weights",
@@ -73,14 +73,14 @@ OF_POINTS = (
     "cache_data",
     "cache_results",
 )
-# Logarithms to base 2 of the cores and of the iterations that each gets, and whether some get more.
+# Base-2 logarithms of the number of cores and of the iterations of each; whether some have more.
 OF_CORES = ("cores", "iterations_a_core", "is_uneven")
 NAMES = OF_POINTS + OF_CORES
 _THREADS = OF_POINTS.index("threads")
 
 
 def with_cores(features: np.ndarray, cores: int) -> np.ndarray:
-    """Features with what they come to on so many cores.
+    """Features, with those of cores added.
 
     Parameters
     ----------
@@ -99,5 +99,5 @@ def with_cores(features: np.ndarray, cores: int) -> np.ndarray:
 
 
 def taught(cores: Sequence[int]) -> tuple[str, ...]:
-    """The features that samples of these numbers of cores can teach."""
+    """The features that a predictor can learn from samples of these numbers of cores."""
     return NAMES if len(set(cores)) > 1 else OF_POINTS

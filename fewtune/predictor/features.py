@@ -1,4 +1,4 @@
-"""What the decisions of a schedule say of it, without the schedule being made.
+"""Features of a schedule's decisions, extracted without making the schedule.
 
 MetaSchedule's features describe a program, loop by loop and store by store. To extract them, a
 candidate's trace has to be applied, which takes milliseconds. But candidates of one contraction
@@ -41,7 +41,7 @@ _OUTER, _INNER = range(REDUCTION_LEVELS)
 _REGISTER = (_ROWS, _VECTOR)
 # Bytes are multiplied in words of four, which are as wide as a float32 and as many to a vector.
 _KNOWN = ("float32", "int32")
-# What stands for no location to choose, and for one that is open.
+# The values for no location to choose, and for a location that is still open.
 _NOWHERE, _ANYWHERE = -3, 7
 
 
@@ -76,7 +76,7 @@ class DecisionFeatures:
         reads = [walk for walk in block.reads if walk is not None]
         along = [walk for walk in reads if walk[vector].stride == 1]
         across = [walk for walk in reads if walk[vector].stride == 0]
-        # Nothing can be said of a read without plain arithmetic.
+        # Reads without plain arithmetic have no features.
         self._is_plain = None not in block.reads and block.data_type in _KNOWN
         self._weights = [*reads, *along][-1] if reads else None
         self._data = [*across, *reads][0] if reads else None
@@ -92,7 +92,7 @@ class DecisionFeatures:
         self._parted = [
             a for a, kind in enumerate(block.kinds) if kind == "S" and self._extents[a] > 1
         ]
-        # The kernels around parted it along the tiles there, elsewhere along the outermost axis.
+        # The kernels around split the tiles of such products, elsewhere the outermost axis.
         outermost = self._parted[0] if self._parted else None
         self._parted_before = TILES if contraction.name == PRODUCTS else outermost
         self._constants = self._of_task(contraction.streamed, is_cold)
@@ -223,10 +223,10 @@ class DecisionFeatures:
         return np.stack(columns, axis=1)
 
     def _parting(self, tiles: dict[int, np.ndarray], ones: np.ndarray) -> list[np.ndarray]:
-        """Whether threads part what the kernel before parted, and whether the vector's axis."""
+        """Whether threads split the axis that the kernel before split, and whether the vectors'."""
         open_, alike, vectors = ones > 0, 0 * ones, 0 * ones
         for axis in self._parted:
-            # The loops of the threads are fused in this order: the first that is one parts them.
+            # The thread loops are fused in this order: the first with iterations is split.
             found = open_ & (tiles[axis][:, _THREAD] > 1) if axis in tiles else 0 * ones > 0
             if axis == self._parted_before:
                 alike = found.astype(float)
@@ -248,7 +248,7 @@ class DecisionFeatures:
             elif choice.kind == CATEGORICAL and choice.values:
                 unroll = np.array([choice.values[int(each)] for each in decisions], dtype=float)
             elif choice.kind == LOCATION:
-                # One that is left open is drawn when the schedule is made: anywhere.
+                # An open location is drawn when the schedule is made: it can be anywhere.
                 location = np.array(
                     [_ANYWHERE if each is None else int(each) for each in decisions], dtype=float
                 )

@@ -23,22 +23,22 @@ _DECISIONS = slice(NAMES.index("elements"), len(OF_POINTS))
 # tuning's trials of SqueezeNet and DenseNet 121 on a machine that the predictor does not know. Half
 # or twice as much makes little difference.
 _COMMON, _OWN, _NOISE = 0.1, 0.1, 0.07
-# Candidates are alike whose features are within this distance, each counted in its own spread over
-# a task's candidates, or in this where it hardly differs.
+# Length scales of the two kernels. Each feature is scaled by its spread over a task's candidates,
+# but at least by this.
 _COMMON_LENGTH, _OWN_LENGTH = 6.0, 4.0
 _LEAST_SPREAD = 0.25
-# How far a whole task may be off: a task's best is not known.
+# Standard deviation of a task's offset: its best possible time is not known.
 _OFFSET = 0.5
-# Errors beyond this are of failures to measure.
+# Larger errors come from failed measurements.
 _MOST_OFF = 1.0
 # A candidate at half the speed of the best counts about a third: the order of fast ones matters.
 _KEENNESS, _SLOWEST = 1.5, -3.0
-# It is fitted anew when samples have grown by this part.
+# It is fitted again when samples have grown by this part.
 _GROWTH = 0.05
 
 
 class _Group:
-    """Samples of one task: features of decisions, speeds, and what the predictor said."""
+    """Samples of one task: features of decisions, speeds, and predicted speeds."""
 
     def __init__(self) -> None:
         self.rows: list[np.ndarray] = []
@@ -52,12 +52,12 @@ class _Group:
 
 
 class Residual:
-    """Corrects what the predictor expects, by what was measured of one run's tasks.
+    """Corrects the predictor's expectations by the measurements of one run.
 
     Parameters
     ----------
     most_samples : int
-        It is fitted to no more than so many.
+        It is fitted to at most so many.
     """
 
     def __init__(self, most_samples: int = 1024) -> None:
@@ -82,7 +82,7 @@ class Residual:
         times_s : ndarray, (candidates,)
             Seconds; a candidate that failed says nothing of speed.
         expected : ndarray, (candidates,)
-            What the predictor said of them.
+            Their predicted speeds, as logarithms.
         """
         for row, time_s, speed in zip(features, times_s, expected, strict=True):
             if np.isfinite(time_s):
@@ -102,7 +102,7 @@ class Residual:
         apart = _apart(features[:, _DECISIONS] / self._spreads, self._rows)
         found = _alike(apart, _COMMON, _COMMON_LENGTH) @ self._weights
         found += _alike(apart[:, own], _OWN, _OWN_LENGTH) @ self._weights[own]
-        # What differs by rounding is a tie.
+        # Values that differ only by rounding are ties.
         return np.round(found, 6)
 
     def _number(self, task: Hashable) -> int:
@@ -110,7 +110,7 @@ class Residual:
 
     def _fit(self) -> None:
         self._fitted_samples = self._samples
-        # Fast ones decide; a long run has more of them than are worth their time.
+        # The fastest samples matter most; more of them than this are not worth the fitting time.
         most = self._samples if self._samples <= self._most_samples else 0
         most = most or max(1, self._most_samples // len(self._groups))
         rows, tasks, left, noise = [], [], [], []

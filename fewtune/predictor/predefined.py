@@ -1,12 +1,12 @@
-"""An analytic model of a contraction's time, written from the machine's figures; nothing is fitted.
+"""An analytic model of a contraction's time, computed from the machine's figures without training.
 
-The third kind of cost model in surveys of tuners, beside learnt and measured ones: predefined. A
-core begins `_PIPES` multiply-adds of vectors a cycle, loads and stores so many vectors, and moves
-so many bytes a cycle from each cache (AMD's and Intel's optimisation manuals; rounded, they are
-alike for cores with AVX2 or AVX-512). A schedule takes the longest of what its arithmetic, its
-loads, and its traffic from each cache take, and what idle cores add. It goes by the same features
-as the trees (`fewtune.predictor.features`), so that it rates a point in microseconds, and what a
-run measures corrects it likewise.
+Surveys of tuners call such a cost model predefined, as opposed to learnt and measured ones. In a
+cycle, a core begins `_PIPES` multiply-adds of vectors, loads and stores so many vectors, and moves
+so many bytes from each cache (AMD's and Intel's optimisation manuals; rounded, they are alike for
+cores with AVX2 or AVX-512). A schedule's time is the longest of the times of its arithmetic, its
+loads, and its traffic from each cache, plus that of idle cores. The model uses the same features as
+the trees (`fewtune.predictor.features`), so it rates a point in microseconds, and a run's
+measurements correct it in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fewtune.runtime.tvm import tvm
 
 # Multiply-adds and loads that a core begins in a cycle, and stores.
 _PIPES, _LOADS, _STORES = 2.0, 2.0, 1.0
-# Bytes a cycle from the second cache, from the shared one, from memory; of one core.
+# Bytes a cycle of one core from the second cache, from the shared one, from memory.
 _SECOND, _SHARED, _MEMORY = 32.0, 16.0, 8.0
 _FIRST_BYTES, _SECOND_BYTES = 32 * 2**10, 2**20
 # A loop that is not unrolled counts and jumps: a cycle each time.
@@ -31,13 +31,13 @@ _PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
 class Predefined:
-    """The analytic model of one CPU; stands where `Pretrained` does.
+    """The analytic model of one CPU; used in place of `Pretrained`.
 
     Parameters
     ----------
     traits : CpuTraits
     second_bytes : int
-        Of a core's own cache before the shared one.
+        Size of a core's own cache before the shared one.
     """
 
     def __init__(self, traits: CpuTraits, second_bytes: int) -> None:
@@ -76,20 +76,20 @@ class Predefined:
 
         outputs = size("rows") * size("groups") * size("width")
         peak = size("reduction") * outputs / self.lanes / _PIPES
-        # A vector that is not full, or of an odd length, takes as long as a full one.
+        # A vector that is not full, or has an odd length, takes as long as a full one.
         filled = np.minimum(1.0, size("piece")) * np.where(flag("is_odd_vector"), 0.5, 1.0)
         compute = peak * _PIPES / filled * self._cycles_of_one(features, flag, size)
         tiles = outputs / (size("tile_rows") * size("elements") * size("tile_groups"))
         tile = size("tile_weights") + size("tile_data")
         piece = size("cache_weights") + size("cache_data")
         parallel = size("threads")
-        # What a cache holds of a piece is read from beyond it once, else anew for each tile.
+        # A piece that fits into a cache is read from beyond it once, else again for each tile.
         second = np.where(piece > _FIRST_BYTES, tiles * tile, parallel * piece) / _SECOND
         shared = np.where(piece > self._second_bytes, tiles * tile, parallel * piece) / _SHARED
         weights, data, results = (size(f"{name}_bytes") for name in ("weights", "data", "results"))
         apart = np.where(flag("is_cold"), weights, 0.0) / _MEMORY
-        # Passes of their own: padding ahead of everything, results that wait in a buffer, and data
-        # that the other core has.
+        # Separate passes: padding before everything, results in a buffer, and data in the other
+        # core's cache.
         apart += np.where(flag("is_ahead"), 2 * data, 0.0) / _SHARED
         apart += np.where(features[:, _PLACES["written"]] < 0, 2 * results, 0.0) / _SHARED
         apart += np.where(flag("parted_alike"), 0.0, data / 2) / _SHARED
@@ -103,8 +103,8 @@ class Predefined:
         is_unrolled = flag("is_unrolled")
         room = self._traits.registers + self._traits.operands
         kept = accumulators + np.minimum(size("vectors"), size("tile_rows"))
-        # Sums leave the registers: those that are too many, those outside the inner reduction, and,
-        # where loops stay loops, those that do not stand innermost.
+        # Sums leave the registers if there are too many, if they are outside the inner reduction,
+        # or, without unrolling, if they are not innermost.
         spilt = np.maximum(0.0, kept - room) / accumulators
         leaving = np.where(held < accumulators, 1.0 / size("inner_reduction"), 0.0)
         looped = np.where(is_unrolled | (held >= accumulators), 0.0, 1.0)

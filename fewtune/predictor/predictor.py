@@ -1,4 +1,4 @@
-"""The pretrained predictor, corrected by what a run measures itself."""
+"""The pretrained predictor, corrected by a run's own measurements."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fewtune.predictor.pretrained import Pretrained, read_conditions, thread_cou
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, tvm
 
-# What a CPU has to know for one of those that come with the library; AVX-512 includes it.
+# The CPU feature that the library's predictors need; AVX-512 includes it.
 _KNOWN_VECTORS = "avx2"
-# What LLVM's names of AMD's CPUs begin with, since Zen.
+# The prefix of LLVM's names of AMD's CPUs, since Zen.
 _AMD = "znver"
-# How near a CPU is to itself.
+# The kinship of a CPU with itself.
 _SAME = 2
 
 
 class Predictor:
     """Expected speeds of one run's candidates; one for all its tasks.
 
-    What was measured here is predicted, too, and what is left over is learnt: what holds on this
-    machine, or for these tasks, and did not where the predictor was trained. How fast a task is
-    altogether is no part of that.
+    It learns the differences between measured and predicted speeds: what holds on this machine or
+    for these tasks, but not where the predictor was trained. A task's overall speed is no part of
+    that.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Predictor:
 
 
 def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
-    """The predictor of a run; None where there is none for the target.
+    """The predictor of a run; None if there is none for the target.
 
     Raises
     ------
@@ -74,26 +74,26 @@ def predictor_for(choice: str, target: tvm.target.Target) -> Predictor | None:
 
 
 def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Predefined | None:
-    """The trees that are corrected.
+    """The pretrained model, which a run corrects.
 
     Parameters
     ----------
     choice : str
-        `AUTO`: of those that come with the library, that know the target's vectors and were trained
-        with as many threads, or with several numbers of them, the one of such a CPU, else of its
-        maker, else any; `NEVER`; `PREDEFINED`, the analytic model; or the path of another one,
-        without its ending.
+        `AUTO`, `NEVER`, `PREDEFINED` (the analytic model), or a path without its ending. `AUTO`
+        takes a predictor that comes with the library, for the target's vectors, and trained with
+        as many threads or with several numbers of them: that of the same CPU, else of the same
+        maker, else any.
     target : Target
 
     Returns
     -------
     pretrained : Pretrained, Predefined or None
-        None where there is none for the target.
+        None if there is none for the target.
 
     Raises
     ------
     InputError
-        If a path names none, or one for other vectors than the target's.
+        If the path holds no predictor, or one for other vectors than the target's.
     """
     if choice == NEVER or "cpu" not in list(target.keys):
         return None
@@ -104,7 +104,7 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
         fitting = _fitting(target)
         return Pretrained.read(fitting[0]) if fitting else None
     pretrained = Pretrained.read(Path(choice))
-    # How loops are cut among another number of threads is for the user to judge.
+    # A predictor for another number of threads is the user's choice.
     if lanes == pretrained.lanes:
         return pretrained
     raise InputError(
@@ -114,7 +114,7 @@ def pretrained_for(choice: str, target: tvm.target.Target) -> Pretrained | Prede
 
 
 def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
-    """The predictor of a choice that nothing measures: with `AUTO`, all that fit the target.
+    """The predictor for unmeasured choices: with `AUTO`, the mean of all that fit the target.
 
     Raises
     ------
@@ -129,13 +129,13 @@ def consensus_for(choice: str, target: tvm.target.Target) -> Predictor | None:
 
 
 def nearest_shipped(target: tvm.target.Target) -> Path | None:
-    """The one that `AUTO` takes where candidates are measured, without ending; None without."""
+    """The path, without ending, that `AUTO` takes if candidates are measured; None if none fits."""
     return next(iter(_fitting(target)), None)
 
 
 def _fitting(target: tvm.target.Target) -> list[Path]:
-    """Those that come with the library for such vectors and threads, the nearest CPU's first."""
-    # Other CPUs are given vectors of eight, too, which theirs are not.
+    """The library's predictors for such vectors and threads, the nearest CPU's first."""
+    # `lanes` is eight on other CPUs too, though their vectors are shorter.
     if not has_feature(target, _KNOWN_VECTORS):
         return []
     traits = CpuTraits.of(target)
@@ -149,7 +149,7 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
         path
         for path in conditions
         if conditions[path]["lanes"] == traits.lanes("float32")
-        # What knows several numbers of threads has an idea of another one.
+        # A predictor trained on several numbers of threads can extrapolate to another one.
         and (knows_threads(path) or len(thread_counts(conditions[path])) > 1)
     ]
     return sorted(fitting, key=lambda p: (not knows_threads(p), -_kinship(name, conditions[p])))
@@ -158,12 +158,12 @@ def _fitting(target: tvm.target.Target) -> list[Path]:
 def is_trained_on(
     pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target
 ) -> bool:
-    """Whether a predictor was trained on such a CPU, by LLVM's name of it."""
+    """Whether a predictor was trained on this CPU, by LLVM's name."""
     return _kinship(str(target.attrs.get("mcpu", "")), pretrained.conditions) == _SAME
 
 
 def extrapolated(pretrained: Pretrained | Consensus | Predefined, target: tvm.target.Target) -> str:
-    """What is said of a number of threads that a predictor was not trained on; empty if it was."""
+    """A warning if a predictor was not trained on the target's number of threads; else empty."""
     known = pretrained.conditions
     threads = CpuTraits.of(target).threads
     if isinstance(pretrained, Predefined) or threads in thread_counts(known):
@@ -176,7 +176,7 @@ def extrapolated(pretrained: Pretrained | Consensus | Predefined, target: tvm.ta
 
 
 def _kinship(name: str, conditions: dict[str, Any]) -> int:
-    """How near the CPU that a predictor was trained on is to another, by LLVM's names of them."""
+    """The kinship of a predictor's CPU with another one, by LLVM's names."""
     trained_on = str(conditions.get("target", {}).get("mcpu", ""))
     if trained_on == name:
         return _SAME

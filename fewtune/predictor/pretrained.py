@@ -1,9 +1,9 @@
-"""A predictor trained once on tasks of no model in particular, and kept in a file.
+"""A predictor trained once, on tasks that belong to no model, and kept in a file.
 
-The idea is the One-Shot Tuner's (Ryu et al. 2022): what is true of schedules on a kind of machine
-is learnt once, from sampled tasks, instead of anew for each model. Here boosted trees go by the
-decisions alone (`fewtune.predictor.features`), and what a run measures itself corrects them
-(`fewtune.predictor.predictor`). The file is xgboost's own, beside it its conditions as JSON;
+The idea is the One-Shot Tuner's (Ryu et al. 2022): a model learns about schedules on a kind of
+machine once, from sampled tasks, not again for each network. Here boosted trees use the decisions
+alone (`fewtune.predictor.features`), and a run's measurements correct them
+(`fewtune.predictor.predictor`). One file is xgboost's own, another holds the conditions as JSON;
 nothing in either is executed.
 """
 
@@ -42,7 +42,7 @@ _AGAIN = "train it again with `fewtune predictor train`"
 
 
 class TaskSamples(NamedTuple):
-    """What was measured of one task.
+    """The measurements of one task.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class Pretrained:
     ----------
     booster : xgboost.Booster
     conditions : dict
-        What it was trained on; ``lanes`` is that of the machine's vectors, ``threads`` how many
-        shared its loops, the most of ``thread_counts`` where these were several. ``features`` names
-        what it goes by, all of `NAMES` unless given.
+        What it was trained on. ``lanes`` are the elements of the machine's vectors. ``threads`` is
+        the number of threads, the largest of ``thread_counts`` if there were several. ``features``
+        names the features that it uses, all of `NAMES` unless given.
     """
 
     def __init__(self, booster: Any, conditions: dict[str, Any]) -> None:
@@ -75,12 +75,12 @@ class Pretrained:
 
     @property
     def lanes(self) -> int:
-        """Elements of a vector of the machine that it knows."""
+        """Elements of a vector of the machine that it was trained on."""
         return int(self.conditions["lanes"])
 
     @property
     def threads(self) -> int:
-        """How many of them shared the loops that it knows."""
+        """The number of threads that it was trained on."""
         return int(self.conditions["threads"])
 
     def expected(self, features: np.ndarray) -> np.ndarray:
@@ -95,10 +95,10 @@ class Pretrained:
         Parameters
         ----------
         samples : sequence of TaskSamples
-            One a task: speeds are relative to its best.
+            One for each task: speeds are relative to its best.
         conditions : dict
-            Kept beside the trees; needs ``lanes`` and ``threads``, and ``thread_counts`` where
-            samples are of several.
+            Kept with the trees; needs ``lanes`` and ``threads``, and ``thread_counts`` if samples
+            are of several.
         """
         xgboost = xgboost_alone()
         labels = np.concatenate([log_speeds(each.times_s) for each in samples])
@@ -137,7 +137,7 @@ class Pretrained:
         Raises
         ------
         InputError
-            If it is missing, damaged, or of other features than these.
+            If it is missing, damaged, or has other features than these.
         """
         conditions = read_conditions(path)
         try:

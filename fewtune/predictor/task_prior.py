@@ -1,8 +1,9 @@
-"""Which practice tasks to learn from first: those of shapes that networks have most.
+"""Which practice tasks to learn from first: those of the shapes that networks have most.
 
-The One-Shot Tuner (Ryu et al. 2022) draws its training tasks by such a prior. Of as many trials, a
-predictor learns more by the prior than by lots on a Zen 4 (0.05 more rank correlation on held-out
-schedules of usual shapes, 0.01 to 0.08), and no more on a Zen 3 (``docs/study.md``).
+The One-Shot Tuner (Ryu et al. 2022) draws its training tasks by such a prior. From as many trials,
+a predictor learns more with the prior than with tasks drawn uniformly on a Zen 4 (rank correlation
+0.05 higher on held-out schedules of usual shapes, 0.01 to 0.08), and no more on a Zen 3
+(``docs/study.md``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from fewtune.predictor.training_samples import Sampled
 
-# Planes that networks for images of 224 to 512 have most, and channels in steps of registers.
+# The most frequent planes of networks for images of 224 to 512; the usual step of channels.
 _PLANES, _STEP = frozenset({7, 13, 14, 26, 28, 52, 56, 104, 112}), 32
 _IMAGE_RANK = 4
 
@@ -35,13 +36,13 @@ def is_usual(task: Sampled) -> bool:
 
 
 def usual_first(tasks: Sequence[Sampled], random: np.random.Generator) -> list[Sampled]:
-    """Tasks in the order to learn from them: usual ones, then the others, each by lots."""
+    """Tasks in the order to learn from them: usual ones, then others, each group shuffled."""
     mixed = [tasks[int(place)] for place in random.permutation(len(tasks))]
     return sorted(mixed, key=lambda task: not is_usual(task))
 
 
 def at_most(tasks: Sequence[Sampled], trials: int) -> list[Sampled]:
-    """The first tasks that have no more than so many trials together; at least one task."""
+    """The first tasks with at most so many trials together; at least one task."""
     kept: list[Sampled] = []
     for task in tasks:
         trials -= len(task.samples.times_s)

@@ -1,9 +1,9 @@
-"""Samples that a predictor was trained on, kept in a file: learnt from again without tuning again.
+"""Samples that a predictor was trained on, kept in a file to train again without tuning again.
 
-Tuning logs of practice take tens of megabytes, and a machine is at hand for a while only. What a
-predictor learns of them, features and times, is a few hundred kilobytes, from which another kind
-of trees can be grown, or the same with more tasks beside them. The file is numpy's ``.npz`` of
-plain arrays; nothing in it is executed.
+Tuning logs of practice tasks take tens of megabytes, and a machine may not be available later.
+Their features and times take a few hundred kilobytes. From these, trees of another kind can be
+trained, or the same trees with more tasks. The file is numpy's ``.npz`` of plain arrays; nothing in
+it is executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fewtune.predictor.feature_names import NAMES, OF_POINTS, with_cores
 from fewtune.predictor.pretrained import TaskSamples
 from fewtune.util.files import write_bytes
 
-# What numpy raises of a file that is empty, cut off, changed, or another array altogether.
+# What numpy raises if a file is empty, cut off, changed, or holds another array.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -34,17 +34,17 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-# What samples of two files have to share to be learnt from together.
+# Conditions that samples of two files must share to be used together.
 _ALIKE = ("device", "lanes", "tvm")
 
 
 class Sampled(NamedTuple):
-    """A task, and what was measured of it.
+    """A task, and its measurements.
 
     Attributes
     ----------
     shapes : str
-        What it computes, whatever is fused to it: tasks of equal shapes are one task.
+        What it computes, without what is fused to it: tasks of equal shapes are one task.
     samples : TaskSamples
     """
 
@@ -60,7 +60,7 @@ def write_samples(path: Path, sampled: Sequence[Sampled], conditions: dict[str, 
     path : Path
     sampled : sequence of Sampled
     conditions : dict
-        What they were measured under, as `Pretrained.train` takes it.
+        The conditions of the measurements, as `Pretrained.train` takes them.
     """
     counts = [len(each.samples.times_s) for each in sampled]
     content = io.BytesIO()
@@ -81,7 +81,7 @@ def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
     Raises
     ------
     InputError
-        If it is missing, damaged, or of other features than these.
+        If it is missing, damaged, or has other features than these.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -107,7 +107,7 @@ def read_samples(path: Path) -> tuple[list[Sampled], dict[str, Any]]:
 
 
 def require_alike(path: Path, conditions: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse samples that cannot be learnt from together with others.
+    """Refuse samples that cannot be used together with others.
 
     Raises
     ------
@@ -128,5 +128,5 @@ def _require(path: Path, key: str, found: Any, wanted: Any) -> None:
 
 
 def _processor(conditions: dict[str, Any]) -> dict[str, Any]:
-    """The target, whatever its number of threads."""
+    """The target without its number of threads."""
     return {k: v for k, v in conditions.get("target", {}).items() if k != "num-cores"}

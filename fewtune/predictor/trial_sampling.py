@@ -1,9 +1,8 @@
-"""Which of many recorded trials a predictor learns from, where it is to learn from fewer.
+"""Rules that choose some of many recorded trials for a predictor to learn from.
 
-The One-Shot Tuner (Ryu et al. 2022) samples tasks by how often networks have them, and schedules
-along the walk of a search, so that most of them are fast, rather than either at random. What was
-recorded is sampled here by such rules and by plain ones, equal numbers of trials by each. What
-they are worth stands in ``docs/study.md``.
+The One-Shot Tuner (Ryu et al. 2022) samples tasks by their frequency in networks, and schedules
+along the walk of a search, so that most of them are fast. Here recorded trials are sampled by such
+rules and by uniform ones, the same number by each. ``docs/study.md`` compares the rules.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from fewtune.predictor.training_samples import Sampled
 
 USUAL_TASKS, ANY_TASKS = "usual-tasks", "any-tasks"
 ANY_TRIALS, FASTEST, SPREAD, WALK = "any-trials", "fastest-trials", "spread-trials", "walk"
-# Of a task that is learnt from, a part of its trials but no fewer.
+# The least number of trials of a task.
 _FEWEST = 4
 _DECISIONS = slice(OF_POINTS.index("elements"), len(OF_POINTS))
-# The walk: steps go to one of so many nearest, a slower one is taken by chance, which cools down.
+# A walk steps to one of so many nearest trials; it takes a slower one with a probability that falls
+# with the temperature, which begins here.
 _NEAREST, _HOT = 4, 0.3
 
 
@@ -36,7 +36,7 @@ def sampled(
     ----------
     tasks : sequence of Sampled
     trials : int
-        Of all tasks together. Rules that choose trials keep equal parts of all tasks.
+        Number for all tasks together. Rules that choose trials keep equal parts of all tasks.
     rule : str
         One of `RULES`.
     random : Generator
@@ -72,7 +72,7 @@ def _spread(samples: TaskSamples, count: int, _: np.random.Generator) -> np.ndar
 
 
 def _walk(samples: TaskSamples, count: int, random: np.random.Generator) -> np.ndarray:
-    """What simulated annealing would measure that can go to recorded trials alone."""
+    """The trials that simulated annealing would visit if only recorded ones existed."""
     speeds = log_speeds(samples.times_s)
     rows = samples.features[:, _DECISIONS].astype(float)
     spread = rows.std(axis=0)

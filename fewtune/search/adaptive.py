@@ -1,11 +1,11 @@
 """Adaptive sampling: measure the centres of clusters of candidates, not all of them.
 
 Method: Ahn et al. 2020, "Chameleon: Adaptive Code Optimization for Expedited Deep Neural Network
-Compilation", section 4. The candidates that a search comes up with lie in clumps; k-means over
-their decisions finds the clumps, the number of clusters is where another one stops to pay, and
-only the candidate next to each centre is measured. Where that one was measured already, a
-candidate made of the most frequent decisions takes its place. A batch may so be smaller than it
-could be: the trials saved are left for later batches.
+Compilation", section 4. The candidates of a search lie in clumps. K-means over their decisions
+finds them; the number of clusters is where another one saves too little. Only the candidate next to
+each centre is measured. If that one was measured already, a candidate made of the most frequent
+decisions takes its place. So a batch may be smaller than allowed: the saved trials are left for
+later batches.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _KNEE = 0.02
 
 
 class AdaptiveSampling(EvolutionarySearch):
-    """Candidates as evolutionary search finds them; of these, the centres of clusters."""
+    """Measures the centres of clusters among the candidates of evolutionary search."""
 
     made_for_each = 2
 
     def select(self, pool: list[Proposal], scores: np.ndarray, count: int) -> list[Proposal]:
-        """One candidate a cluster, the clusters made from the better part of the pool."""
+        """One candidate for each cluster of the better part of the pool."""
         if len(pool) <= 2 or not self.judge.trained:
             return pool[:count]
         order = np.argsort(-scores, kind="stable")[: max(count, len(pool) // 2)]
@@ -56,14 +56,14 @@ def _embedded(points: list[Point]) -> np.ndarray:
         return [float(decision or 0)]
 
     rows = [[float(p.program), *(n for d in p.decisions for n in numbers(d))] for p in points]
-    # Programs may have another number of choices.
+    # Programs may have different numbers of choices.
     widest = max(len(row) for row in rows)
     return np.asarray([row + [0.0] * (widest - len(row)) for row in rows])
 
 
 def _centres(places: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Centres of k-means, k where another cluster saves less than a stated part of the loss."""
-    # Imported late: it takes as long as tuning a small task, and other strategies do without.
+    """Centres of k-means; k is where another cluster saves less than `_KNEE` of the loss."""
+    # Imported late: it takes as long as tuning a small task, and other strategies do not need it.
     from sklearn.cluster import KMeans
 
     distinct = len(np.unique(places, axis=0))
@@ -84,7 +84,7 @@ def _centres(places: np.ndarray, most: int, seed: int) -> np.ndarray:
 
 
 def _typical(kept: list[Proposal], random: np.random.Generator) -> Point:
-    """A point of decisions drawn by how frequent they are among the candidates."""
+    """A point whose decisions are drawn by their frequency among the candidates."""
     program = Counter(proposal.point.program for proposal in kept).most_common(1)[0][0]
     family = [p.point.decisions for p in kept if p.point.program == program]
     drawn = [int(i) for i in random.integers(len(family), size=len(family[0]))]

@@ -1,7 +1,7 @@
 """An agent that learns how to step through a search space: proximal policy optimisation.
 
 Method: Schulman et al. 2017, with a clipped objective and a value network, as Chameleon (Ahn et al.
-2020) uses it: an action changes one decision a little, the reward is by how much the score rises.
+2020) uses it: an action changes one decision a little, the reward is the rise of the score.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _POLICY_RATE, _VALUE_RATE = 0.01, 0.02
 _DISCOUNT, _TRACE = 0.9, 0.95
 _CLIP = 0.2
 _EPOCHS = 6
-# How much it is worth to the agent to keep its mind open.
+# Weight of the entropy bonus, which keeps the policy exploring.
 _ENTROPY = 0.01
 _IMPOSSIBLE = -1e9
 
 
 class World(Protocol):
-    """What an agent walks through; places of walkers are its own affair."""
+    """The environment of an agent; it keeps the walkers' positions."""
 
     def observe(self) -> tuple[np.ndarray, np.ndarray]:
         """States, (walkers, width), and which actions are possible, (walkers, actions) bool."""
 
     def step(self, actions: np.ndarray) -> np.ndarray:
-        """Take an action a walker; the scores that are reached, (walkers,)."""
+        """Take one action for each walker; return the new scores, (walkers,)."""
 
 
 class _Step(NamedTuple):
@@ -46,7 +46,7 @@ class Agent:
     Parameters
     ----------
     width, actions : int
-        Of a state, and how many there are.
+        Width of a state, and number of actions.
     seed : int
     """
 
@@ -56,17 +56,17 @@ class Agent:
         self._value = Dense([width, _HIDDEN, 1], self._random, _VALUE_RATE)
 
     def chances(self, states: np.ndarray, possible: np.ndarray) -> np.ndarray:
-        """How likely it takes each action, (walkers, actions)."""
+        """The probability of each action, (walkers, actions)."""
         return _chances(self._policy.forward(states)[-1], possible)
 
     def episode(self, world: World, scores: np.ndarray, steps: int) -> np.ndarray:
-        """Walk so many steps and learn of them; the scores in the end, (walkers,).
+        """Walk so many steps and learn from them; return the last scores, (walkers,).
 
         Parameters
         ----------
         world : World
         scores : ndarray, (walkers,)
-            Of where the walkers stand.
+            Of the walkers' positions.
         steps : int
         """
         taken: list[_Step] = []
@@ -96,7 +96,7 @@ class Agent:
             given = self._policy.forward(states)
             chances = _chances(given[-1], possible)
             ratio = chances[rows, actions] / before
-            # Beyond the clip nothing is gained by going on in the same direction.
+            # Beyond the clip, a further step in the same direction has no gradient.
             is_free = np.where(advantages > 0, ratio < 1 + _CLIP, ratio > 1 - _CLIP)
             pull = advantages * ratio * is_free / len(rows)
             gradient = chances * pull[:, None]

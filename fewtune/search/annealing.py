@@ -34,14 +34,14 @@ class SimulatedAnnealing(Explorer):
         return best + self.gather(self.draw, count - len(best), taken)
 
     def walk(self, chains: int) -> dict[Point, tuple[Proposal, float]]:
-        """Let the chains walk; what they visited and was not measured, with its score."""
+        """Let the chains walk; return the visited, unmeasured points with their scores."""
         if self._chains is None:
             self._chains = self.gather(self.draw, chains)
         walkers, scores = self.scored(self._chains)
         visited = {w.point: (w, float(s)) for w, s in zip(walkers, scores, strict=True)}
         for step in range(_STEPS):
             temperature = 1.0 - step / _STEPS
-            # A chain must be free to pass over a measured point, so its own memory decides.
+            # A chain may pass through measured points, so they are not excluded here.
             moved = [self._neighbour(walker) for walker in walkers]
             moved, reached = self.scored(moved)
             rise = (reached - scores) / max(temperature * max(float(np.std(scores)), 1e-6), 1e-9)

@@ -1,10 +1,10 @@
 """Chameleon: an agent steps through the decisions, then adaptive sampling picks candidates.
 
 Method: Ahn et al. 2020, "Chameleon: Adaptive Code Optimization for Expedited Deep Neural Network
-Compilation", sections 3 and 4. The agent (`fewtune.search.agent`) is rewarded by what rates
-candidates, so that its steps cost no measurement; where it went is the pool that adaptive sampling
-chooses from. An action moves the least prime factor of a tile from one level to another, takes the
-next or the previous of a categorical choice, or stays.
+Compilation", sections 3 and 4. The agent (`fewtune.search.agent`) is rewarded by predicted scores,
+so that its steps cost no measurement. Adaptive sampling chooses among the points that it visited.
+An action moves the least prime factor of a tile from one level to another, takes the next or the
+previous value of a categorical choice, or stays.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Chameleon(AdaptiveSampling):
         taken = {proposal.point for proposal in unknown}
         unknown += self.gather(self.draw, max(1, count // 4), taken)
         chosen = self.select(*self.scored(unknown), count)
-        # A walk may have led nowhere new.
+        # A walk may have visited no new point.
         return chosen or self.gather(self.draw, count)
 
     def _walk(self) -> list[Proposal]:
-        """Let the agent of each program that is promising walk and learn."""
+        """Let the agent of each promising program walk and learn."""
         starts = [*self.fastest(_WALKERS // 2)]
         starts += [p.point for p in self.gather(self.draw, _WALKERS - len(starts))]
         visited: dict[Point, Proposal] = {}
@@ -102,7 +102,7 @@ class _Paths:
         moving = [place for place, point in enumerate(points) if point is not None]
         made = self._search.space.make_all([p for p in points if p is not None], [1] * len(moving))
         for place, one in zip(moving, made, strict=True):
-            # What cannot be made leads nowhere: the walker stays, and earns nothing.
+            # If a point cannot be made, the walker stays and gets no reward.
             if one.schedule is not None:
                 self.walkers[place] = Proposal(one.schedule, one.point)
         self.walkers, scores = self._search.scored(self.walkers)
@@ -122,7 +122,7 @@ def _actions(program: Program) -> list[_Action]:
 
 
 def _moved(program: Program, point: Point, action: _Action) -> Point | None:
-    """Where an action leads; None where it is impossible."""
+    """The point after an action; None if the action is impossible."""
     choice, now = program.choices[action.place], point.decisions[action.place]
     decision = _changed(choice, now, action)
     if decision is None:

@@ -1,11 +1,11 @@
 """A boosted-tree cost model over MetaSchedule's per-store features.
 
 The model is the one of AutoTVM and MetaSchedule (Chen et al. 2018, "Learning to Optimize Tensor
-Programs"): a kernel's score is the sum over its buffer stores of what the trees say of each, the
-label is the task's best time over the candidate's. Differences from stock ``XGBModel``: it is
-used from 16 samples on, not 100; it grows a bounded number of shallow histogram trees; and it is
-trained anew only when the data grew by a stated part. All three save time without a visible loss
-at the budgets of selective tuning (`benchmarks/stock/tuning_loop.py`).
+Programs"): a kernel's score is the sum of the trees' values over its buffer stores; the label is
+the task's best time over the candidate's. It differs from stock ``XGBModel``: it is used from 16
+samples on, not 100; it grows a bounded number of shallow histogram trees; and it is trained again
+only when the data has grown by a certain part. All three save time without a visible loss at the
+budgets of selective tuning (`benchmarks/stock/tuning_loop.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CostModel(Protocol):
-    """What rates candidates by features that it extracts itself."""
+    """Rates candidates by features that it extracts itself."""
 
     @property
     def trained(self) -> bool:
@@ -73,13 +73,13 @@ class _Group:
 
 
 def _pack(features: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Stack the stores of all candidates; the second array says whose each row is."""
+    """Stack the stores of all candidates; the second array holds the candidate of each row."""
     owners = np.repeat(np.arange(len(features)), [len(rows) for rows in features])
     return np.concatenate(features, axis=0), owners
 
 
 class TreeScores:
-    """The trees themselves, free of TVM: fit on (features, labels), predict scores.
+    """The trees themselves, without TVM: fit on (features, labels), predict scores.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         raise NotImplementedError("the model is trained from the tuning log, never saved")
 
     def update(self, context: Any, candidates: Any, results: Any) -> None:  # noqa: ARG002
-        """Nothing: the loop teaches the model itself, with `learn`."""
+        """Does nothing: the tuning loop calls `learn`."""
 
     def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:
         """Take in measured candidates of one task; trees are trained anew when they have grown.
@@ -193,7 +193,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         for key, (features, times_s) in groups.items():
             for rows, time_s in zip(features, times_s, strict=True):
                 if len(rows):
-                    # A group without samples has no best time to be labelled by.
+                    # A group is made only if it has samples: labels need a best time.
                     group = self.groups.setdefault(key, _Group())
                     group.features.append(rows)
                     group.times_s.append(time_s)
@@ -209,7 +209,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
         return self._is_due or self.trees.trained
 
     def _train(self) -> None:
-        """Train, if that is due. It waits for the first question, which may never come."""
+        """Train if that is due; called before the first use, which may never come."""
         if not self._is_due:
             return
         self._is_due, self.trained_samples = False, self.samples

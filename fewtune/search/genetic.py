@@ -1,9 +1,9 @@
-"""Genetic search: fitness is what was measured, no model has a say.
+"""Genetic search: the fitness is the measured speed; no model is used.
 
-Method: AutoTVM's ``GATuner`` (Chen et al. 2018). A generation descends from the one before and a
-few elites of all times: parents are drawn by their fitness, a child takes each decision from one
-of two, and each decision may mutate. AutoTVM's generations are of 100, more than a whole budget is
-here: a generation is a batch, and those of the last few live on as parents.
+Method: AutoTVM's ``GATuner`` (Chen et al. 2018). A generation descends from the one before and the
+best so far. Parents are drawn by their fitness, a child takes each decision from one of two, and
+each decision may mutate. AutoTVM's generations have 100 members, more than a whole budget here. So
+a generation is a batch, and those of the last few batches are parents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fewtune.search.strategy import Explorer
 _ELITES = 3
 # AutoTVM's chance of each decision to be drawn anew.
 _MUTATION = 0.1
-# Batches that parents come from; the rest has died out.
+# Batches that parents come from.
 _LIVING = 2
 
 

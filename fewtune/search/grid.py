@@ -1,8 +1,8 @@
 """Grid search: every point of the space once, in strides that spread over all of it.
 
-Points are numbered, every decision a digit; the walk goes on by a stride that has no factor in
-common with their count, so that it meets each once and its first steps lie far apart (AutoTVM's
-``GridSearchTuner`` visits them in order; here a budget that covers a part covers it evenly).
+Points are numbered, with a digit for every decision. The walk has a stride that has no factor in
+common with their count, so that it visits each point once and its first points are far apart.
+AutoTVM's ``GridSearchTuner`` visits them in order; here a small budget covers the space evenly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GridSearch(Explorer):
         return sum(prod(map(_ways, program.choices)) for program in self.space.programs)
 
     def _point(self, step: int) -> Point:
-        """The point that a step of the walk meets."""
+        """The point of a step of the walk."""
         size = self.size
         place = step * _stride(size) % size
         for program in self.space.programs:
@@ -71,7 +71,7 @@ def _stride(size: int) -> int:
 
 
 def _ways(choice: Choice) -> int:
-    """Decisions of a choice; a place to compute a block at is drawn as the schedule is made."""
+    """The number of decisions of a choice; 1 for a location, which is drawn with the schedule."""
     if choice.kind == TILE:
         return max(1, len(choice.ways))
     return max(1, len(choice.values)) if choice.kind == CATEGORICAL else 1

@@ -1,8 +1,8 @@
 """MetaSchedule's own evolutionary search, in C++, driven batch by batch.
 
-It serves users who want TVM's own search, and it separates what our loop contributes from what our
-search contributes (`benchmarks/stock/tuning_loop.py`). It starts from random points. It may end in
-a segmentation fault (apache/tvm #17934), which costs the task.
+It is for users who want TVM's own search. It also separates the gain of our tuning loop from the
+gain of our search (`benchmarks/stock/tuning_loop.py`). It starts from random points. It may end in
+a segmentation fault (apache/tvm #17934); the task is then left out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fewtune.search.cost_model import BoostedTrees
 from fewtune.search.scorer import Proposal
 from fewtune.search.strategy import Explorer
 
-# The database answers what to start from by time; the times are all that is looked at.
+# The sizes of its population, and its generations for each batch.
 _POPULATION, _GENERATIONS = 64, 2
 
 
 class NativeSearch(Explorer):
     """TVM's ``EvolutionarySearch`` behind the interface of a strategy."""
 
-    # It rates candidates by itself, with TVM's features.
+    # TVM's search rates candidates with its own features.
     guide = None
     _context: ms.TuneContext | None = None
 
@@ -83,7 +83,7 @@ class NativeSearch(Explorer):
             if made.schedule is not None:
                 self._commit(made.schedule.trace, time_s)
         self._context.pre_tuning(
-            # The loop keeps the budget; this bound must only never be met before it.
+            # The tuning loop keeps the budget; this bound must never be reached.
             max_trials=1_000_000,
             num_trials_per_iter=self.options.batch_size,
             design_spaces=self._context.generate_design_space(),

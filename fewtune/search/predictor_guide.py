@@ -46,7 +46,7 @@ class Guide:
     def of(
         space: SearchSpace, prior: Prior, predictor: Predictor, *, is_cold: bool
     ) -> Guide | None:
-        """The guide of a task; None where the predictor knows nothing of such tasks."""
+        """The guide of a task; None if the predictor does not know such tasks."""
         contraction = prior.contraction
         features = DecisionFeatures.if_usable(space.programs, contraction, is_cold=is_cold)
         if contraction is None or features is None:
@@ -79,16 +79,16 @@ class Guide:
         known: Iterable[Point] = (),
         rated: dict[Point, float] | None = None,
     ) -> list[Point]:
-        """Distinct points, the most promising first, register tiles taking turns.
+        """Distinct points, the most promising first, with alternating register tiles.
 
         Parameters
         ----------
         points : iterable of Point
         known : iterable of Point
-            Measured before: what has a register tile of theirs is held back.
+            Measured before: points with their register tiles are rated lower.
         rated : dict of float, optional
-            Expected speeds of some points, to which those of the others are added; good until
-            something is learnt.
+            Expected speeds of some points; those of the others are added. They are valid until the
+            predictor learns.
         """
         distinct = list(dict.fromkeys(points))
         if not distinct:

@@ -1,4 +1,4 @@
-"""What rates candidates: the cost model by their programs, or the predictor by their decisions."""
+"""Ratings of candidates: the cost model's by their programs, the predictor's by their decisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Proposal:
     schedule : Schedule
     point : Point
     features : ndarray, Graph or None
-        (stores, 164) or a graph, where the cost model extracted them.
+        (stores, 164) or a graph, if the cost model extracted them.
     """
 
     schedule: tvm.s_tir.Schedule
@@ -34,7 +34,7 @@ class Proposal:
 
     @cached_property
     def key(self) -> str:
-        """Its trace as JSON text, made once: that takes a millisecond."""
+        """Its trace as JSON text, kept since making it takes a millisecond."""
         return trace_key(self.schedule.trace)
 
 
@@ -46,7 +46,7 @@ class Judge(Protocol):
         """Whether ratings mean anything yet."""
 
     def rate(self, proposals: list[Proposal]) -> tuple[list[Proposal], np.ndarray]:
-        """Proposals, with what was found out of them, and their scores: higher is faster."""
+        """Proposals with their features, and their scores: higher is faster."""
 
     def learn(self, proposals: list[Proposal], times_s: list[float]) -> None:
         """Take in measured proposals; a failed one took infinitely long."""
