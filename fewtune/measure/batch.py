@@ -1,4 +1,4 @@
-"""A batch of candidates on its way: what each has to beat, and what became of it."""
+"""A batch of candidates: the time that each has to beat, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fewtune.workers.build_cache import Kept
 
 @dataclass
 class Batch:
-    """What is known of the candidates of one batch, by their places in it.
+    """The candidates of one batch, by their places in it.
 
     Parameters
     ----------
@@ -24,11 +24,11 @@ class Batch:
     best_s : sequence of float or None
         Seconds that each has to beat to be measured in full.
     races : sequence of hashable
-        Candidates of one race are also held to each other.
+        Candidates of one race also have to beat each other.
     keys : sequence of tuple of str, optional
         Workload and trace of each.
     checks : sequence of ScheduleCheck, optional
-        What each is compared with.
+        The check of each one's outputs.
     """
 
     specs: Sequence[Specs]
@@ -40,12 +40,12 @@ class Batch:
     _ended: dict[int, tuple[Outcome, Built | None]] = field(init=False, default_factory=dict)
 
     def bar_s(self, place: int) -> float | None:
-        """Seconds that a candidate has to beat; None where nothing is known."""
+        """Seconds that a candidate has to beat; None if nothing is known."""
         known = [self.best_s[place], self._fastest_s.get(self.races[place])]
         return min((time_s for time_s in known if time_s is not None), default=None)
 
     def end(self, place: int, outcome: Outcome, built: Built | None) -> None:
-        """Take in what became of a candidate, and the build that was measured."""
+        """Take in a candidate's outcome, and the build that was measured."""
         self._ended[place] = outcome, built
         if outcome.run_s:
             race = self.races[place]

@@ -1,7 +1,7 @@
 """Boards behind TVM's RPC tracker: candidates are built here, on all cores, and measured there.
 
-A task stays on the board that measured it first, so that its races and duels compare like with
-like; boards of one key measure at the same time.
+A task stays on the board that measured it first, so that its races and duels compare times of one
+board. Boards of one key measure in parallel.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fewtune.workers.handle import WorkerHandle, WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
 _BUILDER, _RUNNER = "fewtune.workers.board:BoardBuilder", "fewtune.workers.board:BoardRunner"
-# Boards are slower than what builds for them, and the network between may be, too.
+# Boards are slower than the machine that builds for them, and so may be the network.
 _OPTIONS = WorkerOptions(build_timeout_s=20.0, run_timeout_s=60.0)
 _MOST_BOARDS = 16
 
@@ -76,7 +76,7 @@ class BoardPool(WorkerPool):
             runner.start()
 
     def close(self) -> None:
-        """End every process, let go of the boards, remove what was built."""
+        """End every process, release the boards, remove all builds."""
         for runner in self.runners:
             with suppress(WorkerLostError, RequestFailedError):
                 runner.call("disconnect", timeout_s=BACK_S)
@@ -85,16 +85,16 @@ class BoardPool(WorkerPool):
         self._scratch.cleanup()
 
     def kept_build(self, workload: str, key: str) -> Built | None:
-        """The build of a task's trace, if it still lies there."""
+        """The build of a task's trace, if it still exists."""
         built = self.kept.find(workload, key)
         return built if built is not None and self.has(built) else None
 
     def has(self, built: Built) -> bool:
-        """Whether a build still lies there."""
+        """Whether a build still exists."""
         return library_path(self.folder, built.number).is_file()
 
     def tidy(self) -> None:
-        """Drop what was built and is not kept, here and on the boards."""
+        """Drop builds that are not kept, here and on the boards."""
         kept = [n for index in range(len(self.handles)) for n in self.kept.numbers(index)]
         super().tidy()
         for runner in self.runners:
@@ -170,7 +170,7 @@ class BoardMeasurer(Measurer):
         ]
 
     def _board(self, specs: Specs) -> int:
-        """The board of the tasks that have such buffers: at first the one that has the fewest."""
+        """The board of the tasks with such buffers; a new task gets the board with the fewest."""
         task = repr(specs)
         if task not in self._board_of:
             load = Counter(self._board_of.values())
@@ -204,7 +204,7 @@ class BoardMeasurer(Measurer):
         return ask
 
     def _call(self, board: int, limit_s: float, *request: Any) -> Any:
-        """Ask the process of a board, which has to have one."""
+        """Send a request to the process of a board, which must have a session."""
         runner = self.pool.runners[board]
         try:
             runner.call("connect", timeout_s=2 * BACK_S)
@@ -232,7 +232,7 @@ class Board(Device):
         Raises
         ------
         MachineError
-            If there is none, or nothing links for it here.
+            If there is no board, or no compiler links for it here.
         """
         address = BoardAddress.of(self.fingerprint.at)
         linker(self.target, self.fingerprint.cross_compiler)
@@ -249,17 +249,17 @@ class Board(Device):
         return BoardPool(self.fingerprint, self._boards, fork_server)
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> BoardMeasurer:
-        """What measures batches on the boards; caches are as calls leave them."""
+        """The measurer of batches on the boards; caches stay as calls leave them."""
         assert isinstance(pool, BoardPool)
         return BoardMeasurer(pool, self.fingerprint.at)
 
     @property
     def link(self) -> Callable[..., None] | None:
-        """A cross compiler, where the boards are of another architecture."""
+        """A cross compiler, if the boards have another architecture."""
         return linker(self.target, self.fingerprint.cross_compiler)
 
     def load(self, executable: relax.VMExecutable | Path) -> BoardModel:
-        """A compiled model on a board, which is kept for the next one, too."""
+        """A compiled model on a board, whose session is kept for the next model."""
         if self._session is None:
             session = reserve(BoardAddress.of(self.fingerprint.at))
             set_board_threads(session, self.fingerprint.threads)
@@ -268,5 +268,5 @@ class Board(Device):
 
     @property
     def parallel_tasks(self) -> int:
-        """As many as boards."""
+        """The number of boards."""
         return self._boards

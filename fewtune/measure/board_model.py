@@ -24,12 +24,12 @@ class BoardModel:
     Parameters
     ----------
     session : RPCSession
-        Of the board.
+        The board's session.
     executable : relax.VMExecutable or Path
         As built, or the path of an exported library.
     target : Target
     link : callable or None
-        What links libraries for the board.
+        Links libraries for the board.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BoardModel:
     ) -> None:
         self._device = remote_device(session, target)
         with tempfile.TemporaryDirectory(prefix="fewtune-") as scratch:
-            # A board's loader hands out again what it loaded under a name before.
+            # A board's loader does not load a second library of the same name.
             path = Path(scratch) / f"model-{uuid.uuid4().hex}.so"
             if isinstance(executable, Path):
                 shutil.copyfile(executable, path)

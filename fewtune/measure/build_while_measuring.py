@@ -1,9 +1,9 @@
 """Build while the device measures: for devices that do not share their cores with the builds.
 
-On a GPU, the processor is idle while a kernel is timed. Here every worker builds its candidates
-and, when the device is free, measures them; the others go on building meanwhile. One candidate is
-measured at a time. On a CPU the two would take each other's cores: `benchmarks/parts/racing.py`
-shows what that does to the figures.
+While a GPU runs a kernel, the processor is idle. Here every worker builds its candidates, and
+measures them when the device is free; the others go on building meanwhile. One candidate is
+measured at a time. On a CPU, builds and measurements would share cores:
+`benchmarks/parts/racing.py` shows how that changes the times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Done = Callable[[int, Failure | list[float], Built | None], None]
 
 @dataclass
 class _Job:
-    """What a worker is at: a build or a measurement of one candidate."""
+    """A worker's present job: a build or a measurement of one candidate."""
 
     place: int
     number: int
@@ -38,7 +38,7 @@ class _Job:
 
 @dataclass
 class Overlap:
-    """One batch on its way through the workers.
+    """Builds and measures one batch.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class Overlap:
     request : callable
         Given a candidate's place, the arguments of its measurement after its number.
     done : callable
-        Takes each candidate's place and its seconds, or its failure, as they come; and the build
-        that was measured.
+        Called for each candidate when it is done: with its place, its seconds or its failure, and
+        the build that was measured.
 
     Attributes
     ----------

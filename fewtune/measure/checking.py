@@ -1,4 +1,4 @@
-"""Which candidates are checked, and what a check costs: the option object of a measurer."""
+"""Which candidates are checked, and the cost of checks: the option object of a measurer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, Worke
 
 # A task's first check may have to compile and run its kernel without any schedule.
 _LIMIT_S = 120.0
-# One that costs more is made only of what beats the fastest so far. The 411 MB of weights of VGG
-# 19's first product are laid out and copied for each, and all its candidates wait for memory alike.
+# A check that takes longer is made only of candidates that beat the fastest so far. For VGG 19's
+# first product, each check copies 411 MB of weights into another layout, and all its candidates are
+# about as fast, since they wait for memory.
 _DEAR_S = 0.1
 
 
@@ -23,19 +24,19 @@ class Checking:
     Parameters
     ----------
     is_on : bool
-        Whether any is. A device whose runs cost much may do without; nothing that it measured
-        counts as checked then.
+        Whether any candidate is checked. A device with expensive runs may turn checks off; its
+        candidates then do not count as checked.
     within : float
-        Candidates are checked that take at most so many times the fastest of their task so far:
-        others do not win, and take part in no finals. Where a check costs much, only those that are
-        the fastest so far.
+        A candidate is checked if it takes at most so many times the fastest of its task so far:
+        slower ones neither win nor take part in finals. If checks are expensive, only a candidate
+        that is the fastest so far is checked.
 
     Attributes
     ----------
     checks, wrong : int
-        Candidates that were checked, and those whose outputs were wrong.
+        Numbers of candidates that were checked, and of those with wrong outputs.
     spent_s, reference_s : float
-        Seconds that the workers took for it, and, of these, for what is right.
+        Seconds of the workers for checks, and, of these, for the right outputs.
     """
 
     is_on: bool = True
@@ -44,11 +45,11 @@ class Checking:
     wrong: int = 0
     spent_s: float = 0.0
     reference_s: float = 0.0
-    # Of each task's last check, without its reference.
+    # Seconds of each task's last check, without computing the right outputs.
     _cost_s: dict[str, float] = field(default_factory=dict)
 
     def is_due(self, wanted: ScheduleCheck, time_s: float, best_s: float | None) -> bool:
-        """Whether a candidate that took so long is checked, where the fastest took ``best_s``."""
+        """Whether a candidate of time ``time_s`` is checked; the fastest took ``best_s``."""
         if not self.is_on:
             return False
         cost_s = self._cost_s.get(wanted.key)
@@ -63,12 +64,12 @@ class Checking:
         wanted: ScheduleCheck,
         bar_s: float | None,
     ) -> Outcome:
-        """The outcome of a candidate, once its outputs were compared, if they are.
+        """The outcome of a candidate, after its check if that is due.
 
         Parameters
         ----------
         outcome : Outcome
-            As it was measured.
+            Of the measurement.
         ask, built, wanted
             As of `verdict`.
         bar_s : float or None
@@ -84,12 +85,12 @@ class Checking:
     def verdict(
         self, ask: Callable[..., Verdict], built: Built, wanted: ScheduleCheck
     ) -> Failure | None:
-        """Have a candidate checked where it was measured.
+        """Check a candidate where it was measured.
 
         Parameters
         ----------
         ask : callable
-            Sends a request there, with a limit in seconds, and waits for the answer.
+            Sends a request to its worker, with a limit in seconds, and waits for the answer.
         built : Built
         wanted : ScheduleCheck
 

@@ -1,7 +1,7 @@
-"""A device: where candidates are built, where they are measured, and what can be asked of it.
+"""A device: where candidates are built and measured, and its capabilities.
 
-A session of tuning or sharing works on any of them. What one cannot do is skipped, and the report
-names it. One more kind is a subclass in a file of its own, named in `_KINDS`.
+A session of tuning or sharing works on any device. What a device cannot do is skipped, and the
+report names it. A further kind is a subclass in a file of its own, named in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.handle import WorkerOptions
 from fewtune.workers.pool import WorkerPool
 
-# By how an address begins, what is there.
+# The class of a device, by the beginning of its address.
 _KINDS = {"rpc://": "fewtune.measure.board:Board"}
 
 
@@ -32,11 +32,11 @@ class Capabilities(NamedTuple):
     Attributes
     ----------
     cold_caches : bool
-        Caches are brought, before each call, into the state that a model leaves them in.
+        Before each call, caches are put into the state that a model leaves them in.
     finals_in_model : bool
-        A task's fastest schedules meet in the model.
+        A task's fastest schedules can be compared in the model.
     shared_cores : bool
-        Kernels run on the cores that build them, so that one waits for the other.
+        Kernels run on the cores that build them, so building and measuring alternate.
     """
 
     cold_caches: bool = True
@@ -45,7 +45,7 @@ class Capabilities(NamedTuple):
 
     @property
     def lacking(self) -> list[str]:
-        """In words, what has to be skipped; nothing on this machine's CPU."""
+        """The parts that are skipped, as text; none on this machine's CPU."""
         said = {
             "cold_caches": "caches as a model leaves them",
             "finals_in_model": "finals in the model (duels decide)",
@@ -59,7 +59,7 @@ class Device(ABC):
     Parameters
     ----------
     fingerprint : Fingerprint
-        Its own: everything that is measured there carries it.
+        The device's own; everything measured there names it.
     """
 
     can: ClassVar[Capabilities]
@@ -73,12 +73,12 @@ class Device(ABC):
         """Processes that build and measure; the caller closes them."""
 
     def measurer(self, pool: WorkerPool, *, cold_weights: bool) -> Measurer:
-        """What measures batches on these processes."""
+        """The measurer of batches on these processes."""
         return Measurer(pool, overlap=not self.can.shared_cores, cold_weights=cold_weights)
 
     @property
     def link(self) -> Callable[..., None] | None:
-        """What links libraries for it, as TVM's ``fcompile``; None for this machine's compiler."""
+        """Links libraries for it, as TVM's ``fcompile``; None for this machine's compiler."""
         return None
 
     def load(self, executable: relax.VMExecutable | Path) -> CompiledModel | BoardModel:
@@ -93,7 +93,7 @@ class Device(ABC):
 
     @property
     def parallel_tasks(self) -> int:
-        """Tasks that can be measured at once."""
+        """Tasks that can be measured in parallel."""
         return 1
 
 
@@ -114,25 +114,25 @@ class OwnDevice(Here):
 
     def open(self, fork_server: ForkServer | None = None) -> WorkerPool:
         # TVM starts CUDA when it is loaded, and a fork of such a process cannot use the GPU: each
-        # worker is a process of its own. CUDA reserves addresses for all of the GPU's memory, which
-        # a limit would refuse. NVIDIA's compiler takes a second for what LLVM does in a tenth.
+        # worker is a new process. CUDA reserves addresses for all of the GPU's memory, which a
+        # limit would refuse. NVIDIA's compiler takes a second for what LLVM compiles in a tenth.
         options = WorkerOptions(build_timeout_s=20.0, memory_limit_bytes=0, recycle_bytes=4 * 2**30)
-        # No kernel runs on the host: with a thread a core each, sixteen workers took 57 % of the
-        # time of an H200's host with waiting for each other.
+        # No kernel runs on the host, so a worker has one thread. With a thread for each core,
+        # sixteen workers spent 57 % of the time of an H200's host waiting for each other.
         return WorkerPool(self.fingerprint.target, 1, self.fingerprint.threads, options)
 
 
 def measurer_on(
     device: Device | None, pool: WorkerPool, target: tvm.target.Target, *, cold_weights: bool
 ) -> Measurer:
-    """What measures batches on a device; without one, on this machine's for a target."""
+    """The measurer of a device; without a device, that of this machine for a target."""
     if device is not None:
         return device.measurer(pool, cold_weights=cold_weights)
     return Measurer(pool, overlap=has_own_device(target), cold_weights=cold_weights)
 
 
 def device_of(fingerprint: Fingerprint) -> Device:
-    """The device that a fingerprint is of."""
+    """The device of a fingerprint."""
     for prefix, place in _KINDS.items():
         if fingerprint.at.startswith(prefix):
             return resolve_name(place)(fingerprint)

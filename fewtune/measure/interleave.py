@@ -1,14 +1,14 @@
 """Latencies of several variants of a model, measured in turns in one process.
 
-Two figures measured at different times differ by what the machine did meanwhile. Here every round
-runs every variant, in an order that turns, and ratios are taken round by round, so that drift
-meets all variants alike. Variants that are compared closely, and share their threads, take several
-short turns a round: on a shared host the speed of the machine changes many times a second, and
-short turns leave the ratio less than half the spread that one turn a round does.
+Times measured at different moments differ, since the machine's speed changes. Here every round runs
+every variant, in a rotating order, and ratios are taken round by round, so that drift affects all
+variants alike. Variants that are compared closely, and share their threads, take several short
+turns each round. On a shared host the speed of the machine changes many times a second; with short
+turns the ratio has less than half the spread that it has with one turn a round.
 
-How fast a library reads its weights depends on the memory that they happened to get: copies of one
-library, in one process, differ by up to 1.7 % for as long as they live. Of a variant there may
-therefore be several copies, which take turns by rounds.
+How fast a library reads its weights depends on their addresses in memory: copies of one library, in
+one process, differ by up to 1.7 % for as long as they live. So a variant may have several copies,
+which take turns by rounds.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ import numpy as np
 
 from fewtune.artifacts import LatencyStats, Spread
 
-# onnxruntime's and TVM's threads spin for a while after a call; the next variant waits it out.
+# onnxruntime's and TVM's threads spin for a while after a call; the next variant waits so long.
 _SETTLE_S = 0.02
 _CALLS_S = 0.05
-# After a rest both threads of a pool may wake on one core and take turns there, four times as slow
-# as they are, until the kernel parts them: seen with onnxruntime, whose waiting threads spin.
+# After a rest both threads of a pool may wake on one core and run there four times as slow, until
+# the operating system separates them: seen with onnxruntime, whose waiting threads spin.
 _WARM_UP_S = 0.1
 _SLOW_S = 0.5
 _SLOW_ROUNDS, _SCALE_ROUNDS = 3, 6
 _VERY_SLOW_S = 5.0
-# Of variants that share their threads: the calls of a turn that are not measured, those that are,
-# all turns of a round. A small model finds its weights and buffers in the cache again only after
-# several calls: SqueezeNet took 3.3, 3.1, 3.0 ms and, from the tenth call on, 2.75 (a Xeon whose
-# last cache keeps what the second one evicts), ResNet 50 from the second call on what it took.
+# Seconds for variants that share their threads: a turn's unmeasured calls, its measured calls, all
+# turns of a round. A small model has its weights and buffers in the cache again only after several
+# calls: SqueezeNet took 3.3, 3.1, 3.0 ms and, from the tenth call on, 2.75 (a Xeon whose last cache
+# keeps what the second one evicts). ResNet 50 is as fast from the second call on.
 _TURN_WARM_UP_S = 0.03
 _SHORT_TURN_S = 0.02
 _TURNS_S = 0.5
 _LEAST_TURNS, _MOST_TURNS = 2, 8
-# Fewer rounds say little about how far they spread.
+# The spread of fewer rounds is not known.
 _LEAST_KNOWN_ROUNDS = 6
-# Of a normal distribution: standard deviations a median absolute deviation, and by what a median
-# errs more than a mean.
+# For a normal distribution: standard deviation over median absolute deviation, and standard error
+# of the median over that of the mean.
 _DEVIATION, _OF_MEDIAN = 1.4826, 1.2533
 
 Clock = Callable[[], float]
@@ -55,7 +55,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class _Variant:
-    """How one variant is run: its copies, seconds of a call, and how often it is called."""
+    """One variant: its copies, seconds of a call, and the number of calls."""
 
     copies: Sequence[Run]
     call_s: float
@@ -104,14 +104,14 @@ def interleave(
     clock : callable
         Monotonic seconds.
     for_scale : frozenset of str
-        Variants that nothing is compared with closely: left out after six rounds, after three if
-        a call takes over half a second; one that takes over five is run just once, before them.
+        Variants that are not compared closely: left out after six rounds, or after three if a call
+        takes over half a second. One that takes over five seconds is run just once, before them.
     together : frozenset of str
-        Variants that share their threads: in every round they take several short turns, each
-        after calls that are not measured, which bring its own weights back into the cache.
+        Variants that share their threads. In every round they take several short turns. A turn
+        begins with unmeasured calls, which bring the variant's weights back into the cache.
     known_within : float, optional
-        End before ``rounds`` when every median is known to this part of itself: its standard
-        error, from the rounds' spread. Each copy has been measured twice by then.
+        End before ``rounds`` when the relative standard error of every median, from the rounds'
+        spread, is at most this, and each copy has been measured twice.
     for_state : frozenset of str
         Variants that only show the state of the machine; their medians need not be known.
 
@@ -129,7 +129,7 @@ def interleave(
             samples[name] = [first_s]
             ready[name] = _Variant(copies, first_s, rounds=0)
             continue
-        # A first call touches memory for the first time.
+        # The first call is slower: it touches memory for the first time.
         for copy in copies[1:]:
             copy()
         (once_s,) = _timed(copies[0], 1, clock)
@@ -161,7 +161,7 @@ def interleave(
 
 
 def median_error(samples_s: Sequence[float]) -> float:
-    """Standard error of some samples' median, as a part of it.
+    """Relative standard error of the samples' median.
 
     The spread is the median absolute deviation, which a few disturbed rounds do not widen.
     """
@@ -202,12 +202,12 @@ def _timed(run: Run, calls: int, clock: Clock) -> list[float]:
 
 
 def copy_of(copies: Sequence[Item], index: int, variants: int) -> Item:
-    """The copy whose turn it is: the next one when each of the variants has been the first once."""
+    """The copy of a round: the next copy is used after each variant has been first once."""
     return copies[index // variants % len(copies)]
 
 
 def turned(items: Sequence[Item], index: int) -> list[Item]:
-    """The items, another one first with every index."""
+    """The items, rotated by the index."""
     start = index % len(items)
     return [*items[start:], *items[:start]]
 
@@ -226,7 +226,7 @@ def latency_stats(samples_s: list[float]) -> LatencyStats:
 
 
 def ratio_stats(slower_s: list[float], faster_s: list[float]) -> Spread:
-    """How many times faster the second is, round by round over the rounds both were in."""
+    """How many times faster the second is, by the rounds that both were in."""
     shared = min(len(slower_s), len(faster_s))
     return _spread(np.asarray(slower_s[:shared]) / np.asarray(faster_s[:shared]))
 

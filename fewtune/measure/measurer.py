@@ -22,7 +22,7 @@ from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, Worke
 from fewtune.workers.build_queue import Building, building
 from fewtune.workers.pool import WorkerPool
 
-# Of a duel; and how many of them one worker has before the next one's turn.
+# Rounds of a duel, and the seconds of a candidate in each.
 ROUNDS, ROUND_S = 6, 0.001
 _ROUNDS_A_VISIT = 2
 
@@ -37,8 +37,8 @@ def module_specs(module: tvm.IRModule) -> Specs:
 class Measurer:
     """Builds a batch on all workers and races its candidates one at a time.
 
-    On a CPU building and measuring would share the cores, so one follows the other: two builds
-    beside a two-thread kernel slow it by half, and unevenly.
+    On a CPU, building and measuring would share the cores, so one follows the other: two builds
+    slow a kernel of two threads by half, and unevenly.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Measurer:
     Attributes
     ----------
     repeats : int
-        Measurements made again, since the machine ran slow around them.
+        Measurements that were repeated, since the machine was slow.
     most_flops_s : float
         Operations a second of the calibration kernel at its fastest; infinite where unknown.
     """
@@ -82,21 +82,21 @@ class Measurer:
         Parameters
         ----------
         modules : list of IRModule, or Building
-            Scheduled modules, of one task or of several; from `building`, where the workers are to
-            begin before the last of them is known.
+            Scheduled modules, of one task or of several. With `building`, the workers begin before
+            the last of them is known.
         specs : list of Specs
             Their buffers.
         best_s : list of float or None
             The time each has to beat to be measured in full. Within a call, an earlier
             candidate of the same race lowers it.
         races : sequence of hashable, optional
-            Which race each runs in: candidates of several tasks are not to be held to each other.
-            One for all unless given.
+            The race of each: candidates of different tasks do not race against each other. All are
+            in one race unless given.
         keys : sequence of tuple of str, optional
             Workload and trace of each, by which the fastest are kept
             (`fewtune.workers.build_cache`).
         checks : sequence of ScheduleCheck, optional
-            What each is compared with. One whose outputs are wrong has failed.
+            The check of each. A candidate with wrong outputs has failed.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class Measurer:
             with self.building() as whole:
                 whole.add(modules)
                 return self.measure(whole, specs, best_s, races, keys, checks)
-        # A race of their own, which no later call goes on with.
+        # All are in one new race, which no later call continues.
         races = [object()] * len(modules) if races is None else races
         return self._measured_batch(modules, Batch(specs, best_s, races, keys, checks))
 
@@ -131,8 +131,8 @@ class Measurer:
         return outcomes
 
     def building(self) -> AbstractContextManager[Building[Built | Failure]]:
-        """A batch that is compiled while it is being put together, to be measured by `measure`."""
-        # Where building and measuring overlap, a batch begins when it is known as a whole.
+        """A batch that is compiled while modules are added, to be measured by `measure`."""
+        # If building and measuring overlap, a batch begins when all of it is known.
         return building((lambda _: []) if self.overlap else self.pool.build)
 
     def _overlapped(self, payload: list[str], batch: Batch) -> list[Outcome]:
@@ -144,7 +144,7 @@ class Measurer:
         def done(place: int, result: Failure | list[float], built: Built | None) -> None:
             outcome = Outcome.failed(result) if isinstance(result, Failure) else Outcome(result)
             if batch.checks is not None and built is not None:
-                # Its worker is idle, and the device with it.
+                # Its worker is idle, and so is the device.
                 outcome = self._checked(outcome, built, batch.checks[place], batch.bar_s(place))
             batch.end(place, outcome, built)
 
@@ -179,12 +179,12 @@ class Measurer:
     ) -> list[Outcome]:
         """Measure candidates of one task in turns, to find the one that is really the fastest.
 
-        Those of one worker take turns in it, and the workers take turns.
+        Candidates of one worker take turns in it, and the workers take turns.
 
         Parameters
         ----------
         contestants : sequence of Built or Failure
-            As `build` gave them.
+            As `build` returned them.
         specs : Specs
         rounds : int
         round_s : float
@@ -193,8 +193,8 @@ class Measurer:
         Returns
         -------
         outcomes : list of Outcome
-            A sample a round. Where a worker failed, all of them failed: what one of them did not
-            take part in was no duel.
+            With one sample for each round. If a worker failed, all candidates failed: a duel needs
+            all of them.
         """
         outcomes = [Outcome.failed(c) if isinstance(c, Failure) else None for c in contestants]
         samples: list[list[float]] = [[] for _ in contestants]
@@ -229,7 +229,7 @@ class Measurer:
     def _race(
         self, result: Built | Failure, payload: str, specs: Specs, bar_s: float | None
     ) -> tuple[Outcome, Built | Failure]:
-        """The outcome, and what was measured: what its worker had lost is another build by then."""
+        """The outcome, and the measured build: a new one if the worker had lost the first."""
         if isinstance(result, Failure):
             return Outcome.failed(result), result
         if not self._lives(result):
@@ -249,12 +249,12 @@ class Measurer:
     def _checked(
         self, outcome: Outcome, built: Built, wanted: ScheduleCheck, bar_s: float | None
     ) -> Outcome:
-        """The outcome, once its outputs were compared, if they are."""
+        """The outcome, after the check of its outputs if that is due."""
         with self.phases.timed("check_s"):
             return self.checking.checked(outcome, self._asker(built), built, wanted, bar_s)
 
     def _asker(self, built: Built) -> Callable[..., Any]:
-        """What sends requests to where a build was made."""
+        """Sends requests to the worker that has a build."""
         return self.pool.handles[built.worker].call
 
     def check(
@@ -267,7 +267,7 @@ class Measurer:
         modules : sequence of IRModule
             Scheduled.
         checks : sequence of ScheduleCheck
-            What each is compared with.
+            The check of each.
 
         Returns
         -------

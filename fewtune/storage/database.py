@@ -50,7 +50,7 @@ def write_database(
     trials: dict[str, list[Trial]],
     target: tvm.target.Target,
 ) -> None:
-    """Write trials as TVM's JSON database, valid ones only, tasks in the order given."""
+    """Write valid trials as TVM's JSON database, tasks in the given order."""
     (directory / WORKLOADS).touch()
     (directory / RECORDS).touch()
     database = ms.database.JSONDatabase(str(directory / WORKLOADS), str(directory / RECORDS))
@@ -67,7 +67,7 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
     Raises
     ------
     JournalError
-        If a file is missing or damaged. TVM trusts what it reads: a line ``{}`` ends the process.
+        If a file is missing or damaged. TVM does not check it: a line ``{}`` ends the process.
     """
     workloads = _checked_lines(directory / WORKLOADS, _is_workload)
     _checked_lines(directory / RECORDS, lambda value: _is_record(value, workloads))
@@ -81,7 +81,7 @@ def read_database(directory: Path) -> ms.database.JSONDatabase:
 
 
 def _checked_lines(path: Path, is_right: Callable[[Any], bool]) -> int:
-    """Count the lines of a file of JSON; refuse the first that is not what it should be."""
+    """Count the lines of a file of JSON; refuse the first wrong one."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The journal: every measured batch on disk, whole, before the next begins.
+"""The journal: every measured batch is on disk before the next begins.
 
-One file of JSON lines. The first line is the header and says for which machine, target, TVM
-version and options the trials hold; every later line is one event with a checksum. A line torn
-by a kill or a full disk can only be the last one: it is cut off when the journal is opened again.
+It is one file of JSON lines. The first line is the header: the machine, target, TVM version and
+options of the trials. Every later line is one event with a checksum. Only the last line can be
+incomplete, after a kill or with a full disk: it is cut off when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Journal:
         Raises
         ------
         MachineError
-            If the disk does not take it; what was written of it is removed again.
+            If it cannot be written; a partly written line is removed again.
         """
         text = json.dumps(event, separators=(",", ":"), sort_keys=True)
         line = f"{zlib.crc32(text.encode()):08x} {text}\n".encode()
@@ -75,7 +75,7 @@ class Journal:
             ) from None
 
     def hand_over(self) -> None:
-        """Have everything where it is kept: a file has it already."""
+        """Wait until all events are kept; in a file they are already."""
 
     def close(self) -> None:
         """Close the file; the journal stays on disk."""
@@ -90,7 +90,7 @@ class Journal:
             event = _parse(line)
             if event is None:
                 if number == len(lines) and not torn:
-                    # Out-of-order blocks after a power cut can spoil the last line as well.
+                    # After a power cut the last line can be damaged too, by unordered blocks.
                     whole -= len(line) + 1
                     break
                 raise JournalError(

@@ -1,9 +1,9 @@
-"""Tuning logs that outlive their run: distilled, merged, and used as the start of a later run.
+"""Tuning logs that are kept after their run: distilled, merged, and used to start a later run.
 
-A log is a folder with TVM's two database files, and ``log.json`` that says where its figures hold.
-Upstream merges databases without a look at the target, and served wrong records by it
-(apache/tvm #15549): here a log of another machine, target or TVM version is refused,
-and one whose kernels were measured in another way (`fewtune.timing.cache_state`).
+A log is a folder with TVM's two database files, and ``log.json`` with the conditions of its times.
+TVM merges databases without comparing targets, and returned wrong records that way
+(apache/tvm #15549). Here a log of another machine, target or TVM version is refused, and one whose
+kernels were measured in another way (`fewtune.timing.cache_state`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fewtune.task.extract import workload_hash
 from fewtune.timing.cache_state import MEASURING
 from fewtune.trial.trial import Trial
 
-# Seeds a task: as many as a small batch.
+# Seeds of a task: as many as a small batch.
 _MOST_SEEDS = 8
 
 
 def log_info(fingerprint: Fingerprint) -> LogInfo:
-    """What a log's figures depend on."""
+    """The conditions of a log's times."""
     return LogInfo(
         machine=fingerprint.device,
         target=fingerprint.target,
         threads=fingerprint.threads,
         tvm=fingerprint.versions.get("apache-tvm", ""),
-        # Nothing is done before a call on a device of its own.
+        # On a GPU or a board, caches are not prepared before a call.
         measuring=MEASURING if fingerprint.prepares_caches else 1,
         checked=True,
     )
@@ -41,7 +41,7 @@ def log_info(fingerprint: Fingerprint) -> LogInfo:
 def merge(directories: list[Path], directory: Path, best: int | None = None) -> dict[str, int]:
     """Write the trials of several logs into one.
 
-    A schedule that stands in several logs gets the median of its figures.
+    A schedule in several logs gets the median of its times.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def merge(directories: list[Path], directory: Path, best: int | None = None) -> 
     directory : Path
         An existing folder for the result.
     best : int, optional
-        Keep so many of each workload, fastest first.
+        Keep at most so many of each workload, fastest first.
 
     Returns
     -------
@@ -90,9 +90,9 @@ class LoggedWorkload:
     ----------
     module : IRModule
     trials : list of Trial
-        Valid ones, each schedule once with the median of its figures, fastest first.
+        Valid ones, each schedule once with the median of its times, fastest first.
     logs : list of Path
-        Those that hold it, in the order read.
+        The logs that hold it, in the order read.
     """
 
     module: tvm.IRModule
@@ -126,7 +126,7 @@ def read_workloads(directories: list[Path]) -> dict[str, LoggedWorkload]:
 
 
 def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path]:
-    """Every log below a folder, sorted; there may be none, and no folder either.
+    """Every log below a folder, sorted; none if there is no such folder.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
     fingerprint : Fingerprint
         Where they are to be used.
     use : str
-        What a foreign log cannot be, such as ``started from``.
+        For the message: what a foreign log cannot be, such as ``started from``.
 
     Raises
     ------
@@ -153,12 +153,12 @@ def logs_below(directory: Path, fingerprint: Fingerprint, use: str) -> list[Path
 
 
 def require_own(directory: Path, fingerprint: Fingerprint) -> None:
-    """See that a stage's log is of this machine, target, TVM version and way of measuring.
+    """Require that a stage's log is of this machine, target, TVM version and way of measuring.
 
     Parameters
     ----------
     directory : Path
-        With a log; without one there is nothing to be of another kind.
+        Folder of a log; a folder without one passes.
     fingerprint : Fingerprint
 
     Raises
@@ -209,7 +209,7 @@ def read_seeds(
 
 
 def read_info(directory: Path) -> LogInfo:
-    """What a log's figures depend on, as it says itself.
+    """The conditions of a log's times, from its own file.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def _trials(directory: Path) -> list[tuple[str, tvm.IRModule, Trial]]:
 
 
 def difference_of(expected: LogInfo, found: LogInfo) -> str:
-    """Why figures of one log are not those of another, in a few words; empty where they are."""
+    """Why two logs' times are not comparable, in a few words; empty if they are."""
     for key in ("machine", "target", "threads", "tvm", "measuring"):
         ours, theirs = getattr(expected, key), getattr(found, key)
         if ours != theirs and key == "measuring":

@@ -1,1 +1,1 @@
-"""Timing: one kernel called as a model calls it, its caches brought into that state."""
+"""Timing: one kernel is called with caches in the state that a model leaves."""

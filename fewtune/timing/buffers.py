@@ -1,9 +1,8 @@
-"""The memory of measured kernels: taken once, filled with random numbers, used by task after task.
+"""The memory of measured kernels: allocated once, filled with random numbers, used by all tasks.
 
-Most of what filling a buffer costs is memory that is touched for the first time: 0.28 s for the
-411 MB of VGG 19's classifier, in every worker and for every batch, where each batch took its
-buffers anew. Here they stay until larger ones are needed, and what no kernel wrote since is not
-filled again.
+Touching memory for the first time is most of the cost of filling a buffer: 0.28 s for the 411 MB of
+VGG 19's classifier, in every worker and for every batch, if each batch allocates its buffers. Here
+buffers stay until larger ones are needed. Parts that no kernel wrote are not filled again.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import numpy as np
 from fewtune.runtime.tvm import fill_repeating, tvm
 from fewtune.timing.cache_state import buffer_bytes
 
-# Numbers that are drawn to fill a buffer, and repeated.
+# So many numbers are drawn; repeated, they fill a buffer.
 _FILLED_AT_ONCE = 2**16
 
 Specs = Sequence[tuple[Sequence[int], str]]
 
 
 class _Place(NamedTuple):
-    """Which argument of a kernel, and its dtype: buffers of all tasks there share their memory."""
+    """The place and dtype of a kernel's argument: such buffers of all tasks share memory."""
 
     number: int
     dtype: str
@@ -39,7 +38,7 @@ class Buffers:
     fill : callable
         Fills a tensor with random numbers (`filler`).
     most_held_bytes : int
-        More than this is not held on to from task to task.
+        More memory than this is not kept from task to task.
     """
 
     def __init__(
@@ -49,14 +48,14 @@ class Buffers:
         self._fill = fill
         self._most_held_bytes = most_held_bytes
         self._memory: dict[_Place, Any] = {}
-        # Elements from the first on that are as they were filled.
+        # The number of elements, from the first on, that still are as they were filled.
         self._filled: dict[_Place, int] = {}
         self._lent: set[_Place] = set()
         self._of: str | None = None
         self._views: list[Any] = []
 
     def lend(self, elements: int) -> Any | None:
-        """Memory for float32 numbers that a model may use until the next task is measured.
+        """Memory for float32 numbers, for use by a model until the next task is measured.
 
         Returns
         -------
@@ -80,22 +79,22 @@ class Buffers:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are held from task to task."""
+        """Bytes that are kept from task to task."""
         return sum(buffer_bytes(each.shape, each.dtype) for each in self._memory.values())
 
     def arguments(
         self, specs: Specs, shapes: Sequence[tuple[int, ...]], read_only: Sequence[int]
     ) -> list[Any]:
-        """A kernel's arguments, filled when its task comes.
+        """A kernel's arguments, filled when its task begins.
 
         Parameters
         ----------
         specs : sequence of (sequence of int, str)
             Shapes and dtypes of the task's buffers.
         shapes : sequence of tuple of int
-            As this kernel reads them, weights laid out anew: as many elements.
+            As this kernel reads them: weights may have another layout, of as many elements.
         read_only : sequence of int
-            Places of buffers that no kernel of the task writes, its weights.
+            Places of buffers that no kernel of the task writes: its weights.
 
         Returns
         -------
@@ -112,9 +111,9 @@ class Buffers:
         ]
 
     def forget(self) -> None:
-        """Let go of the task; of its memory only where that is more than is to be held.
+        """Forget the task; its memory is freed only if it is more than may be kept.
 
-        What was lent is not used any more.
+        Memory from `lend` may not be used afterwards.
         """
         self._of, self._views = None, []
         self._lent.clear()
@@ -127,7 +126,7 @@ class Buffers:
         place, elements = _Place(number, dtype), prod(shape)
         held = self._memory.get(place)
         if held is None or prod(held.shape) < elements:
-            # First the old memory is let go: both may be too much.
+            # The old memory is freed first: both may be too much.
             held = None
             self._memory.pop(place, None)
             self._filled.pop(place, None)
@@ -140,10 +139,10 @@ class Buffers:
 
 
 def filler(*, on_host: bool) -> Callable[[Any], None]:
-    """What fills a buffer with random numbers.
+    """A function that fills a buffer with random numbers.
 
-    TVM's own function draws each of them: 0.66 s for the 411 MB of VGG's classifier. On the host
-    one block of them is repeated.
+    TVM's own function draws each number: 0.66 s for the 411 MB of VGG's classifier. On the host,
+    one block of numbers is repeated.
     """
     by_tvm = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
     block = np.random.default_rng(0).random(_FILLED_AT_ONCE, dtype="float32")

@@ -22,14 +22,14 @@ _STEP = 16
 def rewrite_kernel(threads: int) -> tvm.IRModule:
     """A kernel that replaces each value of a buffer by one minus it.
 
-    Random numbers between nought and one stay such, call after call, and no other operation would
-    do: a compiler leaves out a store that changes nothing. The last few elements of each slice are
-    left alone.
+    Random numbers between zero and one stay in that range, call after call. Writing them back
+    unchanged would not do: a compiler leaves out such a store. The last few elements of each slice
+    are not written.
 
     Parameters
     ----------
     threads : int
-        Each writes a part of every slice, the first the first one.
+        Each thread writes a part of every slice, in order.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def rewrite_kernel(threads: int) -> tvm.IRModule:
         for thread in T.parallel(threads):
             for piece in T.serial(slices):
                 for step in T.serial(elements // (_STEP * threads)):
-                    # The place is written out: of a name for it only the last lane is stored.
+                    # The index is written out: with a name for it only the last lane is stored.
                     for lane in T.vectorized(_STEP):
                         buffer[
                             piece, (thread * (elements // (_STEP * threads)) + step) * _STEP + lane
@@ -60,25 +60,25 @@ def rewrite_kernel(threads: int) -> tvm.IRModule:
 
 
 def parallel_axis(module_json: str) -> int:
-    """The axis along which other kernels part among threads what a kernel reads and writes.
+    """The axis of a kernel's inputs and outputs that other kernels split among the threads.
 
     Parameters
     ----------
     module_json : str
         The kernel, scheduled or not; its blocks' names decide.
     """
-    # A reduction's block is two once its first value is set apart, each with an ending to its name.
+    # A decomposed reduction has two blocks, each with a suffix to its name.
     return TILES if f'"{PRODUCTS}' in module_json else 0
 
 
 def sliced(tensor: Any, axis: int) -> Any:
-    """A tensor's memory as ``(slices, elements)``: what lies before an axis, and the rest."""
+    """A tensor's memory as ``(slices, elements)``: the axes before ``axis``, and the others."""
     extents = [int(extent) for extent in tensor.shape]
     return tensor._create_view((prod(extents[:axis]), prod(extents[axis:])))  # noqa: SLF001
 
 
 def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:
-    """What writes the float32 tensors given to it anew, on the machine of a CPU target.
+    """A function that writes float32 tensors anew, on the machine of a CPU target.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Takes a buffer out of all caches, by the processor's own instruction for it.
+"""Flushes a buffer from all caches, by the processor's own instruction.
 
-TVM's function (``cache_flush_cpu_non_first_arg``) uses the older instruction, which waits for the
-one before: 11 ms for 16 MB, where the measured kernel takes 1 ms. The newer one (``clflushopt``,
-Intel SDM) is not ordered: 0.5 ms on two cores. In so short a time the threads of the pool do not
-fall asleep, either; the kernel would wait for them.
+TVM's function (``cache_flush_cpu_non_first_arg``) uses the older instruction, each of which waits
+for the one before: 11 ms for 16 MB, while the measured kernel takes 1 ms. The newer one
+(``clflushopt``, Intel SDM) is not ordered: 0.5 ms on two cores. In so short a time the threads of
+the pool do not fall asleep; otherwise the kernel would wait for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def flush_kernel(threads: int) -> tvm.IRModule:
     Parameters
     ----------
     threads : int
-        They take lines in turn.
+        Threads flush alternating lines.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def flush_kernel(threads: int) -> tvm.IRModule:
     def main(given: T.handle) -> None:
         elements = T.int64()
         buffer = T.match_buffer(given, (elements,), "float32")
-        # The last element's line too: a buffer may begin within a line.
+        # The last element's line is flushed too: a buffer may begin within a line.
         for thread in T.parallel(threads):
             for step in T.serial(elements // (_LINE * threads) + 2):
                 place = T.min((step * threads + thread) * _LINE, elements - 1)
@@ -51,7 +51,7 @@ def flush_kernel(threads: int) -> tvm.IRModule:
 
 
 def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
-    """What flushes the tensors given to it, on the machine of a CPU target.
+    """A function that flushes tensors, on the machine of a CPU target.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def flusher(target: tvm.target.Target, threads: int) -> Callable[..., None]:
         for tensor in tensors:
             elements = math.prod(int(extent) for extent in tensor.shape)
             if main is None or str(tensor.dtype) != "float32":
-                # It leaves out its first argument.
+                # TVM's function does not flush its first argument.
                 by_tvm(tensor, tensor)
             elif elements:
                 main(flat(tensor))

@@ -36,15 +36,15 @@ from fewtune.runtime.tvm import tvm
 from fewtune.timing.cache_fill import rewriter
 from fewtune.timing.cache_flush import flusher
 
-# Which way of measuring this is: figures of another one are not to be compared with.
+# The version of this way of measuring: times of another version cannot be compared.
 MEASURING = 5
 _BEFORE_CALL = "fewtune.before_call"
-# Weights of so many times the cache evict themselves from call to call: flushing them does nothing.
+# Weights of so many times the cache's size evict themselves in each call: flushing changes nothing.
 _SELF_FLUSHED = 2
 _LEAST_REWRITTEN_BYTES = 4096
-# Activations of so many times the cores' own caches leave nothing there of the output's memory.
-# Below, MobileNet V2's kernels took in the model about what they take without the flush,
-# at 1.6 to 1.8 times about half-way between.
+# If activations are so many times as large as the cores' own caches, nothing of the output's memory
+# is left there. Below it, MobileNet V2's kernels took about the same time in the model as without
+# the flush; at 1.6 to 1.8 times, about half-way between both.
 _OUTGROWN = 1.5
 # Calls of at least this length are timed one by one in Python, whose microsecond does not matter
 # then. TVM's evaluator makes an untimed call each time it is used: three of twelve calls in a race.
@@ -56,7 +56,7 @@ def _size(tensor: Any) -> int:
 
 
 def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
-    """Those of a kernel's weights that a cache may still hold from its last call.
+    """The weights of a kernel that a cache may still hold from its last call.
 
     Parameters
     ----------
@@ -70,18 +70,18 @@ def to_be_flushed(weights: Sequence[Any], cache_bytes: int | None) -> list[Any]:
 
 
 def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> list[Any]:
-    """Those of a kernel's activations that the cores may hold in their own caches.
+    """The activations of a kernel that the cores may hold in their own caches.
 
-    Of larger ones little is left there when the next kernel begins, however they were written;
-    those of less than a page take no time worth the mention; and what has one axis is a scale or
-    an offset, which no kernel before wrote. Only float32 ones are: no others are ever many.
+    Little is left there of larger ones when the next kernel begins. Activations of less than a page
+    take hardly any time. A tensor of one axis is a scale or an offset, which no kernel before
+    wrote. Only float32 activations are rewritten: those of other types are small.
 
     Parameters
     ----------
     activations : sequence of Tensor
-        What the kernel reads and what it writes.
+        The kernel's inputs and outputs.
     caches_bytes : int or None
-        Of the cores' own caches together; None where unknown: nothing is rewritten.
+        The cores' own caches together; if None, nothing is rewritten.
     """
     return [
         each
@@ -96,16 +96,16 @@ def to_be_rewritten(activations: Sequence[Any], caches_bytes: int | None) -> lis
 def to_be_evicted(
     activations: Sequence[Any], caches_bytes: int | None, cache_bytes: int | None
 ) -> list[Any]:
-    """What a kernel writes, where no cache has that memory any more when a model calls it.
+    """A kernel's output, if no cache holds its memory any more when a model calls the kernel.
 
     Parameters
     ----------
     activations : sequence of Tensor
-        What the kernel reads, and last what it writes.
+        The kernel's inputs, and last its output.
     caches_bytes : int or None
-        Of the cores' own caches together; None where unknown: nothing is evicted.
+        The cores' own caches together; if None, nothing is evicted.
     cache_bytes : int or None
-        `last_level_cache_bytes`: what outgrows that evicts itself.
+        `last_level_cache_bytes`: a larger output evicts itself.
     """
     whole_bytes = sum(map(_size, activations))
     if not outgrow(whole_bytes, caches_bytes):
@@ -116,14 +116,14 @@ def to_be_evicted(
 
 
 def outgrow(activations_bytes: float, caches_bytes: int | None) -> bool:
-    """Whether a kernel's activations leave nothing of themselves in the cores' own caches.
+    """Whether a kernel's activations are too large for the cores' own caches.
 
     Parameters
     ----------
     activations_bytes : float
-        What it reads and writes, but for weights.
+        Bytes of its inputs and outputs without weights.
     caches_bytes : int or None
-        Of the cores' own caches together; None where unknown.
+        The cores' own caches together; None if unknown.
     """
     return caches_bytes is not None and activations_bytes > _OUTGROWN * caches_bytes
 
@@ -134,7 +134,7 @@ def buffer_bytes(shape: Sequence[int], dtype: Any) -> int:
 
 
 class CacheState:
-    """Brings the caches into the state in which a model calls a kernel; one a process.
+    """Puts the caches into the state in which a model calls a kernel; one for each process.
 
     Parameters
     ----------
@@ -169,13 +169,13 @@ class CacheState:
         device : Device
         arguments : list of Tensor
         flushed : list of Tensor
-            Those of them that are flushed before each call: weights, and what is written.
+            The arguments that are flushed before each call: weights and outputs.
         activations : list of Tensor
-            Those that are written anew before each call, `sliced`, the last of them first: what a
-            kernel reads first, the one before it wrote last.
+            The arguments that are written anew before each call, `sliced`, in reverse order: what
+            a kernel reads first, the kernel before it wrote last.
         count : int
         once_s : float
-            What a call takes, as far as that is known; 0 where it was not called yet.
+            Seconds of a call, if known; 0 before the first call.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class CacheState:
             )
             return [float(value) for value in evaluator(*arguments).results]
         finally:
-            # Buffers that the worker drops are not to live on here.
+            # References kept here would keep buffers alive that the worker drops.
             self._flushed, self._activations = [], []
 
     def _one_by_one(self, function: Any, arguments: list[Any], count: int) -> list[float]:

@@ -33,9 +33,9 @@ class Attempt(NamedTuple):
     Attributes
     ----------
     run_s : list of float
-        Seconds of one call, a sample a repeat.
+        Seconds of one call, one sample for each repeat.
     dropped : bool
-        Whether it ended after its first single run: far too slow to win.
+        Whether it ended after its first single run, since it was far too slow to win.
     """
 
     run_s: list[float]
@@ -48,13 +48,13 @@ class Measured(NamedTuple):
     Attributes
     ----------
     run_s : list of float
-        Seconds of one call, a sample a repeat, from the longest measurement it reached; of
-        several attempts, the fastest.
+        Seconds of one call, one sample for each repeat, from the longest measurement that it
+        reached, in the fastest attempt.
     repeats : int
         Attempts beyond the first.
     most_flops_s : float or None
-        Operations a second of the calibration kernel at its fastest so far: about what the
-        machine can do at most; None on a device of its own, where nothing is calibrated.
+        Operations a second of the calibration kernel at its fastest so far: about the machine's
+        peak. None on a GPU or a board, where nothing is calibrated.
     """
 
     run_s: list[float]
@@ -79,8 +79,8 @@ class Calibration:
     floor_s : float
         The kernel's fastest time so far.
     good_s : float
-        What it takes in good times: a fifth of its times so far were shorter, but no more than a
-        fifth over the fastest.
+        Its usual time: a fifth of its times so far were shorter. It is at most 1.2 times the
+        fastest.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Calibration:
         self._flops = flops
         self._clock = clock
         self._times_s: list[float] = []
-        # The first time would be its own measure, however slow the machine was.
+        # With a single time the machine could not be recognised as slow.
         for _ in range(_FIRST_SAMPLES):
             self._timed_s()
 
@@ -128,7 +128,7 @@ class Calibration:
             if median_s < best_s:
                 best_s, kept = median_s, run_s
             steady = max(before_s, after_s) <= _SLOW_RATIO * self.good_s
-            # As long again as this attempt took is what another one will take.
+            # Another attempt takes about as long as this one.
             extra_s = now_s - first_end_s + now_s - attempt_began_s
             if dropped or steady or repeats == _MOST_REPEATS or extra_s > _MOST_EXTRA_S:
                 return Measured(kept, repeats, self._flops / self.floor_s)

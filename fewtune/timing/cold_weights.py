@@ -1,14 +1,14 @@
-"""Weights as a model finds them: in memory, not in the cache, where all of them do not fit it.
+"""Cold weights: in memory, not in the cache, as in a model whose weights do not fit the cache.
 
-A kernel that is measured again and again has its weights in the cache. In a model whose weights
-outgrow it, every kernel reads its own from memory, once an inference: up to a third of its time,
-and not the same for every schedule. There, weights are flushed before each measured call
-(`fewtune.timing.cache_state`).
+A kernel that is measured repeatedly has its weights in the cache. In a model whose weights are
+larger than the cache, every kernel reads its weights from memory in each inference. This takes up
+to a third of its time, and differs by schedule. For such models, weights are flushed before each
+measured call (`fewtune.timing.cache_state`).
 
-The cache that counts is the one a core has for itself. Weights that outgrow it and yet fit the
-shared one come from there, if other cores, and on a shared host other machines, left them: the
-kernels of SqueezeNet (5 MB, of a shared 32) took in the model 1.1 times what they had taken with
-warm weights, 1.0 times what they took with flushed ones; MobileNet's (14 MB) 1.3 and 1.2 times.
+The cache that counts is a core's own. Larger weights that fit the shared cache come from there,
+unless other cores or, on a shared host, other machines evict them. The kernels of SqueezeNet (5 MB,
+of a shared 32) took in the model 1.1 times their time with warm weights, and 1.0 times that with
+flushed ones; MobileNet's (14 MB) 1.3 and 1.2 times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CACHE_FOR_WEIGHTS = 0.5
 
 
 def weights_bytes(tasks: Sequence[Task]) -> int:
-    """Bytes of all weights of a model; a kernel that is called twice has two sets of them."""
+    """Bytes of all weights of a model; a kernel that is called twice counts twice."""
     return sum(
         buffer_bytes(task.info.shapes[place], task.mod["main"].params[place].dtype)
         * task.info.weight
@@ -35,7 +35,7 @@ def weights_bytes(tasks: Sequence[Task]) -> int:
 
 
 def weights_outgrow_cache(tasks: Sequence[Task], cache_bytes: int | None = None) -> bool:
-    """Whether a core has to fetch a model's weights anew in every inference.
+    """Whether a core reads a model's weights from memory in every inference.
 
     Parameters
     ----------

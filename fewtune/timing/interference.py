@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-# Of a normal distribution: standard deviations a median absolute deviation, and by what a median
-# errs more than a mean.
+# For a normal distribution: standard deviation over median absolute deviation, and standard error
+# of the median over that of the mean.
 _DEVIATION, _OF_MEDIAN = 1.4826, 1.2533
-# What is within so many standard errors may be chance.
+# Differences within so many standard errors may be noise.
 _CHANCE = 2.0
 
-# By workload and contender: seconds of all its calls in one run, a figure a run.
+# By workload and contender: seconds of all its calls in one run, one value for each run.
 ContenderSamples = dict[str, list[list[float]]]
 
 
@@ -32,23 +32,23 @@ def charged(
     picked: Sequence[dict[str, int]],
     after: Sequence[Iterable[int]],
 ) -> ContenderSamples:
-    """Samples of each contender: its own seconds, and what calls after it took for its sake.
+    """Samples of each contender: its own seconds, and the slowdown of the calls after it.
 
     Parameters
     ----------
     times_s : ndarray, (runs, calls)
         Seconds of every call of every run of the model.
     workloads : sequence of str
-        By call, whose kernel it is of.
+        By call, its kernel's workload.
     picked : sequence of dict of int
-        By run, which contender of each workload stood in.
+        By run, the contender of each workload that was used.
     after : sequence of iterable of int
-        By call, those that it may slow down: its `followers`.
+        By call, the calls that it may slow down: its `followers`.
 
     Returns
     -------
     samples : dict of list of list of float
-        By workload and contender: seconds of all its calls in one run, a figure a run.
+        By workload and contender: seconds of all its calls in one run, one value for each run.
     """
     places: dict[str, list[int]] = {}
     for place, name in enumerate(workloads):
@@ -75,7 +75,7 @@ def charged(
 def _usual(
     times_s: np.ndarray, workloads: Sequence[str], stood: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """What each call usually takes under the contender that stands there, (runs, calls)."""
+    """The usual time of each call with the contender that is used there, (runs, calls)."""
     usual_s = np.empty_like(times_s)
     for place, name in enumerate(workloads):
         for each in np.unique(stood[name]):
@@ -87,7 +87,7 @@ def _usual(
 def _by_workload(
     workloads: Sequence[str], own: Sequence[int], after: Sequence[Iterable[int]]
 ) -> list[list[int]]:
-    """The calls after some calls, those of one kernel together; not of their own."""
+    """The calls after some calls, grouped by kernel, without calls of their own kernel."""
     found: dict[str, set[int]] = {}
     for place in own:
         for follower in after[place]:
@@ -97,7 +97,7 @@ def _by_workload(
 
 
 def _beyond_chance(excess_s: np.ndarray) -> float:
-    """The median of some figures, less what chance may have made of it."""
+    """The median of some values, less the part that may be noise."""
     middle_s = float(np.median(excess_s))
     deviation_s = _DEVIATION * float(np.median(np.abs(excess_s - middle_s)))
     chance_s = _CHANCE * _OF_MEDIAN * deviation_s / math.sqrt(len(excess_s))
@@ -105,7 +105,7 @@ def _beyond_chance(excess_s: np.ndarray) -> float:
 
 
 def followers(touched: Sequence[tuple[list[int], list[int]]]) -> list[list[int]]:
-    """The calls that find memory in those caches where a call left it.
+    """The calls that find memory in the caches where a call left it.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def followers(touched: Sequence[tuple[list[int], list[int]]]) -> list[list[int]]
     Returns
     -------
     after : list of list of int
-        By call: of all memory that it touches, the next calls that read it, up to the first one
-        that writes it, and that one.
+        By call: for all memory that it touches, the next calls that read it, up to and including
+        the first one that writes it.
     """
     after: list[set[int]] = [set() for _ in touched]
     open_to: dict[int, set[int]] = {}

@@ -1,7 +1,7 @@
 """How built candidates are timed in the process that built them: races, and duels.
 
-On a CPU, three things are seen to. The caches are brought into the state that a model leaves them
-in before each call (`fewtune.timing.cache_state`). A slow moment of the machine is noticed
+On a CPU, the caches are put into the state that a model leaves them in before each call
+(`fewtune.timing.cache_state`). A slow moment of the machine is noticed
 (`fewtune.timing.calibration`). The measuring thread keeps off the cores of TVM's thread pool
 (`fewtune.machine.affinity`).
 """
@@ -21,17 +21,17 @@ from fewtune.timing.cache_fill import sliced
 from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
 from fewtune.timing.calibration import Attempt, Calibration, Measured
 
-# Single calls that make up one sample where the caches are prepared before each.
+# Single calls of one sample, if the caches are prepared before each.
 _MOST_SINGLE_CALLS = 8
-# The fastest of these counts: one may wait for a thread that was asleep, another for an interrupt.
+# The fastest of so many calls counts: one may wait for a sleeping thread or an interrupt.
 _CALIBRATION_CALLS = 4
 
 
 class Race(NamedTuple):
     """How long a candidate is measured, given the best so far.
 
-    A candidate is run once; it goes on to the short measurement only if it can still win, and to
-    the full one only if the short one says so. Times are seconds. With ``cold_weights`` every call
+    A candidate is run once. The short measurement follows only if it can still win, and the full
+    one only if it can win after the short one. Times are seconds. With ``cold_weights`` every call
     finds its weights in memory (`fewtune.timing.cold_weights`).
     """
 
@@ -61,8 +61,7 @@ class BuiltKernel(NamedTuple):
 class _Kernel(NamedTuple):
     """A built candidate and its arguments.
 
-    Of these, some weights, and what it writes, are flushed before a call, and some activations
-    written anew.
+    Before a call, some weights and the output are flushed, and some activations written anew.
     """
 
     built: Any
@@ -78,9 +77,9 @@ class Timer:
     ----------
     target : Target
     threads : int
-        Of a measured kernel.
+        Threads of a measured kernel.
     device : Device, optional
-        A board's, of which nothing is prepared before a call; else this machine's.
+        A board's, where caches are not prepared before a call; this machine's unless given.
     fill : callable, optional
         Fills a tensor of the board with random numbers.
     """
@@ -104,7 +103,7 @@ class Timer:
         self._buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
 
     def get_ready(self) -> None:
-        """Compile what all measurements need, a third of a second, and run none of it."""
+        """Compile what all measurements need, which takes a third of a second; run nothing."""
         if self._on_host and self._caches is None:
             from fewtune.machine.peak import MultiplyAdd
 
@@ -121,12 +120,12 @@ class Timer:
             return Measured(self._raced(kernel, race).run_s)
 
     def _start_pool(self) -> None:
-        """See that TVM's pool is there to keep apart from: the first calls of a kernel start it."""
+        """Start TVM's thread pool by calls of a kernel, so that its cores can be avoided."""
         if self._on_host and self._calibration is None:
             self._calibration = self._calibrated()
 
     def _calibrated(self) -> Calibration:
-        """Time the calibration kernel: once a worker, when it first measures."""
+        """Time the calibration kernel: once for each worker, before its first measurement."""
         kernel = self._fixed_kernel
         return Calibration(
             lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
@@ -155,7 +154,7 @@ class Timer:
         round_s: float,
         cold_weights: bool = False,
     ) -> list[list[float]]:
-        """Measure candidates in turn, ``rounds`` times, so that drift meets all alike."""
+        """Measure candidates in turn, ``rounds`` times, so that drift affects all alike."""
         kernels = [self._kernel(each, specs, cold=cold_weights) for each in candidates]
         self._start_pool()
         with apart_from_the_pool():
@@ -173,7 +172,7 @@ class Timer:
         return samples
 
     def forget(self) -> None:
-        """Let go of the task; its memory serves the next one."""
+        """Forget the task; its memory is kept for the next one."""
         self._buffers.forget()
 
     def lend(self, elements: int) -> Any | None:
@@ -182,7 +181,7 @@ class Timer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of buffers that are held from task to task."""
+        """Bytes of buffers that are kept from task to task."""
         return self._buffers.held_bytes
 
     def _kernel(self, built: BuiltKernel, specs: Specs, *, cold: bool) -> _Kernel:
@@ -190,7 +189,7 @@ class Timer:
         arguments = self._buffers.arguments(specs, built.shapes, built.weight_places)
         if not self._on_host:
             return _Kernel(built.code, arguments, [], [])
-        # Now, not within the time of a measurement.
+        # This must not happen within a measurement.
         self.get_ready()
         weights = [arguments[place] for place in built.weight_places]
         activations = [a for i, a in enumerate(arguments) if i not in built.weight_places]

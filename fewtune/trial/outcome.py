@@ -1,4 +1,4 @@
-"""What became of a candidate, and where the time went that it took."""
+"""The outcome of a candidate."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from fewtune.trial.worker_reply import Failure
 
-# The cause of a candidate that computes something else.
+# The cause of failure of a candidate with wrong outputs.
 WRONG_OUTPUT = "wrong_output"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one candidate: its times, or the cause of its failure.
+    """The outcome of one candidate: its times, or the cause of its failure.
 
     Attributes
     ----------
     run_s : list of float or None
-        Seconds of one call, a sample a repeat.
+        Seconds of one call, one sample for each repeat.
     cause : str or None
     message : str
     is_checked : bool
-        Whether its outputs were compared with what its task computes, wherever it has times.
+        Whether its outputs were compared with those of its task; for candidates with times.
     """
 
     run_s: list[float] | None

@@ -1,4 +1,4 @@
-"""Where the time of tuning went."""
+"""The time of tuning by phase."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Phases:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def times(self, part: float) -> Phases:
-        """A part of each."""
+        """The same part of each phase."""
         return Phases(**{name: part * value for name, value in vars(self).items()})
 
     @contextmanager

@@ -20,14 +20,14 @@ class Trial:
         Its trace as JSON text; two trials of the same schedule share it. As Python's lists a trace
         takes ten times the memory, and a long run keeps thousands.
     run_s : list of float or None
-        Seconds of one call, a sample a repeat.
+        Seconds of one call, one sample for each repeat.
     cause : str or None
-        Why there are none.
+        Why there are no times.
     is_checked : bool or None
-        Whether its outputs were compared with what its task computes (`fewtune.schedule_check`),
-        if it has times; None of what an earlier version measured, which compared nothing.
+        Whether its outputs were compared with those of its task (`fewtune.schedule_check`), if it
+        has times. None for trials of an earlier version, which compared nothing.
     fault : str
-        What is wrong with its outputs, where that is the cause.
+        What is wrong with its outputs, if that is the cause.
     """
 
     key: str
@@ -64,12 +64,12 @@ class Trial:
 
     @staticmethod
     def measured(key: str, outcome: Outcome) -> Trial:
-        """The same, by its trace."""
+        """The same, given its trace."""
         fault = outcome.message if outcome.cause == WRONG_OUTPUT else ""
         return Trial(key, outcome.run_s, outcome.cause, outcome.is_checked, fault)
 
     def judged(self, fault: str) -> Trial:
-        """The same candidate once it was checked; with a fault, its times do not count."""
+        """The same candidate after its check; with a fault, its times do not count."""
         if fault:
             return Trial(self.key, None, WRONG_OUTPUT, fault=fault)
         return replace(self, is_checked=True)

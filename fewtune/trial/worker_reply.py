@@ -1,4 +1,4 @@
-"""What a worker answers: a built candidate, a failure, or nothing any more."""
+"""The replies of a worker: a built candidate, a failure, or none since it died."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class WorkerLostError(Exception):
 
 
 class RequestFailedError(Exception):
-    """The worker answered that the request failed; it lives on."""
+    """The worker answered that the request failed; the worker is still alive."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A candidate that was compiled, and where."""
+    """A compiled candidate, and the worker that has it."""
 
     worker: int
     number: int
@@ -28,14 +28,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Failure:
-    """A candidate that failed: its cause and the last of what was said."""
+    """A candidate that failed: the cause, and the end of the message."""
 
     cause: str
     message: str
 
     @staticmethod
     def of(fault: WorkerLostError | RequestFailedError, *, running: bool) -> Failure:
-        """What a build, or a measurement, failed of."""
+        """The failure of a build, or of a measurement."""
         if isinstance(fault, RequestFailedError):
             return Failure("runtime_error" if running else "build_error", str(fault))
         died_running = running and fault.cause == "worker_crash"
