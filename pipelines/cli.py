@@ -1,4 +1,4 @@
-"""The `fewtune` command: what can be asked, and with which code it ends.
+"""The `fewtune` command: its parser and its exit codes.
 
 It loads little, so that help is fast: the modules of a command are imported when it runs.
 """
@@ -29,7 +29,7 @@ from pipelines.arguments.common import CODES
 
 
 def parser() -> argparse.ArgumentParser:
-    """Everything that can be asked."""
+    """The parser of all commands."""
     top = argparse.ArgumentParser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog="fewtune",
@@ -75,9 +75,9 @@ def _terminated(*_: object) -> None:
 
 @contextlib.contextmanager
 def _interrupts_noted() -> Iterator[list[int]]:
-    """Note interrupts, and raise KeyboardInterrupt for whatever came of one.
+    """Note interrupts, and raise KeyboardInterrupt for any exception that one caused.
 
-    onnxruntime turns an interrupt that meets it while it is loaded into an ImportError.
+    onnxruntime turns an interrupt during its import into an ImportError.
     """
     seen: list[int] = []
 
@@ -85,7 +85,7 @@ def _interrupts_noted() -> Iterator[list[int]]:
         seen.append(number)
         signal.default_int_handler(number, frame)
 
-    # A command that was started in the background has them ignored.
+    # A command that was started in the background ignores interrupts.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, note)
     try:

@@ -1,8 +1,8 @@
 """The flow: the run of `pipelines.runs.run_plan`, its steps as tasks of Prefect.
 
-For schedules, workers, and runs where `PREFECT_API_URL` names a server. A command without one does
-the same without Prefect: a server of its own takes ten seconds to start, and time from what is
-measured.
+It is used for schedules, workers, and runs with a server in `PREFECT_API_URL`. Without a server, a
+command does the same without Prefect: a server of its own takes ten seconds to start, and disturbs
+measurements.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pipelines.runs.stage_process import Ending, run_stage
 from stages.params import LISTS
 from stages.paths import Places
 
-# Models that a run's name says; the others are counted.
+# Most models in a run's name; the others are counted.
 _MOST_NAMED = 4
 
 
@@ -55,17 +55,17 @@ class RunFailedError(Exception):
 
 
 def _was_busy(_task: Any, _run: Any, state: State[Any]) -> bool:
-    """Only a stage that never began is tried again: a retry would hide a fault in measuring."""
+    """Retry only a stage that never began: other retries would hide faults in measuring."""
     return isinstance(state.result(raise_on_failure=False), DvcBusyError)
 
 
 def _run_name() -> str:
-    """Models and strategies of a run; those of params.yaml where it was given none."""
+    """Models and strategies of a run; those of params.yaml if none are given."""
     given = flow_run.parameters
     try:
         known = listed(find_root())
     except FewtuneError:
-        # The run itself says what is wrong.
+        # The run itself reports the error.
         known = ["all"], ["all"]
     models, strategies = (given.get(key) or names for key, names in zip(LISTS, known, strict=True))
     return f"{_joined(models)} {_joined(strategies)}"
@@ -111,26 +111,26 @@ def bring_up_to_date(
 
 
 def _progress(root: Path, stage: str, result: Result) -> StageProgress:
-    """What follows a stage, by the file in which it leaves where it stands."""
+    """Follows a stage by its progress file."""
     name = stage.split("@")[0]
     return StageProgress(Places(root).progress(result.model, result.strategy, name), stage)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def keep() -> State[None]:
-    """Stand for a stage that is up to date."""
+    """Represents a stage that is up to date."""
     return Completed(name="Cached")
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def pass_over(reason: str) -> State[None]:
-    """Stand for a stage that cannot run."""
+    """Represents a stage that cannot run."""
     return Cancelled(name="Skipped", message=reason)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def record(root: Path, result: Result, stages: Sequence[str]) -> State[Any]:
-    """Record a result in MLflow, or what joins a model's results, unless it is there."""
+    """Record a result or a model's comparison in MLflow, unless it is there."""
     from pipelines.records.record import record_finished
 
     logger = get_run_logger()
@@ -158,7 +158,7 @@ def watch_results(root: Path, models: list[str] | None) -> State[Any]:
 
 
 class FlowSteps:
-    """Steps as tasks of the flow run that is under way."""
+    """Steps as tasks of the present flow run."""
 
     def __init__(self) -> None:
         self._states: dict[str, State[Any]] = {}
@@ -269,7 +269,7 @@ def outcome_of(state: State[Any]) -> Outcome:
 
 
 def _hide_what_is_on_screen() -> None:
-    """Keep lines off the console that a stage has written to the terminal itself."""
+    """Keep lines off the console that a stage wrote to the terminal itself."""
     unseen: Callable[[logging.LogRecord], bool] = _unseen
     for handler in logging.getLogger().handlers:
         if unseen not in handler.filters:

@@ -1,7 +1,7 @@
-"""Where a worker runs the flow: in its own checkout, wherever it was deployed from.
+"""A worker runs the flow in its own checkout, not in that of the deployment.
 
 `prefect deploy` notes the folder that it was called in, unless a deployment says how its code is
-found. prefect.yaml names this step, which every worker carries out where it is.
+found. prefect.yaml names this step, which every worker runs on its machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.checkout.project import find_root
 
-# The checkout that a worker runs in, where it is not that of its installed fewtune.
+# Names the checkout that a worker runs in, if it is not that of its installed fewtune.
 CHECKOUT = "FEWTUNE_CHECKOUT"
 
 
@@ -21,12 +21,12 @@ def worker_checkout() -> dict[str, str]:
     Returns
     -------
     found : dict of str
-        ``directory``, as Prefect's own steps give it.
+        ``directory``, as Prefect's own steps return it.
 
     Raises
     ------
     InputError
-        If there is no checkout there.
+        If there is no checkout.
     """
     given = os.environ.get(CHECKOUT)
     root = find_root(Path(given) if given else Path(__file__).parent)

@@ -1,9 +1,8 @@
-"""Work for boards: candidates cross-compiled here, uploaded and timed there.
+"""Work for boards: candidates are cross-compiled here, uploaded and timed there.
 
-One kind of worker compiles candidates into libraries; they lie in a folder, so that they outlive
-their builder. Another kind holds the session of one board, and times them there. A board or its
-server may hang or die like a candidate: the parent kills the worker that waits for it, and starts
-another.
+One kind of worker compiles candidates into libraries in a folder, so that these outlive the worker.
+Another kind holds the session of one board, and times them there. A board or its server may hang or
+die like a candidate: the parent kills the worker that waits for it, and starts another.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from fewtune.workers.worker import resident_bytes
 
 
 def library_path(folder: Path, number: int) -> Path:
-    """Where candidate ``number`` lies."""
+    """The path of candidate ``number``."""
     return folder / f"{number}.so"
 
 
@@ -48,7 +47,7 @@ class BoardBuilder:
     target_json : str
     folder : str
     compiler : str
-        What links; found by the target unless named.
+        Links libraries; found by the target unless given.
     """
 
     def __init__(self, target_json: str, folder: str, compiler: str) -> None:
@@ -58,7 +57,7 @@ class BoardBuilder:
         self._made: set[int] = set()
 
     def get_ready(self) -> None:
-        """Nothing has to be made before the first candidate."""
+        """Do nothing: nothing has to be made before the first candidate."""
 
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
@@ -75,7 +74,7 @@ class BoardBuilder:
         return time.perf_counter() - started
 
     def forget(self, kept: list[int]) -> None:
-        """Remove what it made and is not kept."""
+        """Remove its libraries that are not kept."""
         for number in self._made - {*kept}:
             path = library_path(self._folder, number)
             path.with_suffix(".json").unlink(missing_ok=True)
@@ -94,7 +93,7 @@ class BoardRunner:
     ----------
     target_json : str
     threads : int
-        That a kernel runs there.
+        Threads of a kernel on the board.
     folder : str
         Where builders put candidates.
     at : str
@@ -117,7 +116,7 @@ class BoardRunner:
             self.connect()
 
     def connect(self) -> None:
-        """Have a session of a board, a new one unless there is one that lives."""
+        """Connect to a board, unless a session is alive."""
         if self._session is None:
             session = reserve(self._address)
             set_board_threads(session, self._threads)
@@ -128,7 +127,7 @@ class BoardRunner:
             self._session = session
 
     def disconnect(self) -> None:
-        """Let go of the board in order: TVM's server ends when a client vanishes in a call."""
+        """End the session properly: TVM's server ends if a client vanishes during a call."""
         self._session, self._timer, self._checker, self._loaded = None, None, None, {}
         gc.collect()
 
@@ -155,7 +154,7 @@ class BoardRunner:
         )
 
     def forget(self, kept: list[int]) -> None:
-        """Drop what was loaded and is not kept; let go of the task."""
+        """Drop loaded libraries that are not kept; forget the task."""
         for number in [each for each in self._loaded if each not in kept]:
             del self._loaded[number]
             if self._session is not None:
@@ -173,7 +172,7 @@ class BoardRunner:
         try:
             return measure(self._timer)
         except Exception:
-            # A candidate that crashed took the session along: the next one has a new one.
+            # A candidate's crash ends the session: the next candidate gets a new one.
             self.disconnect()
             raise
 

@@ -1,7 +1,7 @@
-"""Builds that live on: the fastest few of every task, ready for a duel, or for finals, at the end.
+"""Builds that are kept: the fastest few of every task, for the duels or finals at the end.
 
-Compiling is what most of a short session's time goes to. A schedule that is to be measured again
-beside others need not be compiled again where its worker still has it.
+Compiling takes most of a short session's time. A schedule that is measured again need not be
+compiled again if its worker still has the build.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fewtune.schedule.space.parallel_axis import parallel_axis
 from fewtune.trial.worker_reply import Built
 
-# Builds of a task that live on: as many as meet in finals.
+# Builds that are kept of each task: as many as take part in finals.
 MOST_KEPT = 4
 # Of these, or besides them, builds that split another axis than the fastest.
 _OTHERS_KEPT = 2
@@ -24,7 +24,7 @@ class _Build(NamedTuple):
 
 
 class Kept:
-    """Which builds the workers are to keep.
+    """Which builds the workers keep.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Kept:
         Parameters
         ----------
         workload : str
-            Its task's.
+            The task's workload.
         key : str
             Its trace.
         built : Built
@@ -65,6 +65,6 @@ class Kept:
         return found.built if found is not None else None
 
     def numbers(self, worker: int) -> list[int]:
-        """What a worker is to keep, by its numbers."""
+        """The numbers of the builds that a worker keeps."""
         every = (each.built for builds in self._builds.values() for each in builds.values())
         return [built.number for built in every if built.worker == worker]

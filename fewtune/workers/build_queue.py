@@ -1,6 +1,7 @@
-"""A batch is compiled while it is still being put together.
+"""A batch is compiled while the search still adds candidates to it.
 
-Most of a search runs on one core. The workers compile on all cores, and would wait for it.
+Most of a search runs on one core. Without this, the workers, which compile on all cores, would wait
+for it.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ _Result = TypeVar("_Result")
 
 
 class Feed:
-    """Modules for the workers, of which more may come: one thread adds, another one takes.
+    """A queue of modules for the workers: one thread adds modules, another one takes them.
 
     Parameters
     ----------
     modules : iterable of str
-        Scheduled modules as TVM JSON that are there already.
+        The first scheduled modules, as TVM JSON.
     is_open : bool
-        Whether more may come, until `close`.
+        Whether more modules may be added, until `close`.
 
     Attributes
     ----------
     news : Connection or None
-        Has something to be read when a module has come, or none will any more (`read_news`); None
-        if none will from the beginning.
+        Becomes readable when a module was added or the queue was closed (`read_news`). None if the
+        queue was closed from the beginning.
     """
 
     def __init__(self, modules: Iterable[str] = (), *, is_open: bool = False) -> None:
@@ -51,8 +52,8 @@ class Feed:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is something to take, or may be later."""
-        # In this order: everything is added before it is closed.
+        """Whether there is a module to take, now or possibly later."""
+        # The order matters: all modules are added before the queue is closed.
         return self._is_open or bool(self._waiting)
 
     def add(self, module: str) -> None:
@@ -62,25 +63,25 @@ class Feed:
         self._sender.send_bytes(b"1")
 
     def close(self) -> None:
-        """Say that no more will come."""
+        """Add no more modules."""
         if self._is_open:
             self._is_open = False
             self._sender.send_bytes(b"0")
 
     def drop(self) -> None:
-        """Close it; what nobody has taken so far is not wanted any more."""
+        """Close the queue, and drop the modules that were not taken."""
         self._waiting.clear()
         self.close()
 
     def take(self) -> int | None:
-        """The place of the next module, or None where there is none by now."""
+        """The place of the next module; None if there is none now."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
     def put_back(self, place: int) -> None:
-        """Have a module taken again, before all others."""
+        """Return a module to the queue, before all others."""
         self._waiting.appendleft(place)
 
     def read_news(self) -> None:
@@ -90,19 +91,19 @@ class Feed:
 
 
 class Building(Generic[_Result]):
-    """A batch that is being put together; see `building`.
+    """A batch to which modules are added; see `building`.
 
     Parameters
     ----------
     feed : Feed
         An open one.
     results : Future
-        What comes of the modules, in their order.
+        The modules' results, in their order.
 
     Attributes
     ----------
     payload : list of str
-        What it is made of so far: scheduled modules as TVM JSON.
+        The scheduled modules so far, as TVM JSON.
     """
 
     def __init__(self, feed: Feed, results: Future[Sequence[_Result]]) -> None:
@@ -120,14 +121,14 @@ class Building(Generic[_Result]):
             self._feed.add(self.payload[-1])
 
     def finished(self) -> Sequence[_Result]:
-        """The batch is complete: wait for the last of it."""
+        """Close the batch and wait for all results."""
         self._feed.close()
         return self._results.result()
 
 
 @contextmanager
 def building(build: Callable[[Feed], Sequence[_Result]]) -> Iterator[Building[_Result]]:
-    """A batch that ``build`` is at, in a thread of its own, as long as the block lasts.
+    """A batch that ``build`` works on, in a thread of its own, while the block runs.
 
     Parameters
     ----------
@@ -139,5 +140,5 @@ def building(build: Callable[[Feed], Sequence[_Result]]) -> Iterator[Building[_R
         try:
             yield Building(feed, executor.submit(build, feed))
         finally:
-            # A block that is left before the batch is complete needs no further builds.
+            # If the block is left before the batch is complete, no further builds are needed.
             feed.drop()

@@ -1,9 +1,10 @@
-"""Workers in a hundredth of a second: forked from a process that has TVM loaded and does nothing.
+"""Workers that start in a hundredth of a second: forked from a process that has TVM loaded.
 
-A worker that starts as a new process imports TVM first, 1.5 s of a core, at the start of every
-stage and after every candidate that hangs. The fork server is forked off before the tuning process
-has any thread or device, and forks workers from then on. It is for a process that begins with it
-(`fewtune.tuning.child_process`): a fork of one that has run a kernel lacks TVM's threads and hangs.
+A worker that starts as a new process imports TVM first, which takes 1.5 s of a core, at the start
+of every stage and after every candidate that hangs. The fork server is forked before the tuning
+process has any thread or device; from then on it forks workers. The tuning process must create it
+first (`fewtune.tuning.child_process`): a fork of a process that has run a kernel lacks TVM's
+threads and hangs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pid = os.fork()
         if self._pid == 0:
-            # One that is killed with an answer unread resets the connection.
+            # If it is killed before its answer is read, the connection is reset.
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                 ours.close()
                 _serve(theirs)
@@ -64,7 +65,7 @@ class ForkServer:
             self._socket.send(json.dumps({"wait": pid}).encode())
             return int(self._socket.recv(_MOST_BYTES))
         except (OSError, ValueError):
-            # The fork server is gone, and nobody else can wait for what it forked.
+            # The fork server is gone, and only it can wait for its forks.
             return -signal.SIGKILL
 
 
@@ -77,7 +78,7 @@ class ForkedWorker:
         self._code: int | None = None
 
     def kill(self) -> None:
-        """Kill it, unless it was waited for: its number may be another process's by then."""
+        """Kill it, unless it was waited for: another process may have its number then."""
         if self._code is None:
             # Without its fork server it may have ended already.
             with contextlib.suppress(ProcessLookupError):
@@ -93,7 +94,7 @@ class ForkedWorker:
 def _serve(control: socket.socket) -> None:
     """Fork and reap until the tuning process closes its end or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Once here, not in every worker: TVMScript's parser alone takes half a second to load.
+    # Loaded once here, not in every worker: TVMScript's parser alone takes half a second.
     with without_gc(for_good=True):
         importlib.import_module("fewtune.workers.worker")
         importlib.import_module("fewtune.machine.peak")
@@ -126,5 +127,5 @@ def _become_worker(descriptor: int) -> None:
         worker.serve(Connection(descriptor))
         code = 0
     finally:
-        # Whatever the tuning process wants done at its exit is not this process's business.
+        # Exit handlers of the tuning process must not run here.
         os._exit(code)

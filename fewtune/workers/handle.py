@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: requests, replies, limits, and its end."""
+"""The parent's side of one worker process: requests, replies, limits, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerOptions:
     Attributes
     ----------
     build_timeout_s, run_timeout_s : float
-        Seconds one candidate may take to build, to be measured.
+        Seconds that a candidate may take to build, and to be measured.
     recycle_bytes : int
         Resident memory above which a worker is replaced between batches.
     recycle_builds : int
@@ -50,7 +50,8 @@ class WorkerHandle:
     threads: int
     options: WorkerOptions
     fork_server: ForkServer | None = None
-    # What answers, and what that is made of; nothing: of target, threads and memory limit.
+    # The class that answers. It is made with `settings`; if empty, with target, threads and memory
+    # limit.
     kind: str = "fewtune.workers.worker:Worker"
     settings: tuple[Any, ...] = ()
     builds: int = 0
@@ -67,7 +68,7 @@ class WorkerHandle:
             self._process = self.fork_server.spawn(there.fileno(), environment)
         else:
             path = os.pathsep.join(p for p in sys.path if p)
-            # The socket is its standard input: the one thing that every kind of Python passes on.
+            # The socket is its standard input, which every way of starting Python passes on.
             self._process = subprocess.Popen(
                 [child_python(), "-m", "fewtune.workers.worker"],
                 stdin=there.fileno(),
@@ -185,7 +186,7 @@ def call_all(
     Returns
     -------
     replies : list
-        In the order of ``handles``; where there is none, the fault, which is not raised.
+        In the order of ``handles``; an exception in place of a missing reply is not raised.
     """
     replies: list[Any] = []
     for handle, request in zip(handles, requests, strict=True):

@@ -1,4 +1,4 @@
-"""How a scheduled kernel is compiled to be measured, alone or among others in a library."""
+"""Compiles a scheduled kernel for measuring, alone or among others in a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fewtune.schedule.prefetch import prefetched
 
 
 def as_in_model(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """A scheduled module as the compiled library has it: weights laid out, and prefetched."""
+    """A scheduled module as in the compiled library: weights laid out and prefetched."""
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     laid_out = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
@@ -20,5 +20,5 @@ def argument_shapes(function: tvm.tirx.PrimFunc) -> list[tuple[int, ...]]:
 
 
 def without_checks() -> tvm.transform.PassContext:
-    """Within it, no checks of arguments are compiled: a third of the code that LLVM gets."""
+    """A context without compiled checks of arguments, which are a third of the code for LLVM."""
     return tvm.transform.PassContext(opt_level=3, config={"tirx.disable_assert": True})

@@ -1,4 +1,4 @@
-"""Kernels made into libraries that a run of the model can load, in whichever process it is."""
+"""Kernels made into libraries that any process can load to run the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
     key: str | None
 
     def scheduled(self, target: tvm.target.Target) -> tvm.IRModule:
-        """The module as the trial has it; without a trial, as it is scheduled by default."""
+        """The module with the trial's schedule; without a trial, with its default schedule."""
         module = module_of(self.module)
         if self.key is not None:
             return replay(module, Trial(self.key, None, None), target).mod
@@ -33,14 +33,14 @@ class Candidate(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A compiled kernel that may stand in some places of the model.
+    """A compiled kernel that can be used in some places of the model.
 
     Attributes
     ----------
     library, symbol : str
         Where its code is.
     shapes : list of tuple of int
-        Of its buffers, weights laid out as it reads them.
+        Shapes of its buffers, with weights laid out as it reads them.
     """
 
     library: str
@@ -58,13 +58,13 @@ def link(
     path : Path
         The library.
     candidates : dict of Candidate
-        By the symbol that each is to have.
+        By the symbol of each in the library.
     target : Target
 
     Returns
     -------
     contenders : dict of Contender
-        By symbol; without candidates there is no library either.
+        By symbol; without candidates there is no library.
     """
     if not candidates:
         return {}
@@ -79,11 +79,11 @@ def link(
 
 
 def export(built: Any, path: Path) -> None:
-    """Write the code of a kernel that was built to be measured, as a library of its own.
+    """Write the code of a kernel that was built for measuring, as a library of its own.
 
-    LLVM has optimised it: what is left takes a fifth of its compilation, 25 ms. The linker is
-    called without the compiler around it, which adds as much again; a kernel needs no libraries
-    but those that its process has.
+    LLVM has optimised it already: writing it takes a fifth of its compilation, 25 ms. The linker is
+    called directly, since the compiler driver doubles that time. A kernel needs no libraries but
+    those that its process has.
     """
     linker = shutil.which("ld")
 

@@ -1,8 +1,8 @@
 """A worker's side of the finals in the model: kernels timed where the model calls them.
 
-One run of the model gives a sample of every kernel. From run to run other contenders
-stand in. Each kernel has a random order of its own, so that no contender always meets the same
-neighbours, and drift meets all alike. A contender pays for what it does to the calls after it
+One run of the model gives a sample of every kernel. Each run uses other contenders. Each kernel
+has a random order of its own, so that no contender always has the same neighbours, and drift
+affects all alike. The slowdown of the calls after a contender is added to its time
 (`fewtune.timing.interference`).
 """
 
@@ -28,17 +28,17 @@ from fewtune.workers.kernel_library import Contender
 _SEED = 0
 # The first runs touch memory for the first time and wake TVM's threads.
 _WARM_UPS = 2
-# Samples a contender: as many as fit this time (of all of them), but no fewer and no more.
+# Samples of a contender: as many as fit into this time for all of them, within these bounds.
 _RUNS_S = 0.9
 _LEAST_SAMPLES, _MOST_SAMPLES = 3, 24
 _DRAWN = 2**16
-# Weights of so many numbers get memory that is there already, where any is: touching new memory
+# Weights of so many numbers use memory that is already allocated, if any is: touching new memory
 # for the first time takes several times as long as filling it.
 _LARGE = 2**22
 
 
 def picks(counts: dict[str, int], runs: int, seed: int) -> Iterator[dict[str, int]]:
-    """Which contender of each kernel stands in, run by run: all in turn, in a random order."""
+    """The contender of each kernel to use in each run: all in turn, in a random order."""
     generator = random.Random(seed)
     orders: dict[str, list[int]] = {}
     for run in range(runs):
@@ -59,7 +59,7 @@ class ModelRun:
     target : Target
         A CPU.
     lend : callable, optional
-        Gives memory for so many float32 numbers that is there already, or None.
+        Gives already allocated memory for so many float32 numbers, or None.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ModelRun:
         self._picked = dict.fromkeys(contenders, 0)
         self._spent_ns = [0] * len(skeleton.sites)
         self._workloads = [site.workload for site in skeleton.sites]
-        # While that is looked for: by call, the memory that it reads, and that it writes.
+        # By call, the memory that it reads and writes; only during `_find_touched`.
         self._touched: dict[int, tuple[list[int], list[int]]] | None = None
         self._fill = _filler()
         for place, site in enumerate(skeleton.sites):
@@ -93,7 +93,7 @@ class ModelRun:
         Returns
         -------
         samples : ContenderSamples
-            With what calls after a contender took for its sake beyond what they usually do.
+            With the slowdown of the calls after each contender.
         """
         touched = self._find_touched()
         latency_s = min(self._run() for _ in range(_WARM_UPS))
@@ -111,7 +111,7 @@ class ModelRun:
         return charged(times_s / 1e9, self._workloads, picked, followers(touched))
 
     def _find_touched(self) -> list[tuple[list[int], list[int]]]:
-        """Run once to see what memory each call reads, and what it writes."""
+        """Run once to find the memory that each call reads and writes."""
         self._touched = {}
         self._run()
         touched, self._touched = self._touched, None
@@ -124,7 +124,7 @@ class ModelRun:
         return time.perf_counter() - began_s
 
     def _called(self, place: int, site: CallSite) -> Callable[..., None]:
-        """What the skeleton calls at a site: the contender that is picked, timed."""
+        """The function for the skeleton to call at a site: it times the picked contender."""
         name, picked, spent_ns = site.workload, self._picked, self._spent_ns
         ready = [
             (self._libraries[one.library][one.symbol], weights)
@@ -152,7 +152,7 @@ class ModelRun:
         return called
 
     def _weights(self, site: CallSite, contenders: list[Contender]) -> list[dict[int, Any]]:
-        """A site's own weights, as each contender lays them out in the same memory."""
+        """A site's weights in one memory, as each contender lays them out."""
         views: list[dict[int, Any]] = [{} for _ in contenders]
         for place, shape in site.constants.items():
             laid_out = [one.shapes[place] for one in contenders]
@@ -167,16 +167,16 @@ class ModelRun:
 
 
 def _filler() -> Callable[[Any, list[int]], None]:
-    """What fills the memory of a constant with numbers that let activations keep their size.
+    """A function that fills a constant with numbers that keep activations in their range.
 
-    The drawn numbers are repeated: what is in a weight does not matter, as long as the model's
-    activations do not become infinite, or so small that the processor treats them apart.
+    The drawn numbers are repeated. The values of weights do not matter, as long as the model's
+    activations become neither infinite nor so small that the processor handles them separately.
     """
     drawn = np.random.default_rng(_SEED).random(_DRAWN, dtype="float32") - np.float32(0.5)
 
     def fill(memory: Any, shape: list[int]) -> None:
         summed = math.prod(shape[:-1])
-        # Uniform numbers of variance two over the number of products that a sum has.
+        # Uniform numbers whose variance is two over the number of products in a sum.
         scaled = drawn * np.float32(math.sqrt(24 / summed) if summed > 1 else 1)
         fill_repeating(memory, scaled)
 

@@ -1,8 +1,8 @@
 """The parent's side of the build and measure workers.
 
-A worker that crashes, hangs or grows is replaced; what it was doing counts as one failed
-candidate with its cause. Workers are recycled by memory and age, since TVM's compiler leaks
-(apache/tvm #11096, #11074): upstream restarts its pool every batch for that reason.
+A worker that crashes, hangs or grows is replaced; its present candidate counts as failed, with the
+cause. Workers are recycled by memory and age, since TVM's compiler leaks (apache/tvm #11096,
+#11074): MetaSchedule restarts its pool for every batch for that reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WorkerPool:
     Attributes
     ----------
     kept : Kept
-        What is not dropped between batches.
+        The builds that are not dropped between batches.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class WorkerPool:
     def build_limit_s(self) -> float:
         """Seconds a build may take.
 
-        A candidate takes 0.1 s to build. One that takes ten times what others do has an exploded
-        loop nest: it is slow to run as well, and would hold up its whole batch.
+        A candidate takes 0.1 s to build. One that takes ten times as long has an exploded loop
+        nest: it also runs slowly, and would delay its whole batch.
         """
         limit_s = self.options.build_timeout_s
         if len(self._build_s) < _RECENT_BUILDS // 4:
@@ -101,12 +101,12 @@ class WorkerPool:
         return self._next_number
 
     def build(self, modules: list[str] | Feed) -> list[Built | Failure]:
-        """Compile modules, each on whichever worker is free.
+        """Compile modules, each on a free worker.
 
         Parameters
         ----------
         modules : list of str, or Feed
-            Scheduled modules as TVM JSON; where more of them may come, they are waited for.
+            Scheduled modules as TVM JSON; an open feed is waited for.
 
         Returns
         -------
@@ -131,7 +131,7 @@ class WorkerPool:
                 try:
                     self.handles[index].send("build", number, feed[place])
                 except WorkerLostError as lost:
-                    # It died idle: not this candidate's fault, so it is tried again.
+                    # The worker died while idle. It is not this candidate's fault: try it again.
                     feed.put_back(place)
                     idle_deaths += 1
                     if idle_deaths > _MOST_IDLE_DEATHS:
@@ -147,7 +147,7 @@ class WorkerPool:
         return [results[place] for place in sorted(results)]
 
     def _awaited(self, busy: dict[int, tuple[int, int, float]], feed: Feed) -> set[int]:
-        """Wait until something happens; return the workers that have answered, or should have."""
+        """Wait for an event; return the workers that answered or exceeded their time."""
         connections = {self.handles[index].connection: index for index in busy}
         news = [feed.news] if feed.news is not None and feed.goes_on else []
         if not connections and not news:
@@ -170,7 +170,7 @@ class WorkerPool:
         return self.built(index, number, build_s)
 
     def built(self, index: int, number: int, build_s: float) -> Built:
-        """Take note of a build that worker ``index`` has done."""
+        """Note a build of worker ``index``."""
         handle = self.handles[index]
         handle.builds += 1
         self._build_s.append(build_s)
@@ -183,7 +183,7 @@ class WorkerPool:
         return None if is_lost else built
 
     def tidy(self) -> None:
-        """Drop what was built and is not kept; replace workers that are too old or too large."""
+        """Drop builds that are not kept; replace workers that are too old or too large."""
         for index, handle in enumerate(self.handles):
             try:
                 handle.call("forget", self.kept.numbers(index), timeout_s=10)

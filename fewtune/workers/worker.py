@@ -1,10 +1,10 @@
-"""A process that lives on, builds candidates and measures them in place.
+"""A long-lived process that builds candidates and measures them in place.
 
-Stock MetaSchedule starts a process pool a batch, writes every candidate to an archive and links
-it before it can run. This worker compiles a candidate with TVM's in-memory linker and runs it in
-the same process, so building and the first measurement share one start-up and no file is written.
-One process can be lost (a crash, a hang, memory) without losing anything but its candidate: the
-parent, `fewtune.workers.pool`, starts another.
+Stock MetaSchedule starts a process pool for each batch, writes every candidate to an archive and
+links it before it can run. This worker compiles a candidate with TVM's in-memory linker and runs it
+in the same process, so no process is started and no file is written for it. If the process is lost
+(a crash, a hang, memory), only its candidate is lost: the parent, `fewtune.workers.pool`, starts
+another.
 
 The protocol is a sequence of (request, reply) tuples over a socket that only the parent holds;
 the worker ends when the socket closes, so it never outlives its parent.
@@ -40,23 +40,23 @@ from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_c
 
 
 class Worker:
-    """State of one worker: built candidates by number, what times them, maybe a model."""
+    """State of one worker: built candidates by number, their timer, a model if loaded."""
 
     def __init__(self, target_json: str, threads: int, memory_limit_bytes: int) -> None:
         if memory_limit_bytes:
-            # A candidate that asks for absurd memory gets an allocation error, not the machine.
+            # A candidate that needs absurd memory gets an allocation error.
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
         self._target = target_from_json(target_json)
         self._timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
-        # Only of those whose weights are laid out anew: a check reads it there.
+        # Only for candidates with another layout of weights, which a check reads from it.
         self._scheduled: dict[int, tvm.IRModule] = {}
         self._checker: Checker | None = None
         self._model: Any = None
 
     def get_ready(self) -> None:
-        """Do before the first request what else the first measurement would wait for."""
+        """Do before the first request what the first measurement would have to wait for."""
         # What does not compile is reported when it is needed.
         with contextlib.suppress(Exception):
             self._timer.get_ready()
@@ -93,10 +93,10 @@ class Worker:
 
     @contextlib.contextmanager
     def _alive(self) -> Iterator[None]:
-        """End this process where a candidate has broken its access to the GPU.
+        """End this process if a candidate has broken its access to the GPU.
 
-        After a fault such as an illegal address, every later call in the process fails, too: other
-        candidates would be blamed for it.
+        After a fault such as an illegal address, every later call in the process fails too, and
+        other candidates would be blamed.
         """
         try:
             yield
@@ -144,14 +144,14 @@ class Worker:
         return self._model.measure()
 
     def forget(self, kept: list[int]) -> None:
-        """Drop a loaded model and what was built and is not kept; let go of the task."""
+        """Drop a loaded model and builds that are not kept; forget the task."""
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
         self._scheduled = {n: each for n, each in self._scheduled.items() if n in self._built}
         self._timer.forget()
 
     def resident_bytes(self) -> int:
-        """Memory this process holds, but for the buffers that serve task after task."""
+        """Memory this process holds, without the buffers that are kept from task to task."""
         held_bytes = self._timer.held_bytes
         if self._checker is not None:
             held_bytes += self._checker.held_bytes
@@ -163,7 +163,7 @@ def is_usable(device: Any) -> bool:
     try:
         tvm.runtime.tensor(np.zeros(1, "float32"), device).numpy()
         device.sync()
-    except Exception:  # noqa: BLE001 (whatever it raises, it does not answer)
+    except Exception:  # noqa: BLE001 (any exception means that it does not answer)
         return False
     return True
 
@@ -178,7 +178,7 @@ def resident_bytes() -> int:
 def serve(connection: Connection) -> None:
     """Answer requests until the parent closes the socket.
 
-    The first one names what answers, ``module:class``, and gives what that is made of.
+    The first request names the class that answers, ``module:class``, and its arguments.
     """
     _, kind, *settings = connection.recv()
     worker = resolve_name(kind)(*settings)
@@ -193,9 +193,9 @@ def serve(connection: Connection) -> None:
             reply = ("ok", getattr(worker, verb)(*arguments))
         except MemoryError:
             reply = ("failed", "out of memory")
-        except Exception as fault:  # noqa: BLE001 (whatever a candidate does is its own failure)
+        except Exception as fault:  # noqa: BLE001 (any exception is the candidate's failure)
             if isinstance(fault, OSError) and fault.errno in DISKS_FAULT:
-                # Of a full disk no candidate is to blame: it must not be noted as one that failed.
+                # A full disk is no candidate's fault: it must not be noted as failed.
                 reply = ("machine", disk_line(fault))
             else:
                 text = str(fault).strip() or type(fault).__name__
@@ -207,7 +207,7 @@ def serve(connection: Connection) -> None:
 
 
 def silence() -> None:
-    """Keep whatever a library prints off the terminal's live view."""
+    """Keep the output of libraries off the terminal's live view."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if os.environ.get(SHOW_STDERR) is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -1,1 +1,1 @@
-"""What can be asked of `fewtune`: each command's options, and the values given for them."""
+"""The command line of `fewtune`: each command's options, and their values."""

@@ -1,4 +1,4 @@
-"""Options of the commands for what tuning left: `log`, `bank`, `predictor`."""
+"""Options of the commands for logs, banks and predictors: `log`, `bank`, `predictor`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from pipelines.arguments.common import CODES, command_parser
 
-# Of `fewtune.predictor.trial_sampling`, which takes TVM to load; a test holds them together.
+# The rules of `fewtune.predictor.trial_sampling`, which would load TVM; a test compares them.
 _SAMPLING = ("usual-tasks", "any-tasks", "any-trials", "fastest-trials", "spread-trials", "walk")
 
 

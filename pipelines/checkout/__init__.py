@@ -1,1 +1,1 @@
-"""A checkout: where it is, its parameters, settings and results, who may write to it."""
+"""A checkout: its root, parameters, settings and results, and the lock for writing to it."""

@@ -33,7 +33,7 @@ _EMBEDDED = {
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     # Jobs that MLflow's server runs by itself would disturb measurements.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    # A tracking server that is away: results are on disk, and a later run records them.
+    # No retries if the tracking server is away: results are on disk, a later run records them.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
     # A page of another origin may neither read nor change anything.
@@ -58,10 +58,10 @@ def default_tracking_uri(root: Path) -> str:
 
 
 def protect() -> None:
-    """Have a Prefect server that is started from here obey those only who know a new secret.
+    """Give a Prefect server that is started from here a new secret, which its clients need.
 
-    Changing a deployment means running commands as the user that serves it: no other user of the
-    machine, and no web page, may. Where there is a server already, its own secret is the user's.
+    Changing a deployment means running commands as the user that serves it. No other user of the
+    machine and no web page may do that. A server that exists already has its own secret.
     """
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         return
@@ -72,12 +72,12 @@ def protect() -> None:
 
 
 def prepare(root: Path) -> None:
-    """Set what the user has not set, and make the folder that Prefect keeps its database in.
+    """Set what the user has not set, and make the folder of Prefect's database.
 
     Raises
     ------
     MachineError
-        If that folder cannot be made: Prefect's server would fail for minutes, at length.
+        If that folder cannot be made: Prefect's server would retry for minutes.
     """
     for name, value in settings(root).items():
         if not os.environ.get(name):
@@ -96,6 +96,6 @@ def prepare(root: Path) -> None:
 try:
     prepare(find_root())
 except InputError:
-    # Imported outside a checkout, by a tool that only looks: quiet is all that can be said.
+    # Outside a checkout, only settings that do not depend on it can be set.
     for _name, _value in {**_QUIET, **_EMBEDDED}.items():
         os.environ.setdefault(_name, _value)

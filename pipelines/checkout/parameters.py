@@ -53,7 +53,7 @@ def change_parameters(
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096
-    # Nothing is written as nothing otherwise, and lines change that nobody asked to.
+    # Otherwise null is written as an empty value, which changes lines that are not to change.
     yaml.representer.add_representer(type(None), _null)
     content = yaml.load(before.decode())
     lines = [

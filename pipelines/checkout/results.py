@@ -34,8 +34,7 @@ def read_results(
 ) -> list[Result]:
     """Every result on disk, in the order of params.yaml, then by name.
 
-    One that another version of this software wrote, and this one cannot read, is left out: it
-    takes nothing from the others.
+    A result that another version of this software wrote, and this one cannot read, is left out.
 
     Parameters
     ----------

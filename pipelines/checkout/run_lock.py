@@ -15,10 +15,10 @@ _held: set[Path] = set()
 
 @contextmanager
 def turn(root: Path, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the checkout at ``root``; wait, and say for what, while another run holds it.
+    """Lock the checkout at ``root``; wait, and print for what, while another run holds it.
 
-    Taken again inside the same process, it is held already: a command takes it before it changes
-    params.yaml, and the flow that it starts once more.
+    The lock is reentrant within a process: a command takes it before it changes params.yaml, and
+    the flow that it starts takes it again.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The commands of `fewtune`, a function each, and what they print."""
+"""The commands of `fewtune`, one function for each, and what they print."""

@@ -1,4 +1,4 @@
-"""The check of a model with the parameters and the earlier results of this checkout."""
+"""The check of a model, with the parameters and earlier results of this checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOT = "root"
 
 
 def check_source(job: CheckJob, root: Path | None) -> CheckReport:
-    """Check a model as `fewtune.model_check.check.check` does, with what this checkout sets.
+    """Check a model as `fewtune.model_check.check.check` does, with this checkout's parameters.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def check_source(job: CheckJob, root: Path | None) -> CheckReport:
     """
     given = {**job.as_json(), _ROOT: None if root is None else str(root)}
     try:
-        # TVM takes seconds to load: in the child, once.
+        # TVM takes seconds to load: only the child loads it.
         return CheckReport.from_json(run_apart(f"{__name__}:check_here", given))
     except FewtuneError as error:
         reason = " ".join(str(error).split())
@@ -63,7 +63,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unless_ok(job: CheckJob, root: Path) -> None:
-    """Raise what a run would end on.
+    """Raise the error that would end a run.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def refuse_unless_ok(job: CheckJob, root: Path) -> None:
 
 
 def _past_tunings(places: Places, trials: int) -> PastTunings | None:
-    """What selective tuning took in the results on disk."""
+    """The time of selective tuning in the results on disk."""
     from fewtune.artifacts import ShareReport, TuneReport
 
     seconds, task_trials, runs = 0.0, 0, 0

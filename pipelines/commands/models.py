@@ -29,7 +29,7 @@ def add(options: argparse.Namespace) -> int:
     constants = parse_constants(options.constant)
     inputs = None if options.inputs is None else Path(options.inputs)
     name_of(options.source, options.name)
-    # DVC, and what registering needs, load while a process of its own checks the model.
+    # DVC, and the modules for registering, load while another process checks the model.
     with Tracker(find_root()) as tracker, loading("fewtune.model.source"):
         if not options.no_check:
             from fewtune.model_check.job import CheckJob
@@ -44,7 +44,7 @@ def add(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def loading(module: str) -> Iterator[None]:
-    """Import a module beside what the block does."""
+    """Import a module while the block runs."""
 
     def load() -> None:
         with without_gc():
@@ -60,7 +60,7 @@ def loading(module: str) -> Iterator[None]:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Say what a run would make of a model."""
+    """Print what a run would do with a model."""
     from fewtune.model_check.job import CheckJob
     from pipelines.commands.check import check_source
 
@@ -87,7 +87,7 @@ def check(options: argparse.Namespace) -> int:
 
 
 def zoo(options: argparse.Namespace) -> int:
-    """Show the zoo, or make models of it."""
+    """List the zoo, or make models of it."""
     from fewtune.zoo.registry import verify, zoo_names
     from fewtune.zoo.seeded import ZOO_PREFIX
     from pipelines.commands.zoo import write_models, zoo_table
@@ -125,9 +125,9 @@ def _register(
     inputs: Path | None = None,
     tracked: Callable[[Sequence[str]], str] | None = None,
 ) -> int:
-    """Register models, each under the name given for it or its own, and list them.
+    """Register models, each under its given or own name, and list them in params.yaml.
 
-    ``tracked`` puts their files under DVC, and gives the reason where it cannot.
+    ``tracked`` puts their files under DVC, and returns the reason if it cannot.
     """
     from fewtune.model.source import add_model
     from pipelines.checkout.parameters import change_parameters

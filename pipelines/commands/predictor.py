@@ -1,11 +1,11 @@
 """Predictors: trained anew, listed, described (``fewtune predictor``).
 
-Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and every task of
-a kind that the predictor knows is learnt from. ``--hold-out MODEL`` says how good it is for another
-model that was tuned in full. Nothing of that model's shapes is learnt then. A table compares the
-best trial that the predictor would have had measured with the best of all trials, and with trials
-drawn at random. ``--keep FILE.npz`` keeps the samples, a few hundred kilobytes. ``--samples
-FILE.npz`` learns from such a file, beside the models' logs or alone.
+Models have to be tuned in full: their logs are read from ``out/MODEL/full/tune``, and the predictor
+learns from every task of a kind that it knows. ``--hold-out MODEL`` prints how good it is for
+another fully tuned model; it then learns nothing from that model's shapes. A table compares the
+best trial among the predictor's choices with the best of all trials, and with trials drawn at
+random. ``--keep FILE.npz`` keeps the samples, a few hundred kilobytes. ``--samples FILE.npz`` also
+learns from such a file, with or without models' logs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Learnable(NamedTuple):
     Attributes
     ----------
     shapes : str
-        What it computes, whatever is fused to it: operator, data and weights.
+        What it computes, without what is fused to it: operator, data and weights.
     weight : int
         How often it occurs in the model.
     samples : TaskSamples
@@ -61,7 +61,7 @@ class Learnable(NamedTuple):
 
 
 def learnable_of(model: str, places: Places) -> list[Learnable]:
-    """What full tuning measured of a model's tasks."""
+    """The trials of full tuning for a model's tasks."""
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
     directory = places.tuned(model, "full")
@@ -81,7 +81,7 @@ def learnable_of(model: str, places: Places) -> list[Learnable]:
 
 
 def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
-    """How much slower than the best of all trials the best of a few is, over a model's tasks."""
+    """How much slower the best of a few trials is than the best of all, over a model's tasks."""
     random = np.random.default_rng(0)
     rated = [
         (each.weight, each.samples.times_s, pretrained.expected(each.samples.features))
@@ -101,7 +101,7 @@ def regret(pretrained: Pretrained, held_out: list[Learnable]) -> Table:
 
 
 def predictor_table(paths: Sequence[Path]) -> Table:
-    """One row a predictor: what it was trained on."""
+    """One row for each predictor: what it was trained on."""
     rows = []
     for path in paths:
         conditions = read_conditions(path)
@@ -162,13 +162,13 @@ def train(
     output : Path
         Of the predictor, without an ending.
     given : sequence of Path
-        Samples of earlier practice to learn from as well.
+        Files of kept samples to learn from as well.
     kept : Path, optional
-        Where to keep the samples that are learnt from.
+        File in which to keep the samples.
     most_trials : int, optional
-        Learn from so many.
+        Learn from at most so many.
     sampling : str
-        Which these are: one of `fewtune.predictor.trial_sampling.RULES`.
+        How these are chosen: one of `fewtune.predictor.trial_sampling.RULES`.
     """
     if most_trials is not None and most_trials < 1:
         raise InputError(f"--most-trials is {most_trials}: give a number of trials from 1 on")
@@ -213,7 +213,7 @@ def train(
 
 
 def _conditions(places: Places) -> dict[str, Any]:
-    """What is measured here is measured under."""
+    """The conditions of measurements on this machine."""
     fingerprint = Fingerprint.read(places.fingerprint)
     target = target_from_json(fingerprint.target)
     return {

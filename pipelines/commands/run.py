@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         known = load_all(places.params)
         own = {key: value for key, value in values.items() if key.startswith("fingerprint.")}
         if own:
-            # Before it is written: no later run should stumble over it.
+            # Checked before it is written, so that no later run fails on it.
             _check_device(known["fingerprint"], own)
         _check_strategies(options.strategy or [], listed(root)[1])
         models = _models(options, places, root)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_device(known: FingerprintOptions, changes: Mapping[str, Any]) -> None:
-    """Refuse a target, or a device, that is not there."""
+    """Refuse a target or device that does not exist."""
     from fewtune.machine.fingerprint import detect_fingerprint
     from fewtune.runtime.target import resolve_target
 
@@ -77,7 +77,7 @@ def _check_device(known: FingerprintOptions, changes: Mapping[str, Any]) -> None
     try:
         options = type(known).model_validate({**known.model_dump(), **changed})
     except ValidationError:
-        # The writer says which key is wrong.
+        # The writer of params.yaml reports the wrong key.
         return
     if options.device == "here":
         resolve_target(str(options.target), 1)
@@ -140,7 +140,7 @@ def _models(options: argparse.Namespace, places: Places, root: Path) -> list[str
 
 
 def _run_flow(models: list[str], strategies: list[str], force: bool) -> Outcome:
-    """Run in this process: as a flow where there is a Prefect server, else without Prefect."""
+    """Run in this process: as a flow if there is a Prefect server, else without Prefect."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         from pipelines.runs.run_plan import CommandSteps, run_all

@@ -1,6 +1,6 @@
-"""What is on disk, as a person reads it: tables, their conditions, where the files are.
+"""Results on disk as text: tables, their conditions, the paths of files.
 
-Every command says something by it: what only tables need is loaded where one is shown.
+Every command uses it, so modules that only tables need are loaded when a table is shown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def show_results(found: Sequence[tables.Result], root: Path) -> None:
 
 
 def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
-    """Say which results MLflow has: it may have been out of reach when they were made."""
+    """Print which results MLflow has: it may have been out of reach when they were made."""
     from pipelines.dvc_repo.dag import Result
     from pipelines.records.recorded import is_recorded
 
@@ -62,7 +62,7 @@ def _say_where_recorded(found: Sequence[tables.Result], root: Path) -> None:
 
 
 def close_output() -> None:
-    """Write no more: who read along has gone, such as `head`, and Python would complain of it."""
+    """Stop writing: the reader, such as `head`, has ended, and Python would print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

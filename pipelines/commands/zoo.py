@@ -24,7 +24,7 @@ _HEADINGS = (
 
 
 def zoo_table() -> Table:
-    """Every model with what its graph has, what it is held to, and where that comes from.
+    """Every model with the counts of its graph, the published counts, and their source.
 
     Raises
     ------

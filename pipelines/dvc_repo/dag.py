@@ -1,7 +1,7 @@
-"""The stages in the order to run them, as DVC has them: no stage or edge is named here.
+"""The stages in the order to run them, as DVC defines them: no stage or edge is named here.
 
-A stage is known by the axes of its matrix. Those with a model and a strategy make a result;
-those with a model alone that no result needs join the results of that model.
+The axes of a stage's matrix say what it is for. Stages with a model and a strategy make a result.
+Stages with a model alone that no result needs join the results of that model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fewtune.util.validation import nearest
 
 @dataclass(frozen=True, order=True)
 class Result:
-    """A model under a strategy; the strategy is empty for what joins the results of a model."""
+    """A model with a strategy; the strategy is empty for a stage that joins a model's results."""
 
     model: str
     strategy: str = ""
@@ -36,14 +36,14 @@ class Stage:
     name : str
         As DVC addresses it.
     result : Result or None
-        What it belongs to; ``None`` for a stage without a matrix.
+        The result it belongs to; ``None`` for a stage without a matrix.
     needs : tuple of str
         Stages whose outputs it reads.
     outputs : tuple of Path
     always : bool
-        Whether it runs even if nothing changed: its readers see whether its outputs did.
+        Whether it runs even if nothing changed: DVC then compares its outputs.
     pulled : mapping from Path to str
-        Files it reads that no stage makes, with the ``.dvc`` file by which they are pulled.
+        Files that it reads and no stage makes, with the ``.dvc`` file by which they are pulled.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
     pulled: Mapping[Path, str] = field(default_factory=dict)
 
     def missing(self) -> str:
-        """What it reads that is not there, and what to do, in one line; empty if all is there."""
+        """Its missing inputs, and what to do, in one line; empty if none is missing."""
         lost = [name for path, name in self.pulled.items() if not path.exists()]
         if not lost:
             return ""
@@ -65,15 +65,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run does.
+    """The stages of one run.
 
     Attributes
     ----------
     stages : tuple of Stage
         In the order to run them.
     presumed : mapping from str to tuple of str
-        For a stage that joins results: stages outside the plan that it reads, which must be up
-        to date for it to mean anything.
+        For a stage that joins results: stages outside the plan whose outputs it reads, which must
+        be up to date.
     left_out : mapping from str to tuple of str
         Stages that join results, with the stages that have yet to run for them.
     """
@@ -83,7 +83,7 @@ class Plan:
     left_out: dict[str, tuple[str, ...]]
 
     def ends(self) -> dict[str, Result]:
-        """The last stage of each result and join, with what it ends."""
+        """The last stage of each result and join, with its result."""
         last = {stage.result: stage.name for stage in self.stages if stage.result}
         inner = {need for stage in self.stages for need in stage.needs}
         return {

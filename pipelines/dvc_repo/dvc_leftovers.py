@@ -1,4 +1,4 @@
-"""What a DVC process that was killed leaves in its own files, and a later one stumbles over."""
+"""Repairs what a killed DVC process leaves in its own files, on which a later one fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILE, _GUARD = "rwlock", "rwlock.lock"
 
 
 def mend_rwlock(root: Path) -> None:
-    """Take out of DVC's list of outputs in use what no process uses any more.
+    """Remove from DVC's list of outputs in use what no process uses any more.
 
     DVC empties the file, then writes it: killed in between, or on a full disk, it leaves a file
     that every later `dvc repro` refuses. A killed process stays in the list. DVC drops it if
@@ -33,7 +33,7 @@ def mend_rwlock(root: Path) -> None:
         return
     from dvc.lock import LockError, make_lock
 
-    # Held by a DVC process that writes the file just now: then it will be whole.
+    # If a DVC process holds the lock and writes the file now, the file will be whole.
     with contextlib.suppress(LockError, OSError):
         guard = make_lock(str(file.with_name(_GUARD)), tmp_dir=str(file.parent))
         with guard:
@@ -43,7 +43,7 @@ def mend_rwlock(root: Path) -> None:
 
 
 def _mended(file: Path) -> dict[str, Any] | None:
-    """The list as it should be; None where it is so, or where there is none."""
+    """The corrected list; None if it is right, or there is none."""
     try:
         content, written_s = file.read_bytes(), file.stat().st_mtime
     except OSError:
@@ -52,13 +52,13 @@ def _mended(file: Path) -> dict[str, Any] | None:
         found = json.loads(content)
         kept = {mode: _living(users, written_s) for mode, users in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        # What processes that live had in it, they write anew.
+        # Living processes write their entries again.
         return {}
     return None if kept == found else kept
 
 
 def _living(users: dict[str, Any], written_s: float) -> dict[str, Any]:
-    """Outputs with those of their users that live: readers are a list, a writer is alone."""
+    """Outputs with their living users: a list of readers, or one writer."""
     living: dict[str, Any] = {}
     for path, each in users.items():
         if isinstance(each, list):
@@ -71,10 +71,10 @@ def _living(users: dict[str, Any], written_s: float) -> dict[str, Any]:
 
 
 def _lives(pid: int, written_s: float) -> bool:
-    """Whether a process of that number is at work, and was when the list was written."""
+    """Whether a process of that number is running, and was when the list was written."""
     try:
         process = psutil.Process(pid)
-        # By the clock of the file system, which may be a little behind.
+        # The file system's clock may be a little behind.
         came_later = process.create_time() > written_s + 1
         return process.status() != psutil.STATUS_ZOMBIE and not came_later
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What `dvc.lock` says of stages that ran: the hashes of their outputs, their parameters."""
+"""Reads `dvc.lock`: the hashes of outputs and the parameters of stages that ran."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class DvcLock:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def parameters(self, stages: Iterable[str], strategy: str) -> dict[str, str]:
-        """What ``stages`` ran with, what was left to its default included, flattened to key paths.
+        """The parameters of ``stages``, defaults included, flattened to key paths.
 
-        A section that holds a part for each strategy is named without the strategy, so that two
-        results lie side by side.
+        A section with a part for each strategy is named without the strategy, so that two results
+        can be compared.
         """
         flat: dict[str, str] = {}
         for name in stages:

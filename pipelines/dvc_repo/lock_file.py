@@ -1,4 +1,4 @@
-"""DVC's `dvc.lock`, as it was before a process that writes it was killed.
+"""Keeps a copy of DVC's `dvc.lock`, in case a process is killed while it writes the file.
 
 DVC empties the file, then writes it. Killed in between, it leaves a file that every later command
 refuses, or one without the stages that ran before.
@@ -22,7 +22,7 @@ def kept_lock_file(root: Path) -> Iterator[None]:
     """Keep a copy of the file while the block runs, for the next command if this one is killed."""
     mend_lock_file(root)
     file, copy = Places(root).lock, _copy(root)
-    # Empty where there is none.
+    # The copy is empty if there is no file.
     write_bytes(copy, file.read_bytes() if file.is_file() else b"")
     try:
         yield

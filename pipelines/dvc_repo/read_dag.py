@@ -52,13 +52,13 @@ def read_dag(root: Path) -> Dag:
                 },
             )
             for stage in repo.index.stages
-            # Files under DVC are no work: they are there, or have to be pulled.
+            # Files under DVC are no stages to run: they exist, or have to be pulled.
             if not stage.is_data_source
         )
 
 
 def outdated(root: Path, names: Sequence[str]) -> list[str]:
-    """Which of ``names`` DVC would run again, as the checkout stands now.
+    """Which of ``names`` DVC would run again in the present checkout.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def outdated(root: Path, names: Sequence[str]) -> list[str]:
     with _opened(root) as repo:
         found = {_address(stage): stage for stage in repo.index.stages}
         with repo.lock:
-            # A stage that always runs says nothing by that: its readers see whether it changed.
+            # A stage that always runs is not outdated by that: its readers compare its outputs.
             return [
                 name
                 for name in names
@@ -80,7 +80,7 @@ def outdated(root: Path, names: Sequence[str]) -> list[str]:
 
 
 class _opened:  # noqa: N801 (a context manager that reads as a verb)
-    """DVC's repository at a folder, its complaints as one line."""
+    """DVC's repository at a folder; its errors are raised in one line."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,7 +101,7 @@ class _opened:  # noqa: N801 (a context manager that reads as a verb)
 
 
 def _one_line(error: DvcException | sqlite3.Error) -> FewtuneError:
-    """What DVC raises, in one line: of its own database, the disk is at fault."""
+    """DVC's exception in one line; for one of its database, the disk is at fault."""
     if isinstance(error, sqlite3.Error):
         return MachineError(
             f"DVC cannot use its database of files ({error}): free some space, or set "

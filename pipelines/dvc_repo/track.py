@@ -1,8 +1,8 @@
 """Models' files under DVC, so that another clone can pull them.
 
-Loading DVC takes two seconds. A command that has no other use for it starts a process that loads it
-meanwhile, and has it at hand when the model is checked and written. Models with seeded weights have
-no files but their registration, which is in git.
+Loading DVC takes two seconds. A command that needs it for nothing else starts a process that loads
+it while the model is checked and written. Models with seeded weights have no files but their
+registration, which is in git.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S = 600
 
 
 def model_files(root: Path, models: Iterable[str]) -> list[str]:
-    """What the models' folders hold besides their registrations, as paths in the checkout."""
+    """The files of the models' folders without their registrations, as paths in the checkout."""
     return [
         str(path.relative_to(root))
         for registration in map(Places(root).registration, models)
@@ -34,7 +34,7 @@ def model_files(root: Path, models: Iterable[str]) -> list[str]:
 
 
 def track(root: Path, files: Sequence[str]) -> str:
-    """Put ``files`` under DVC, as `dvc add` does, where the checkout is a DVC repository.
+    """Put ``files`` under DVC, as `dvc add` does, if the checkout is a DVC repository.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def track(root: Path, files: Sequence[str]) -> str:
 
 
 class Tracker:
-    """`track` in a process of its own, which loads DVC from now on.
+    """`track` in a process of its own, which begins to load DVC immediately.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def _main() -> None:
         from dvc.repo import Repo
 
         with Repo() as repo:
-            # Loads what adding needs; the graph is read again once the files are there.
+            # This loads what adding needs; the graph is read again when the files exist.
             _ = repo.index.outs_graph
     print(track(root, sys.stdin.read().splitlines()))
 

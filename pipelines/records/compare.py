@@ -49,15 +49,15 @@ def compare(root: Path, names: Sequence[str]) -> tuple[Table, list[str]]:
     root : Path
         The checkout.
     names : sequence of str
-        Models, run names (``<model>-<strategy>``), run ids or their beginnings. A model stands
-        for the latest result of each of its strategies, the selective one first.
+        Models, run names (``<model>-<strategy>``), run ids or their beginnings. A model means the
+        latest result of each of its strategies, the selective one first.
 
     Returns
     -------
     table : Table
-        A column a result.
+        One column for each result.
     lines : list of str
-        What follows from the figures, and what forbids to compare them.
+        Ratios of the figures, and reasons why they cannot be compared.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _ratios(runs: Sequence[Run]) -> list[str]:
 
 
 def _warnings(runs: Sequence[Run]) -> list[str]:
-    """A line where the results' machines or versions differ."""
+    """A line if the results' machines or versions differ."""
     if len({run.data.tags.get("fingerprint") for run in runs}) == 1:
         return []
     keys = sorted({key for run in runs for key in run.data.params if key.startswith("machine.")})

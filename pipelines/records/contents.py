@@ -1,4 +1,4 @@
-"""What of a result is recorded: figures, tags, parameters, the curve of tuning, files."""
+"""The recorded parts of a result: figures, tags, parameters, the curve of tuning, files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from mlflow.utils.mlflow_tags import (
 )
 
 CURVE = "estimated_latency_ms"
-# MLflow's limit of a text.
+# MLflow's limit for a text.
 TEXT = 6000
 # The library is part of the MLflow model.
 _KEPT = {".json", ".csv", ".md", ".png"}
 
 
 def figures(found: tables.Result) -> dict[str, float]:
-    """The columns of MLflow's table; everything else that was measured is among the artifacts."""
+    """The columns of MLflow's table; all other measurements are in the artifacts."""
     tuned, metrics = Latency.of(found.benchmark), found.metrics
     figures: dict[str, float | None] = {
         **metrics.headline(),
@@ -66,7 +66,7 @@ def tags_of(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> 
         "fingerprint": machine.identity(),
         MACHINE: machine_of(machine),
         "measured": conditions.date,
-        # Of the code that measured; that of this moment may be another one.
+        # The commit of the code that measured; the present one may differ.
         "git_commit": commit.removesuffix("+"),
         "git_changed": "true" if commit.endswith("+") else "false",
         "dvc_hash": " ".join(sorted(lock.hashes(measured).values())),
@@ -82,7 +82,7 @@ def tags_of(root: Path, result: Result, found: tables.Result, lock: DvcLock) -> 
 def parameters_of(
     root: Path, result: Result, found: tables.Result, lock: DvcLock, stages: Sequence[str]
 ) -> dict[str, str]:
-    """All that was set for the result, the model it was made of, the machine it ran on."""
+    """The result's parameters, its model, and its machine."""
     flat = lock.parameters(stages, result.strategy)
     flatten(found.benchmark.conditions.fingerprint.model_dump(), "machine", flat)
     imported = Places(root).imported(result.model)
@@ -95,9 +95,9 @@ def parameters_of(
 
 
 def curve(root: Path, result: Result, began_ms: int) -> list[Metric]:
-    """The model's estimated latency, a step a second of tuning: the last point of each."""
+    """The model's estimated latency: one step for each second of tuning, with its last point."""
     places = Places(root)
-    # Sharing goes on with the curve of tuning; its file has both.
+    # Sharing continues the curve of tuning; its file has both.
     for directory in (
         places.shared(result.model, result.strategy),
         places.tuned(result.model, result.strategy),
@@ -117,7 +117,7 @@ def curve(root: Path, result: Result, began_ms: int) -> list[Metric]:
 
 
 def kept_files(root: Path, result: Result) -> Iterable[tuple[Path, str]]:
-    """What is kept with a run: tables, plots, clusters, logs of tuning."""
+    """The files kept with a run: tables, plots, clusters, logs of tuning."""
     places, of = Places(root), (result.model, result.strategy)
     # These folders also hold the model itself and its kernels, which are no results.
     for directory, names in (

@@ -1,4 +1,4 @@
-"""A page of what the fleet's machines reached over time: markdown and a picture."""
+"""A page of the fleet's results over time: markdown and a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = 3
 
 
 def fleet_markdown(watched: Sequence[Watched]) -> str:
-    """A table for each machine: where each result stands, where it was, and its way there."""
+    """A table for each machine: the latest value of each result, earlier values, a small plot."""
     headings = [
         "model",
         "strategy",
@@ -62,7 +62,7 @@ def fleet_markdown(watched: Sequence[Watched]) -> str:
 
 
 def fleet_picture(watched: Sequence[Watched]) -> bytes:
-    """The same as a PNG: a panel a model, latency over time with the spread of each."""
+    """The same as a PNG: a panel for each model, latency over time with its spread."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
@@ -101,7 +101,7 @@ def fleet_picture(watched: Sequence[Watched]) -> bytes:
 
 
 def write_page(watched: Sequence[Watched], folder: Path) -> list[Path]:
-    """Write both to ``folder``; gives their paths."""
+    """Write both to ``folder``; return their paths."""
     write_text(folder / PAGE, f"{fleet_markdown(watched)}\n![Latency over time]({PICTURE})\n")
     write_bytes(folder / PICTURE, fleet_picture(watched))
     return [folder / PAGE, folder / PICTURE]
@@ -113,7 +113,7 @@ def _history(each: Watched) -> list[float]:
 
 
 def _line(values: Sequence[float]) -> str:
-    """A value as the height of a bar each."""
+    """A text plot: the height of a bar for each value."""
     least, most = min(values), max(values)
     if most == least:
         return _BARS[0] * len(values)

@@ -23,7 +23,7 @@ def local_file(uri: str) -> Path | None:
 
 
 def make_whole(path: Path) -> None:
-    """See that MLflow finds all its tables in a file, unless others have put runs into it.
+    """Make a file in which MLflow finds all its tables, unless it holds runs already.
 
     A file that holds no run and that MLflow cannot open is replaced.
     """
@@ -33,7 +33,7 @@ def make_whole(path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         made = Path(folder) / path.name
         if path.exists():
-            # A copy: MLflow goes on with the file that it has opened under a name.
+            # A copy is opened: MLflow keeps using a file that it has opened under a name.
             copy = Path(folder) / "copy.db"
             shutil.copyfile(path, copy)
             if not _opens(copy):
@@ -41,7 +41,7 @@ def make_whole(path: Path) -> None:
                 os.replace(made, path)
             return
         _open(made)
-        # Where another process was quicker, its file may hold runs by now.
+        # If another process was faster, its file may hold runs already.
         with contextlib.suppress(FileExistsError):
             os.link(made, path)
 
@@ -57,7 +57,7 @@ def _has_runs(path: Path) -> bool:
                 database.execute("SELECT EXISTS (SELECT 1 FROM runs)").fetchone()[0]
             )
     except sqlite3.Error:
-        # No database, or one that is in use: not this software's to replace.
+        # It is no database, or one in use: this software must not replace it.
         return True
 
 
@@ -70,7 +70,7 @@ def _opens(path: Path) -> bool:
 
 
 def _open(path: Path) -> None:
-    """Have MLflow open a file, which makes the tables that it lacks."""
+    """Open a file with MLflow, which makes the missing tables."""
     from mlflow import MlflowClient
 
     MlflowClient(tracking_uri=f"{_SQLITE}{path}").get_experiment("0")

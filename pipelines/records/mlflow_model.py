@@ -1,4 +1,4 @@
-"""A result as an MLflow model: a library that anything that knows MLflow can load and serve."""
+"""A result as an MLflow model: a library that any MLflow client can load and serve."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema
 from mlflow.types import TensorSpec as SchemaTensor
 
-# What the file of an input example holds at most: it is text, and a server's page shows it.
+# Largest file of an input example: it is text, and a server's page shows it.
 _LARGEST_EXAMPLE = 1_000_000
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "mlflow")
 
@@ -44,16 +44,16 @@ def save_model(
     result : Result
         With its library on disk.
     fingerprint : Fingerprint
-        Of the machine that it was made for.
+        The machine that it was made for.
     folder : Path
         Is made.
     run_id, model_id : str, optional
-        What it is recorded as.
+        The ids of its record.
 
     Raises
     ------
     InputError
-        If the library, or what is known of its inputs, is not on disk.
+        If the library, or the description of its inputs, is not on disk.
     """
     places = Places(root)
     compiled = places.compiled(result.model, result.strategy)
@@ -99,14 +99,14 @@ def _schema(tensors: list[TensorSpec]) -> Schema:
 
 
 def _example(inputs: list[TensorSpec]) -> dict[str, np.ndarray] | None:
-    """Zeros: an index or a length that is zero is valid; none where they would fill a disk."""
+    """Zeros as inputs, since a zero index or length is valid; None if they would be too large."""
     if sum(int(np.prod(tensor.shape)) for tensor in inputs) > _LARGEST_EXAMPLE:
         return None
     return {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in inputs}
 
 
 def _requirements(fingerprint: Fingerprint) -> list[str]:
-    """What a server of the model installs: the versions that it was built with."""
+    """The packages that a server of the model installs: the versions that it was built with."""
     found = []
     for package in _PACKAGES:
         built_with = fingerprint.versions.get(package)

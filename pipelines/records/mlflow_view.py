@@ -1,7 +1,7 @@
-"""How MLflow's page opens: a table of runs whose columns say what a result is and how fast.
+"""The first view of MLflow's page: a table of runs with what a result is and how fast.
 
 MLflow keeps a shared view of its page as a tag of the experiment, and opens it by a key in the
-address. What it keeps there is JSON of its own; a page that does not understand it opens without.
+address. The tag is JSON in MLflow's own format; a page that cannot read it opens without the view.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 _KEY = "fewtune"
-# Columns with their widths in pixels, in the order of the page: its first half shows six or seven.
+# Columns with their widths in pixels, in order; the visible part shows six or seven.
 _COLUMNS = {
     "metrics.`latency_ms`": 95,
     "metrics.`times_onnxruntime`": 145,
@@ -28,13 +28,13 @@ _COLUMNS = {
 
 
 def experiment_tags() -> dict[str, str]:
-    """What the experiment is tagged with."""
+    """The tags of the experiment."""
     return {**_KIND, f"mlflow.sharedViewState.{_KEY}": json.dumps(_view(), sort_keys=True)}
 
 
 def address(server: str, experiment_id: str) -> str:
     """The page's address at a server."""
-    # Without the type it would open as the traces of a language model.
+    # Without the type the page opens as the traces of a language model.
     return (
         f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs"
         f"?workflowType=machine_learning&viewStateShareKey={_KEY}"

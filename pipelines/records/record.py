@@ -1,4 +1,4 @@
-"""Results in MLflow, one run each, from the stages' output files, once however often they run.
+"""Records results in MLflow, one run for each, from the stages' output files, only once.
 
 A stage that DVC takes from its cache does not run, so nothing is logged inside a stage.
 """
@@ -38,7 +38,7 @@ from stages.paths import Places
 from mlflow.entities import Metric, Param, RunTag
 
 COMPARISON_TAG = "fewtune.comparison"
-# MLflow's limits of a batch.
+# MLflow's limits for a batch.
 _METRICS, _PARAMS = 1000, 100
 
 
@@ -49,7 +49,7 @@ def record_finished(
     logs: Iterable[Path],
     warn: Callable[[str], None],
 ) -> str:
-    """Record a result or, without a strategy, what joins a model's results; remember that.
+    """Record a result or, without a strategy, a model's comparison; remember that.
 
     Parameters, returns and errors as `record_result` and `record_comparison`.
     """
@@ -69,11 +69,11 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
     root : Path
         The checkout.
     result : Result
-        A model under a strategy, with its outputs on disk.
+        A model with a strategy, with its outputs on disk.
     stages : sequence of str
         The stages that made it, as dvc.lock names them: their parameters are recorded.
     logs : iterable of Path
-        Output of those stages, as far as it was kept.
+        Files with the output of those stages, if it was kept.
 
     Returns
     -------
@@ -129,15 +129,15 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
 
 
 def _scratch(places: Places) -> Path:
-    """Where a copy of a library has room, whatever its size."""
+    """A folder with room for a copy of a library."""
     places.scratch.mkdir(parents=True, exist_ok=True)
     return places.scratch
 
 
 def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -> str:
-    """Add what the comparison of strategies found to the selective result's run, once.
+    """Add the comparison of strategies to the selective result's run, once.
 
-    The table over all models is recorded anew with it.
+    The table over all models is recorded again with it.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def record_comparison(root: Path, model: str, complain: Callable[[str], None]) -
         The checkout.
     model : str
     complain : callable
-        Gets a line about each result that the table cannot have.
+        Gets a line about each result that is missing in the table.
 
     Returns
     -------

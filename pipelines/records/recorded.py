@@ -1,7 +1,6 @@
-"""Which results are in MLflow, remembered beside them: loading MLflow to ask takes four seconds.
+"""Remembers in a file which results are in MLflow, since loading MLflow takes four seconds.
 
-Something else than a result that was recorded, another store, or another file of the same store
-is nothing that is remembered.
+A changed result, another store, or another file of the same store counts as not recorded.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from stages.paths import Places
 
 
 def is_recorded(root: Path, result: Result) -> bool:
-    """Whether just this result was recorded in the store that is in use."""
+    """Whether exactly this result was recorded in the present store."""
     return _read(root).get(str(result)) == _identity(root, result)
 
 
 def remember(root: Path, result: Result) -> None:
     """Note that a result is recorded."""
-    # Not to know it costs a look into the store.
+    # If this fails, the store is searched next time.
     with contextlib.suppress(OSError):
         write_text(
             _file(root), canonical_json({**_read(root), str(result): _identity(root, result)})
@@ -47,7 +46,7 @@ def _read(root: Path) -> dict[str, str]:
 
 
 def _identity(root: Path, result: Result) -> str:
-    """The result and the store, in words; nothing where there is no such result."""
+    """The result and the store as text; empty if there is no such result."""
     places = Places(root)
     try:
         lock = DvcLock(root)

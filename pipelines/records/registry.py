@@ -21,9 +21,9 @@ _LATENCY = "latency"
 
 
 def machine_of(fingerprint: Fingerprint) -> str:
-    """Twelve hex digits of the machine, its target and threads, whatever its software's versions.
+    """A digest of the machine, its target and threads, without its software's versions.
 
-    Figures of one machine are compared with each other, also across versions.
+    Results of one machine are compared with each other, also across versions.
     """
     parts = [
         fingerprint.device,
@@ -39,8 +39,8 @@ def register(
 ) -> str:
     """Make a recorded result a version of its model; move the aliases if it is the fastest.
 
-    Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` goes with the
-    one of the machine that it was first set for. Both move to a version that is faster by more than
+    Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` follows that
+    of the machine for which it was first set. Both move to a version that is faster by more than
     the noise of both measurements.
 
     Returns
@@ -49,7 +49,7 @@ def register(
         What was done, for people.
     """
     with contextlib.suppress(MlflowException):
-        # It is there, mostly; whatever else is wrong, the next call says.
+        # Usually the model exists; the next call reports any other error.
         client.create_registered_model(result.model)
     fingerprint = report.conditions.fingerprint
     machine = machine_of(fingerprint)
@@ -85,10 +85,10 @@ def register(
 
 
 def _described(result: Result, report: BenchmarkReport) -> str:
-    """A version in a line: what the page's column of descriptions shows."""
+    """A version in one line, for the page's column of descriptions."""
     latency, fingerprint = Latency.of(report), report.conditions.fingerprint
     beside = report.speedup_over_onnxruntime
-    # The column cuts it after some twenty letters.
+    # The column shows some twenty letters.
     ratio = f", {beside.median:.2f} x onnxruntime" if beside else ""
     return (
         f"{latency.median_ms:.3g} ms{ratio}; {result.strategy} tuning, {fingerprint.device}, "

@@ -1,4 +1,4 @@
-"""Where results are recorded: MLflow's store, its experiment, and how a run is found again."""
+"""MLflow's store for results: its experiment, and how runs are found again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pipelines.records.local_store import local_file, make_whole
 from pipelines.records.mlflow_view import experiment_tags
 
 EXPERIMENT = "fewtune"
-# Written last: a run without it was interrupted, and is no record.
+# This tag is written last: a run without it was interrupted, and is no record.
 KEY = "fewtune.result"
 STARTED = "fewtune.recording"
 TABLE_KEY = "fewtune.results_table"
-# A machine, whatever its software's versions.
+# The tag of a machine, without its software's versions.
 MACHINE = "fewtune.machine"
 _RECORDED = "fewtune.recorded_ms"
 _PAGE = 1000
@@ -37,7 +37,7 @@ _PAGE = 1000
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Turn what MLflow raises into one line."""
+    """Turn MLflow's exceptions into errors of one line."""
     try:
         yield
     except (MlflowException, SQLAlchemyError) as error:
@@ -65,7 +65,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.uri = os.environ.get("MLFLOW_TRACKING_URI") or environment.default_tracking_uri(root)
-        # MLflow reads its level once, which is too late where another package loaded it before.
+        # MLflow reads its level once, which is too late if another package loaded it before.
         logging.getLogger("mlflow").setLevel(
             {**environment.settings(root), **os.environ}["MLFLOW_LOGGING_LEVEL"]
         )
@@ -83,7 +83,7 @@ class Store:
                     self.client.set_experiment_tag(self.experiment_id, name, value)
 
     def _experiment(self, root: Path) -> Experiment:
-        """The project's experiment, made where there is none."""
+        """The project's experiment, made if there is none."""
         found = self.client.get_experiment_by_name(EXPERIMENT)
         if found is not None:
             return found
@@ -93,13 +93,13 @@ class Store:
         try:
             self.client.create_experiment(EXPERIMENT, location, tags=experiment_tags())
         except MlflowException as error:
-            # A worker in another clone was quicker.
+            # A worker in another clone has made it first.
             if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
                 raise
         return self.client.get_experiment_by_name(EXPERIMENT)
 
     def find(self, tags: Mapping[str, str]) -> list[Run]:
-        """Runs with all of ``tags``, the one that was measured last first."""
+        """Runs with all of ``tags``, the latest first."""
         terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
         with _reported():
             found: list[Run] = []
@@ -118,7 +118,7 @@ class Store:
         return sorted(found, key=_measured, reverse=True)
 
     def results(self) -> list[Run]:
-        """The runs of all recorded results, the one that was measured last first."""
+        """The runs of all recorded results, the latest first."""
         return [run for run in self.find({}) if KEY in run.data.tags]
 
     def recorded(self, key: str, tag: str = KEY) -> Run | None:
@@ -174,7 +174,7 @@ class Store:
 
 
 def _measured(run: Run) -> tuple[int, int]:
-    """When a run ended; of two in the same second, which was recorded later."""
+    """The end of a run; for runs in the same second, the time of recording."""
     ended_ms = run.info.end_time or run.info.start_time
     return ended_ms, int(run.data.tags.get(_RECORDED, "0"))
 

@@ -52,7 +52,7 @@ class TunedLibrary:
         Parameters
         ----------
         model_input : mapping from str to array, or array
-            An array for each input, of its shape; the array alone where there is one input.
+            An array for each input, of its shape; with one input, the array alone.
         params : Any
             Not used; MLflow gives it.
 
@@ -80,5 +80,5 @@ class TunedLibrary:
 
 
 def _load_pyfunc(path: str) -> TunedLibrary:
-    """What MLflow calls to load the model."""
+    """Load the model; MLflow calls this."""
     return TunedLibrary(Path(path))

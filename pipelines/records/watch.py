@@ -1,7 +1,7 @@
-"""Tonight's figures beside the last ones, model by model, to see what became slower.
+"""Compares the latest results with the ones before, to see which became slower.
 
-Recorded results are compared, of one model, strategy and machine each: the latest with the one
-before. Versions of software may differ; they are what is looked for.
+The recorded results of each model, strategy and machine are compared: the latest with the one
+before. Versions of software may differ: their effect is what this looks for.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from stages.paths import Places
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-# So many runs say how far apart they lie; older ones ran on a machine in another state.
+# The spread comes from so many runs; older ones ran on a machine in another state.
 _MOST_EARLIER = 20
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A result, and what was recorded of the same model, strategy and machine.
+    """A result, and the records of the same model, strategy and machine.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Watched:
     runs : tuple of Run
         In MLflow, the latest first.
     cause : Cause or None
-        Where to look first, if it became slower and both reports can be read.
+        The likely cause, if it became slower and both reports can be read.
     """
 
     result: Result
@@ -65,9 +65,9 @@ class Watched:
 
     @property
     def earlier(self) -> list[Run]:
-        """Runs before the latest of the last one's fingerprint, so of its versions, oldest first.
+        """Earlier runs with the fingerprint of the one before the latest, oldest first.
 
-        Other versions may be slower or faster: that is no noise.
+        So they have the same versions: differences between versions are no noise.
         """
         last = self.runs[1].data.tags.get("fingerprint") if len(self.runs) > 1 else None
         alike = [run for run in self.runs[1:] if run.data.tags.get("fingerprint") == last]
@@ -75,7 +75,7 @@ class Watched:
 
     @property
     def change(self) -> Change | None:
-        """How the latency moved."""
+        """The change of the latency."""
         if self.before is None:
             return None
         between = between_runs([latency_of(run).median_ms for run in self.earlier])
@@ -88,7 +88,7 @@ class Watched:
         return change is not None and change.verdict == "slower"
 
     def line(self) -> str:
-        """A regression in one line; empty where there is none."""
+        """A regression in one line; empty if there is none."""
         change, before = self.change, self.before
         if change is None or before is None or not self.is_slower:
             return ""
@@ -128,12 +128,12 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
     models : collection of str, optional
         Only those.
     fleet : bool
-        Whether results of every machine are looked at, not of this one only.
+        Whether results of all machines are compared, not only of this one.
 
     Raises
     ------
     InputError
-        If nothing that was asked for is recorded.
+        If no such result is recorded.
     MachineError
         If MLflow cannot be reached.
     """
@@ -174,7 +174,7 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
 
 
 def watch_table(watched: Iterable[Watched]) -> Table:
-    """A row a result: the latest figures beside those before, with the noise of both."""
+    """One row for each result: the latest figures and those before, with the noise of both."""
     headings = [
         "model",
         "strategy",
@@ -249,7 +249,7 @@ def _this_machine(root: Path) -> str | None:
 
 
 def _report(store: Store, run: Run) -> BenchmarkReport | None:
-    """The benchmark that was recorded with a run; None where this version cannot read it."""
+    """The benchmark that was recorded with a run; None if this version cannot read it."""
     path = f"{Places().benchmarked('', '').name}/{BenchmarkReport.file_name}"
     try:
         with tempfile.TemporaryDirectory() as folder:

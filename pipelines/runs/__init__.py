@@ -1,1 +1,1 @@
-"""A run: stages carried out in DVC's order, in processes of their own, shown by Prefect."""
+"""A run: stages in DVC's order, each in a process of its own, shown by Prefect."""

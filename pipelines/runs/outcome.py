@@ -18,9 +18,9 @@ class Failure:
     Attributes
     ----------
     what : str
-        The stage, or what was to be recorded.
+        The stage, or the result that could not be recorded.
     model : str
-        Empty where it concerns every model.
+        Empty if it concerns all models.
     error : str
         One line.
     exit_code : int
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """Filled as a run goes on."""
+    """The outcome so far; a run adds to it."""
 
     finished: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""What the Prefect page shows of a run besides its tasks: results and progress.
+"""Results and progress on Prefect's page, in addition to a run's tasks.
 
-A page that cannot be reached costs a line in the log, and nothing that was measured.
+If the page cannot be reached, the log gets a line; measurements are not affected.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from prefect.exceptions import PrefectException
 from fewtune.report import kernel_tables, tables
 from fewtune.util.table import MISSING
 
-# What Prefect's client raises where its server is away, slow, or of another mind.
+# What Prefect's client raises if its server is away, slow, or refuses a request.
 _AWAY = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
 
 
 def artifact_key(text: str) -> str:
-    """``text`` as Prefect wants its keys: lower-case letters, digits and dashes."""
+    """``text`` in the form of Prefect's keys: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 @contextmanager
 def _if_prefect_answers() -> Iterator[None]:
-    """Show something; where that fails, say so and go on."""
+    """Show something; if that fails, log it and go on."""
     try:
         yield
     except _AWAY as fault:
@@ -73,13 +73,13 @@ def publish_results(results: Sequence[tables.Result]) -> None:
 
 
 def _filled(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows without the columns that are empty in all of them; Prefect makes a bullet of a dash."""
+    """Rows without columns that are empty in all of them: Prefect shows a dash as a bullet."""
     known = [name for name in rows[0] if any(row[name] != MISSING for row in rows)]
     return [{name: "" if row[name] == MISSING else row[name] for name in known} for row in rows]
 
 
 def publish_fleet(markdown: str, picture: bytes) -> None:
-    """Show what the fleet's machines reached over time."""
+    """Show the fleet's results over time."""
     with _if_prefect_answers():
         create_markdown_artifact(markdown, key="fleet", description="Latency over time")
         create_image_artifact(
@@ -95,7 +95,7 @@ class StageProgress:
     Parameters
     ----------
     path : Path
-        Removed at first: what an earlier run left says nothing of this one.
+        Removed at first: it may be of an earlier run.
     name : str
         The stage.
     """
@@ -133,7 +133,7 @@ class StageProgress:
 
 
 def _described(name: str, snapshot: dict[str, object]) -> str:
-    """Where a stage stands, in a line; figures that are not known yet are left out."""
+    """A stage's progress in one line; unknown figures are left out."""
     parts = [f"{name}: {snapshot['trials']} of {snapshot['trials_total']} trials"]
     for key, form in (
         ("task", "{}"),

@@ -1,4 +1,4 @@
-"""Results that `dvc repro` or `dvc exp run` made, recorded when somebody asks for it."""
+"""Records results that `dvc repro` or `dvc exp run` made (``fewtune record``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stages.params import COMPARED
 
 
 def record_all(root: Path, models: Collection[str] | None, say: Callable[[str], None]) -> int:
-    """Record every result on disk that MLflow lacks, comparisons after the results they join.
+    """Record every result on disk that is not in MLflow; comparisons come after their results.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def record_all(root: Path, models: Collection[str] | None, say: Callable[[str], 
     Returns
     -------
     code : int
-        0, or the exit code of the first that could not be recorded.
+        0, or the exit code of the first failure.
 
     Raises
     ------

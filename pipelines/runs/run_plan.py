@@ -1,8 +1,8 @@
-"""A run: stages in the order that DVC's graph gives, results recorded as they come.
+"""A run: stages in the order of DVC's graph; each result is recorded when it is done.
 
-A stage that fails keeps the stages that need it from running; other models and strategies go on,
-and the run's end says what failed and why. A command's steps are carried out by `CommandSteps`, and
-shown in the terminal; in `pipelines.flow` each is a task of Prefect.
+If a stage fails, the stages that need it do not run. Other models and strategies go on, and the end
+of the run lists the failures with their reasons. `CommandSteps` carries out a command's steps and
+shows them in the terminal; in `pipelines.flow` each step is a task of Prefect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipelines.runs.stage_process import Ending, run_stage
 from pipelines.runs.warm import warm_process
 from stages.paths import Places
 
-# Another DVC process may hold what a stage writes for as long as it tunes: wait six hours.
+# Another DVC process may hold a stage's outputs for as long as it tunes: wait six hours.
 BUSY_RETRIES, BUSY_DELAY_S = 720, 30
 
 
@@ -40,13 +40,13 @@ class Steps(Protocol):
     """Carries out the steps of a run, and shows them."""
 
     def say(self, line: str) -> None:
-        """Show a line that all is well with."""
+        """Show a line of progress."""
 
     def warn(self, line: str) -> None:
-        """Show a line that something is odd with."""
+        """Show a warning."""
 
     def stage(self, root: Path, stage: Stage, force: bool) -> Ending:
-        """Run one stage, or see that nothing is to be done."""
+        """Run one stage, unless nothing is to be done."""
 
     def keep(self, stage: Stage) -> None:
         """Stand for a stage that is up to date."""
@@ -55,10 +55,10 @@ class Steps(Protocol):
         """Stand for a stage that cannot run."""
 
     def record(self, root: Path, result: Result, stages: Sequence[str]) -> FewtuneError | None:
-        """Record what is not recorded yet; give what went wrong."""
+        """Record a result that is not recorded yet; return the error if that fails."""
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
-        """Show a result that is up to date, or, at the end, every one on disk."""
+        """Show results that are up to date; at the end, all results on disk."""
 
 
 class CommandSteps:
@@ -81,8 +81,8 @@ class CommandSteps:
                 self.say(f"{stage.name}: {line}")
 
         if stage.result is not None and self._loading is None:
-            # There will be something to record. MLflow takes three seconds to load, and as long to
-            # make a database: before anything is measured.
+            # There will be a result to record. MLflow takes three seconds to load, and as long to
+            # make a database: it does so before anything is measured.
             self._loading = threading.Thread(target=_open_store, args=[root], daemon=True)
             self._loading.start()
         log = log_path(root, stage.name)
@@ -102,7 +102,7 @@ class CommandSteps:
         self.say(f"{stage.name} is skipped: {reason}")
 
     def record(self, root: Path, result: Result, stages: Sequence[str]) -> FewtuneError | None:
-        # A server that did not answer is not asked again for every result.
+        # If the server did not answer once, later results do not try it again.
         if self._away is not None:
             return self._away
         if self._loading is not None:
@@ -118,11 +118,11 @@ class CommandSteps:
         return None
 
     def show(self, results: Sequence[tables.Result], every: bool) -> None:
-        """The command ends with the table."""
+        """Show nothing: the command itself ends with the table."""
 
 
 def _open_store(root: Path) -> None:
-    # What is wrong with it is said when a result is recorded.
+    # Errors are reported when a result is recorded.
     with contextlib.suppress(Exception):
         importlib.import_module("pipelines.records.record")
         importlib.import_module("pipelines.records.tracking").Store(root)
@@ -142,7 +142,7 @@ def run_all(
     models, strategies : list of str, optional
         Of those that params.yaml lists; all of them unless given.
     steps : Steps
-        What carries them out.
+        Carries them out.
     recording : bool
         Whether results are recorded in MLflow.
     force : bool
@@ -192,7 +192,7 @@ def _run_plan(
     passed_over: set[str] = set()
     for stage in plan.stages:
         if kept is None and not stage.always:
-            # Asked once, after what always runs: asking for each stage loads DVC each time.
+            # DVC is asked once, after the stages that always run: each question loads DVC.
             kept = set() if force else _up_to_date(root, plan, steps.warn)
         if passed_over & set(stage.needs):
             passed_over.add(stage.name)
@@ -224,7 +224,7 @@ def _run_plan(
 
 
 def _up_to_date(root: Path, plan: Plan, warn: Callable[[str], None]) -> set[str]:
-    """The stages of a plan that DVC would not run as the checkout stands now."""
+    """The stages of a plan that DVC would not run in the present checkout."""
     names = [stage.name for stage in plan.stages if not stage.always]
     return set(names).difference(_outdated(root, names, warn))
 
@@ -237,7 +237,7 @@ def _outdated(root: Path, names: Sequence[str], warn: Callable[[str], None]) -> 
         except DvcBusyError as busy:
             if not tried:
                 warn(f"waiting: {busy}")
-            # Soon at first: a process that was killed may have been the last to hold it.
+            # The first retries come soon: the lock may be of a process that was just killed.
             time.sleep(min(BUSY_DELAY_S, 2.0 * (tried + 1)))
     return outdated(root, names)
 

@@ -30,9 +30,9 @@ def serve_deployments(root: Path, cron: str | None, port: int) -> None:
     root : Path
         The checkout, which must be the current folder: Prefect loads the flow from there.
     cron : str, optional
-        Instead of the schedules of the file.
+        Replaces the schedules of the file.
     port : int
-        Of the Prefect server that is started if the environment names none.
+        Port of the Prefect server that is started if the environment names none.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def serve_deployments(root: Path, cron: str | None, port: int) -> None:
     """
     given = os.environ.get("PREFECT_API_URL")
     url = f"http://{environment.LOCALHOST}:{port}"
-    # Prefect reads it when it is imported, and so does each run that is started on schedule.
+    # Prefect reads it when it is imported, also in each scheduled run.
     os.environ["PREFECT_API_URL"] = given or f"{url}/api"
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = url
     from prefect import serve
@@ -71,7 +71,7 @@ def serve_deployments(root: Path, cron: str | None, port: int) -> None:
             )
             for schedule in schedules:
                 print(f"{flow.name}/{each['name']} runs at {schedule['cron']}", flush=True)
-        # One at a time: two would wait for each other's turn anyway.
+        # One run at a time: two would wait for each other's lock.
         serve(*deployments, limit=1)
 
 
@@ -135,7 +135,7 @@ def _server(root: Path, url: str, port: int) -> Iterator[None]:
 
 
 def _hand_over_secret(root: Path) -> None:
-    """Write the secret of page and workers where this user alone can read it."""
+    """Write the secret for page and workers to a file that only this user can read."""
     file = Places(root).scratch / "prefect-auth"
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

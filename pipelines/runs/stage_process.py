@@ -27,22 +27,21 @@ from pipelines.dvc_repo.lock_file import kept_lock_file
 from stages.parent_watch import RUN_PID
 
 POLL_S = 2.0
-# A stage that is interrupted tidies up; after this it is ended. Its journal is whole at any time.
+# An interrupted stage has so long to clean up; then it is killed. Its journal is always whole.
 GRACE_S = 2.5
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ERROR = re.compile(r"^fewtune: .+")
 _EXITED = re.compile(r"exited with (\d+)")
 _BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
-# DVC's ways of saying that the disk takes nothing more: those of files, of its databases, and where
-# it cannot even copy.
+# DVC's messages for a full or read-only disk: those of files, of its databases, and of copies.
 _DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied|"
     r"database or disk is full|disk I/O error|readonly database|unable to open database file|"
     r"No possible cache link types"
 )
 _UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
-# What DVC says after every stage about git.
+# What DVC prints after every stage about git.
 _NOISE = (
     "To track the changes with git, run:",
     "git add ",
@@ -110,7 +109,7 @@ def run_stage(
     log.parent.mkdir(parents=True, exist_ok=True)
     mend_rwlock(root)
     command = [child_python(), "-m", "dvc", "repro", "-s", *(["-f"] if force else []), name]
-    # Where a warm process is kept, `python` is its client, in stages as here.
+    # If there is a warm process, `python` is its client, here and in stages.
     scripts = str(Path(child_python()).parent)
     environment = {
         **os.environ,
@@ -148,7 +147,7 @@ def run_stage(
 
 
 class _Lines:
-    """Complete lines out of what two streams give piecemeal."""
+    """Puts together the lines of two streams from chunks."""
 
     def __init__(
         self, kept: IO[bytes], say: Callable[[str], None], errors: int, screen: IO[bytes] | None
@@ -162,30 +161,30 @@ class _Lines:
         self._unchanged = self._busy = False
 
     def feed(self, stream: int, chunk: bytes) -> None:
-        """Take what came from ``stream``."""
+        """Take a chunk of ``stream``."""
         *lines, rest = (self._partial.get(stream, b"") + chunk).split(b"\n")
         for line in lines:
             self._take(stream, line)
         self._partial[stream] = rest
-        # A line that is being overwritten in place is shown as it comes.
+        # A line that is overwritten in place is shown immediately.
         if self._screen is not None and b"\r" in rest:
             self._screen.write(rest[self._shown.get(stream, 0) :])
             self._screen.flush()
             self._shown[stream] = len(rest)
 
     def end(self) -> None:
-        """Take the last lines, which may have no end."""
+        """Take the last lines, which may have no line end."""
         for stream, rest in list(self._partial.items()):
             if rest:
                 self._take(stream, rest)
         self._partial.clear()
 
     def ending(self, exit_code: int, name: str, log: Path) -> Ending:
-        """What the lines said about how it ended."""
+        """How the stage ended, by its lines."""
         if exit_code == 0:
             return Ending(0, unchanged=self._unchanged)
         if self._errors:
-            # The stage's line names the stage without its model; the whole name is said here.
+            # The stage's line names the stage without its model; the caller prints the whole name.
             prefix = f"fewtune: {name.split('@')[0]}: "
             message = self._errors[-1].removeprefix(prefix).removeprefix("fewtune: ")
         elif _DISK.search(self._last_error):
@@ -213,7 +212,7 @@ class _Lines:
         try:
             self._kept.write(text.encode() + b"\n")
         except OSError as error:
-            # It names no file by itself.
+            # The error itself names no file.
             raise OSError(error.errno, error.strerror, str(self._kept.name)) from None
         self._note(stream, text)
         self._say(text)
@@ -226,7 +225,7 @@ class _Lines:
             self._exit_code = int(exited.group(1))
         self._unchanged |= any(phrase in text for phrase in _UNCHANGED)
         self._busy |= any(phrase in text for phrase in _BUSY)
-        # DVC's own last word only repeats the command: a traceback's last line says more.
+        # DVC's own last line only repeats the command: a traceback's last line says more.
         if stream == self._error_stream and not (self._last_error and text.startswith("ERROR: ")):
             self._last_error = text
 
@@ -237,7 +236,7 @@ def _pump(
     lines: _Lines,
     poll: Callable[[], None],
 ) -> None:
-    """Pass on output until the process has ended and both streams are empty."""
+    """Pass output on until the process has ended and both streams are empty."""
     with selectors.DefaultSelector() as ready:
         for stream in streams:
             ready.register(stream, selectors.EVENT_READ)
@@ -280,7 +279,7 @@ def _terminal() -> tuple[int, int]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the stage and all its workers: politely first, so that the journal is whole."""
+    """End the stage and all its workers: first by SIGINT, so that it can clean up."""
     for sent, patience_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 0.5), (signal.SIGKILL, 5)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sent)

@@ -1,7 +1,7 @@
 """The warm process of a run: it has TVM, DVC and the stages loaded, and forks each stage.
 
-An interpreter that loads TVM and DVC anew takes two to four seconds of a core, eleven times in a
-run of one model.
+A new interpreter takes two to four seconds of a core to load TVM and DVC, eleven times in a run of
+one model.
 
 `dvc.yaml` knows nothing of it: the run's PATH begins with a folder whose ``python`` is
 `fewtune.util.warm_python`. Without it the same commands start Python, and give the same files.
@@ -18,14 +18,14 @@ from fewtune.util import warm
 from fewtune.util.child_python import CHILD_MODULES, TVM
 from stages.paths import Places
 
-# What DVC loads only when a stage is run.
+# Modules that DVC loads only when a stage runs.
 _DVC = ("dvc.repo", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run")
 _MODULE = re.compile(r"python -m ([\w.]+)")
 
 
 @contextmanager
 def warm_process(root: Path) -> Iterator[None]:
-    """Have a warm process for the stages at ``root`` while the block runs; one is enough."""
+    """Keep a warm process for the stages at ``root`` while the block runs."""
     stages = _MODULE.findall(Places(root).pipeline.read_text())
     modules = dict.fromkeys(["dvc", TVM, *CHILD_MODULES, *stages])
     with warm.warm_process(list(modules), {"dvc": _DVC}, root):
