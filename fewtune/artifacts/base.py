@@ -1,4 +1,4 @@
-"""What every artifact can do: be written whole, and be read with a clear word on what is wrong."""
+"""The base of all artifacts: written whole or not at all, read with clear errors."""
 
 from __future__ import annotations
 

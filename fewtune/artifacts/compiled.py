@@ -1,4 +1,4 @@
-"""The compiled library, and what it does without."""
+"""The report of the compiled library, with the rewrites that were left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fewtune.artifacts.base import Artifact, Part
 
 
 class LeftOut(Part):
-    """An optional rewrite that a library does without."""
+    """An optional rewrite that was left out of a library."""
 
     what: str
     reason: str
@@ -59,7 +59,7 @@ class CompileReport(Artifact):
 
     @property
     def exceptions_text(self) -> str:
-        """What the library had to do without, with reasons; empty where it was nothing."""
+        """What was left out of the library, with reasons; empty if nothing was."""
         parts = [f"left out: {each.what} ({each.reason})" for each in self.left_out]
         parts += [f"{each.kernel} is {each.schedule} ({each.reason})" for each in self.replaced]
         return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""The machine, and what figures hold on."""
+"""The machine, and the conditions of measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewtune.artifacts.base import Artifact, Part
 
 
 class Fingerprint(Artifact):
-    """What a measured figure depends on besides the parameters: machine and versions."""
+    """The conditions of a measurement besides the parameters: machine and versions."""
 
     file_name = "fingerprint.json"
 
@@ -29,7 +29,7 @@ class Fingerprint(Artifact):
     cross_compiler: str = Field(default="", description="what links for it, if named")
 
     def identity(self) -> str:
-        """Twelve hex digits that differ when any field differs, but for how it is reached."""
+        """A digest of all fields but the address: twelve hex digits."""
         device = self.model_dump(mode="json", exclude={"at", "cross_compiler"})
         text = json.dumps(device, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -51,7 +51,7 @@ class Fingerprint(Artifact):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As files of this machine have always been: without what says nothing."""
+        """Leave out fields with default values, as in files of earlier versions."""
         values = dump(self)
         for name in ("at", "cross_compiler"):
             if not values.get(name):
@@ -60,7 +60,7 @@ class Fingerprint(Artifact):
 
 
 class LogInfo(Artifact):
-    """Where the figures of a tuning log hold."""
+    """The conditions of a tuning log's times."""
 
     file_name = "log.json"
 
@@ -82,7 +82,7 @@ class LogInfo(Artifact):
 
 
 class Conditions(Part):
-    """Under which a table's figures hold."""
+    """The conditions of a table's figures."""
 
     fingerprint: Fingerprint
     date: str = Field(description="UTC, ISO 8601, to the minute")

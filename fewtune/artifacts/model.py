@@ -57,8 +57,8 @@ class ImportReport(Artifact):
     notes: list[str]
 
 
-# Operations a byte below which memory decides the time of a task, as of a matrix-vector product:
-# whatever is used only once needs no tile that keeps it, and a measurement of it takes longest.
+# With fewer operations per byte, memory decides the time of a task, such as a matrix-vector
+# product: data that is used only once needs no tile that keeps it, and measuring it takes longest.
 _STREAMED_FLOPS_PER_BYTE = 1.0
 # Products of bytes that an instruction sums where a multiply-add of floats has one.
 BYTES_AN_INSTRUCTION = 4
@@ -88,7 +88,7 @@ class TaskInfo(Part):
 
     @property
     def shapes_text(self) -> str:
-        """The shapes as a person reads them, such as ``1x13x13x512 1x1x512x64 1x13x13x64``."""
+        """The shapes as text, such as ``1x13x13x512 1x1x512x64 1x13x13x64``."""
         return " ".join("x".join(map(str, shape)) for shape in self.shapes)
 
     @property

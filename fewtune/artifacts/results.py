@@ -1,4 +1,4 @@
-"""What was measured of one result: latencies, kernels, flat figures."""
+"""The measurements of one result: latencies, kernels, flat figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LatencyStats(Part):
 
 
 class Spread(Part):
-    """What was taken round by round: a ratio of two variants' latencies, or a rate."""
+    """A value over the rounds: a ratio of two variants' latencies, or a rate."""
 
     median: float
     p10: float
@@ -61,11 +61,11 @@ class KernelRow(Part):
 
     @property
     def is_searched(self) -> bool:
-        """Whether its schedule came of tuning or sharing."""
+        """Whether its schedule comes from tuning or sharing."""
         return self.schedule not in ("default", "none", "in place")
 
     def order(self) -> tuple[float, str]:
-        """By which rows are sorted: the kernel whose calls take most time first."""
+        """The key by which rows are sorted: the kernel whose calls take most time comes first."""
         return -(self.latency_ms or 0.0) * self.weight, self.task
 
 
@@ -187,7 +187,7 @@ class Metrics(Artifact):
     )
 
     def figures(self) -> dict[str, float]:
-        """Those that were measured, by name; DVC and MLflow take numbers only."""
+        """The measured figures by name; DVC and MLflow take only numbers."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def headline(self) -> dict[str, float]:

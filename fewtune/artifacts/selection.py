@@ -24,7 +24,7 @@ class BankDonor(Part):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return f"{self.origin}:{self.workload[:8]}"
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fewtune.artifacts.base import Artifact, Part
 
-# Of a task "slower_than_default", valid schedules were found, each too slow to be compared with it.
+# A task is "slower_than_default" if all its valid schedules were much slower than the default one.
 TuneStatus = Literal["tuned", "slower_than_default", "no_valid_schedule", "crashed", "not_reached"]
 
 
@@ -22,9 +22,9 @@ class _Timed(Part):
 
     @property
     def known_ms(self) -> float | None:
-        """That of the schedule it has in the end; None where none was measured.
+        """The latency of its final schedule; None if none was measured.
 
-        What is best may be the default schedule, too.
+        The final schedule may be the default one.
         """
         return self.best_ms if self.best_ms is not None else self.default_ms
 
@@ -86,8 +86,8 @@ class TuneReport(Artifact):
         return self.stopped_by == "predicted"
 
 
-# Known: the bank holds this very task, whose schedule is taken with its time there.
-# Predicted: the schedule that the predictor rates best, which nobody measured.
+# Known: the bank holds the same task; its schedule is taken with its time there.
+# Predicted: the schedule that the predictor rates best, not measured.
 ShareStatus = Literal["shared", "drawn", "searched", "default", "known", "predicted"]
 
 
@@ -115,7 +115,7 @@ def failures_by_cause(lines: Sequence[TunedTask | SharedTask]) -> dict[str, int]
 
 
 class TuningStep(Part):
-    """What one step of tuning cost, and what it took off the model's estimated latency."""
+    """The cost of one step of tuning, and its saving of the model's estimated latency."""
 
     name: str
     rule: str = Field(description="what it does, and when")
@@ -140,7 +140,7 @@ class ShareRound(TuningStep):
 
 
 class ModelFinal(Part):
-    """How a task's likeliest schedules fared where the model calls them."""
+    """The result of a task's fastest schedules in the model."""
 
     task: str
     contenders: int
@@ -159,7 +159,7 @@ class ModelFinal(Part):
 
 
 class Prediction(Part):
-    """What schedules were predicted by, where none was measured."""
+    """The predictor of schedules, if none was measured."""
 
     predictor: str | None = Field(description="CPU that it was trained on; null: there is none")
     points: int = Field(description="points that were rated, over all tasks")
@@ -167,7 +167,7 @@ class Prediction(Part):
 
 
 class ShareReport(Artifact):
-    """What the share_schedules stage did; the JSONDatabase of all tasks lies beside it."""
+    """What the share_schedules stage did; TVM's database files hold the log of all tasks."""
 
     file_name = "share.json"
 
@@ -198,7 +198,7 @@ class ShareReport(Artifact):
 
 
 class CurvePoint(Part):
-    """One measured batch: where the model's estimated latency stood."""
+    """The model's estimated latency after one measured batch."""
 
     elapsed_s: float
     trials: int

@@ -32,7 +32,7 @@ from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
 
-# Rounds end when every median is known to this part of itself.
+# Rounds end when the relative standard error of every median is at most this.
 _KNOWN_WITHIN = 0.01
 
 
@@ -66,7 +66,7 @@ def benchmark_model(
     options : BenchmarkOptions
     directory : Path
     commit : str, optional
-        Of the code that measures.
+        The commit of the code that measures.
     """
     compiled = CompileReport.read(compile_directory)
     on_board = fingerprint.is_board
@@ -102,7 +102,7 @@ def benchmark_model(
         max_error=max(found.max_error, compiled.max_error),
         max_relative_error=max(found.max_relative_error, compiled.max_relative_error),
         kernels=rows,
-        # Where schedules were predicted, what kernels take alone is not known.
+        # If schedules were predicted, the kernels' times alone are not known.
         tuned_share=sum(shares) if shared.prediction is None else None,
         kernels_ms=sum((row.latency_ms or 0.0) * row.weight for row in rows)
         if shared.prediction is None
@@ -172,7 +172,7 @@ def _measured(
 
 
 def _remarks(tuned: TuneReport, shared: ShareReport, compiled: CompileReport) -> list[str]:
-    """Tasks that were to be tuned and were not, what sharing did, and what is left out."""
+    """Remarks: tasks that could not be tuned, what sharing did, and what is left out."""
     said = [
         f"{line.task}: {line.status.replace('_', ' ')} {f'({line.note})' if line.note else ''}"
         for line in [*tuned.tasks, *shared.representatives]
@@ -209,7 +209,7 @@ def conditions_of(
     commit: str | None = None,
     peers: dict[str, str] | None = None,
 ) -> Conditions:
-    """Under which figures measured now hold."""
+    """The conditions of present measurements."""
     now = datetime.datetime.now(datetime.UTC)
     return Conditions(
         fingerprint=fingerprint,

@@ -18,7 +18,7 @@ from fewtune.verify.reference import Reference
 _UNTUNED = "untuned"
 # Untuned is there for scale.
 _UNTUNED_ROUNDS = 3
-# Calls of a turn; the first finds the caches of another variant.
+# Calls of a turn; before the first, the caches hold data of another variant.
 _CALLS = 3
 
 
@@ -48,7 +48,7 @@ class BoardVariants:
         self._compiled = {_UNTUNED: board.load(untuned)}
         self._compiled |= {name: board.load(path) for name, path in libraries.items()}
         self._set_inputs()
-        # A board has the memory of one copy.
+        # A board has memory for one copy only.
         self.options = options.model_copy(update={"copies": 1})
         self.hand_over_s: list[float] = []
         self.peers: dict[str, str] = {}
@@ -60,9 +60,10 @@ class BoardVariants:
             compiled.set_inputs([feeds[name] for name in self._order])
 
     def measured(self, rounds: int, known_within: float | None = None) -> dict[str, list[float]]:
-        """Seconds of one call of every variant, in turns, a sample a round.
+        """Seconds of one call of every variant, in turns, one sample for each round.
 
-        With ``known_within``, rounds end as soon as every median is known to that part of itself.
+        With ``known_within``, rounds end when every median's relative standard error is at most
+        that.
         """
         samples: dict[str, list[float]] = {name: [] for name in self._compiled}
         for done in range(rounds):
@@ -85,7 +86,7 @@ class BoardVariants:
 
 
 def _are_known(samples: dict[str, list[float]], within: float) -> bool:
-    """Whether the median of every tuned variant is known to a part of itself."""
+    """Whether the relative standard error of every tuned variant's median is small enough."""
     for name, times_s in samples.items():
         if name == _UNTUNED:
             continue

@@ -28,20 +28,20 @@ from fewtune.verify.comparison import Difference
 
 
 class Measured(NamedTuple):
-    """What one process measured.
+    """The measurements of one process.
 
     Attributes
     ----------
     samples_s : dict of list of float
-        Of every variant, seconds of one call, a sample a round.
+        By variant, seconds of one call, one sample for each round.
     difference : Difference
-        Of the libraries' outputs from onnxruntime's, the worst.
+        The largest difference of the libraries' outputs from onnxruntime's.
     copies : int
-        Of each library, that there was memory for.
+        Copies of each library that fit into memory.
     kernels_s : dict of KernelSamples
-        What the kernels of each library take, by library.
+        Times of kernels, by library.
     hand_over_s : list of float
-        A figure a round, as of `Variants`.
+        One value for each round, as of `Variants`.
     peers : dict of str
         Versions of the optional peers among the samples.
     """
@@ -77,12 +77,12 @@ def compare_strategies(
     directory : Path
         Gets ``compare.json`` and ``report.md``.
     commit : str, optional
-        Of the code that measures.
+        The commit of the code that measures.
 
     Raises
     ------
     MachineError
-        If a process is killed, as it is where memory does not suffice.
+        If a process is killed, which happens if memory runs out.
     """
     compiled = {name: CompileReport.read(folder) for name, folder in compile_directories.items()}
     libraries = {name: compile_directories[name] / each.library for name, each in compiled.items()}
@@ -155,7 +155,7 @@ def compare_strategies(
 
 
 def _in_another_process(measure: Callable[[], Measured]) -> Measured:
-    """What is measured in a process of its own."""
+    """The measurements of a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), _be_child, (os.getpid(),)) as pool:
         measured = pool.submit(measure)
         processes = active_children()
@@ -191,7 +191,7 @@ def _measure(
     options: CompareOptions,
     number: int,
 ) -> Measured:
-    """The rounds of one process: the first has untuned TVM beside the others, for scale."""
+    """The rounds of one process: the first process also measures untuned TVM, for scale."""
     variants = Variants(
         import_directory,
         libraries,

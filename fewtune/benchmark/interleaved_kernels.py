@@ -1,8 +1,8 @@
 """The kernels of libraries of one model, timed where the model calls them, libraries in turns.
 
-What a kernel takes alone, or in a run of another hour, says little about which kernels make one
-library slower than another: differences of some per cent are the moment's, and in the model a
-kernel finds its data elsewhere than alone.
+A kernel's time alone, or in another run, does not show which kernels make one library slower than
+another. Times differ by some per cent from moment to moment, and in the model a kernel's data are
+in other caches than when it runs alone.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fewtune.artifacts import KernelPair
 from fewtune.measure.interleave import copy_of, turned
 from fewtune.runtime.executable import kernel_name
 
-# By kernel, as the lowered model names it: seconds of all its calls in one run, a sample a round.
+# By kernel of the lowered model: seconds of all its calls in one run, one sample for each round.
 KernelSamples = dict[str, list[float]]
 
-# A round is one run that is not measured, for it brings the library's own weights back into the
-# cache, and the median of some that are. Rounds are as many as fit, but no fewer and no more.
+# A round is one unmeasured run, which brings the library's weights back into the cache, and the
+# median of some measured runs. There are as many rounds as fit, within these bounds.
 _RUNS = 3
 _ROUNDS_S = 3.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 24
 
 
 class TimedModel(Protocol):
-    """What is measured: `fewtune.runtime.executable.CompiledModel`."""
+    """The measured model: `fewtune.runtime.executable.CompiledModel`."""
 
     def kernel_times_s(self) -> dict[str, float]:
         """Run once; seconds of all calls of each kernel."""
@@ -69,7 +69,7 @@ def kernels_in_turns(models: Mapping[str, Sequence[TimedModel]]) -> dict[str, Ke
 
 
 def _by_kernel(times_s: Mapping[str, float]) -> dict[str, float]:
-    """Times by the names that kernels had before weights were laid out and parts put in place."""
+    """Times by the kernels' names before weights were laid out and parts computed in place."""
     found: dict[str, float] = defaultdict(float)
     for symbol, each_s in times_s.items():
         found[kernel_name(symbol)] += each_s
@@ -81,7 +81,7 @@ def kernel_pairs(
     tasks: Mapping[str, str],
     calls: Mapping[str, int],
 ) -> list[KernelPair]:
-    """Hold the kernels of the selective library to those of the full one.
+    """Compare the kernels of the selective library with those of the full one.
 
     Parameters
     ----------

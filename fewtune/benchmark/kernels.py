@@ -1,4 +1,4 @@
-"""The kernels of one result: how long each takes, and how near that is to the machine's peak."""
+"""The kernels of one result: their times, and how near they are to the machine's peak."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def kernel_rows(
     fingerprint: Fingerprint,
     peak: Peak | None,
 ) -> list[KernelRow]:
-    """List every task with its measured latency; those set aside are measured here.
+    """List every task with its measured latency; tasks that were set aside are measured here.
 
-    A task that is never called, since what it would copy is computed in place, is not measured.
+    A concatenation that is computed in place is never called, and not measured.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def kernel_rows(
     tuned : TuneReport
     shared : ShareReport
     in_place : dict of int
-        Calls that the library leaves out, by task.
+        Number of calls that the library leaves out, by task.
     fingerprint : Fingerprint
     peak : Peak or None
-        Of the machine, if it was measured.
+        The machine's peak, if it was measured.
     """
     latency_ms: dict[str, float | None] = {}
     schedules: dict[str, str] = {}
@@ -61,7 +61,7 @@ def kernel_rows(
     ).items():
         latency_ms[name] = measured_ms
         schedules[name] = "default" if measured_ms is not None else "none"
-    # Where schedules were predicted, what some kernels take alone is not known.
+    # If schedules were predicted, some kernels' times alone are not known.
     known = {} if shared.prediction is not None else calls
     whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in known.items())
     rows = []
@@ -76,7 +76,7 @@ def kernel_rows(
 def _row(
     info: TaskInfo, call_ms: float | None, schedule: Any, donor: str | None, peak: Peak | None
 ) -> KernelRow:
-    """A kernel's figures, but for its share of the whole."""
+    """A kernel's figures without its share of the whole."""
     row = KernelRow(
         task=info.name,
         weight=info.weight,

@@ -1,4 +1,4 @@
-"""OpenVINO as a peer to measure beside: optional, used where it is installed.
+"""OpenVINO as a peer in the same measurements: optional, used if it is installed.
 
 It is no dependency: ``pip install fewtune[peers]`` brings it. Nothing here sends telemetry:
 OpenVINO's own is sent by its converter and its command-line tools, which are not used.
@@ -15,13 +15,13 @@ import numpy as np
 from fewtune.errors import InputError
 
 OPENVINO = "openvino"
-# How the lines of its reports begin that say where in its own sources a check failed.
+# Beginnings of lines in its reports that only name its own sources.
 _WHERE = ("Exception from", "Check '", "FrontEnd API failed")
 _SUMMARIES = ("Conversion is failed for", "No conversion rule found for")
 
 
 def openvino_version() -> str | None:
-    """The version of OpenVINO that is installed here, None where it is not."""
+    """The installed version of OpenVINO; None if it is not installed."""
     try:
         return version(OPENVINO)
     except PackageNotFoundError:
@@ -50,7 +50,7 @@ class OpenvinoSession:
     """
 
     def __init__(self, model: Path, threads: int, inputs: dict[str, np.ndarray]) -> None:
-        # Whatever the package raises while it is imported or at work, the model runs without it.
+        # Whatever the package raises, the model is measured without it.
         try:
             import openvino
 
@@ -83,7 +83,7 @@ def _options(threads: int) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """The line of OpenVINO's report that says what it lacks, not where in its sources."""
+    """The line of OpenVINO's report that names the cause, not the place in its sources."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     summed_up = [line.removeprefix("-- ") for line in lines if any(map(line.count, _SUMMARIES))]
     messages = [line for line in lines if not line.startswith(_WHERE)]

@@ -1,4 +1,4 @@
-"""The variants of one model that are measured beside each other, loaded and ready to run."""
+"""The variants of one model that are measured in the same rounds, loaded and ready to run."""
 
 from __future__ import annotations
 
@@ -44,20 +44,19 @@ class Variants:
     with_untuned : bool
         Whether the model as TVM compiles it without schedules is among them.
     turned : bool
-        Begin with the last library, not the first. What is loaded first is slower for as long as
-        it lives: of ResNet 50's two libraries, each with three copies, the first took 2 to 5 %
-        longer than as the second (a Xeon). Copies are therefore loaded in turns, every other time
-        the other way round.
+        Begin with the last library, not the first. The library that is loaded first stays slower:
+        of ResNet 50's two libraries, each with three copies, one took 2 to 5 % longer as the first
+        than as the second (a Xeon). So copies are loaded in turns, in alternating order.
 
     Attributes
     ----------
     options : BenchmarkOptions
-        With as many copies as there are.
+        With the number of copies that are loaded.
     hand_over_s : list of float
-        What data took from core to core, a figure a round; none where there is but one.
+        Seconds of data from core to core, one value for each round; empty with a single core.
     peers : dict of str
-        Versions of the optional peers that are measured, too: OpenVINO where it is installed and
-        can run the model.
+        Versions of the optional peers that are also measured: OpenVINO if it is installed and can
+        run the model.
     remarks : list of str
         Which peer cannot run the model, and why.
     """
@@ -121,7 +120,7 @@ class Variants:
     def _onnxruntime(
         self, model: Path, threads: int, feeds: dict[str, np.ndarray], target: tvm.target.Target
     ) -> Callable[[], interleave.Run]:
-        """What makes a session of onnxruntime: on the GPU that libraries run on, if it can."""
+        """Makes a session of onnxruntime, on the libraries' GPU if it can."""
         if has_own_device(target):
             try:
                 first = onnxruntime_cuda.CudaSession(model, feeds)
@@ -130,14 +129,14 @@ class Variants:
                 self.remarks.append(str(error) if known else onnxruntime_cuda.NOT_THERE)
             else:
                 self.remarks.append(onnxruntime_cuda.THERE)
-                # One session: another would hold its weights on the GPU once more.
+                # One session only: another would hold a second copy of the weights on the GPU.
                 return lambda: first.run
         return lambda: partial(OnnxruntimeSession(model, threads, rounds_inputs=True).run, feeds)
 
     def _openvino(
         self, model: Path, threads: int, feeds: dict[str, np.ndarray]
     ) -> OpenvinoSession | None:
-        """OpenVINO with the model; None, and a remark, where it cannot run it."""
+        """OpenVINO with the model; None and a remark if it cannot run the model."""
         try:
             return OpenvinoSession(model, threads, feeds)
         except InputError as error:
@@ -147,18 +146,19 @@ class Variants:
     def measured(self, rounds: int, known_within: float | None = None) -> dict[str, list[float]]:
         """Seconds of one call of every variant, in turns; untuned is there for scale.
 
-        With ``known_within``, rounds end as soon as every median is known to that part of itself.
+        With ``known_within``, rounds end when every median's relative standard error is at most
+        that.
 
-        What the cores hand over has its turn, too (`hand_over_s`).
+        The hand-over between cores is measured in every round too (`hand_over_s`).
 
-        While a library runs, this thread keeps off the cores of TVM's other threads, which are
-        bound to theirs: where it does not, every other process of a comparison had both on one core
-        for a while, and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime binds none
-        of its own, and the system keeps them apart.
+        While a library runs, this thread keeps off the cores to which TVM's other threads are
+        bound. Without this, every other process of a comparison had both on one core for a while,
+        and MobileNet V2 took 6.4 instead of 3.4 ms (an EPYC). onnxruntime does not bind its
+        threads, and the system keeps them apart.
         """
         untuned = frozenset({"untuned"})
         tuned = frozenset(self._compiled) - untuned
-        # There is a pool to keep off once a kernel has run.
+        # The thread pool exists once a kernel has run.
         self._compiled[min(tuned)][0].run()
         roaming, apart = os.sched_getaffinity(0), cores_off_the_pool()
         placed: dict[str, Callable[[], object] | Sequence[Callable[[], object]]] = {
@@ -184,7 +184,7 @@ class Variants:
         return samples
 
     def kernels_measured(self) -> dict[str, KernelSamples]:
-        """What each kernel of every library takes where the model calls it, libraries in turns."""
+        """The time of each kernel of every library in the model, libraries in turns."""
         tuned = {name: each for name, each in self._compiled.items() if name != "untuned"}
         with apart_from_the_pool():
             return kernels_in_turns(tuned)
@@ -201,7 +201,7 @@ class Variants:
 
 
 def _with_room(options: BenchmarkOptions, parameters: int, variants: int) -> BenchmarkOptions:
-    """Options with no more copies than half of the free memory holds the weights of."""
+    """Options with at most as many copies as have their weights in half of the free memory."""
     room = psutil.virtual_memory().available // 2
     fitting = max(1, room // max(1, variants * FLOAT32_BYTES * parameters))
     return options.model_copy(update={"copies": min(options.copies, fitting)})

@@ -1,4 +1,4 @@
-"""Bisection: which of many are wrong, found by asking about as few groups as possible."""
+"""Bisection: finds the wrong members of a group with few tests of subgroups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find_by_halves(names: Sequence[str], is_wrong: Callable[[Sequence[str]], boo
     Returns
     -------
     wrong : list of str
-        In the order of ``names``. Where a group is wrong and neither of its halves is, all of it.
+        In the order of ``names``. If a group is wrong and neither of its halves is, all of it.
     """
     if not names or not is_wrong(names):
         return []

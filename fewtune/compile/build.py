@@ -1,4 +1,4 @@
-"""From scheduled kernels to an executable, with the optional rewrites that are asked for."""
+"""Builds an executable from scheduled kernels, with the wanted optional rewrites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REWRITES = (IN_PLACE, PREFETCH, FOLD)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a library is built of.
+    """The plan of a library.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass
 class Built:
-    """An executable, and the calls of concatenating kernels that it does without."""
+    """An executable, and the calls of concatenations that it leaves out."""
 
     executable: relax.VMExecutable
     left_out: Counter[str] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ def build(
     if FOLD in plan.rewrites:
         with in_step(FOLD):
             module = weight_layout.fold(module)
-        # Where kernels lay their weights out themselves, the next panel is not where it seems.
+        # If kernels lay their weights out themselves, the address of the next panel is not known.
         if PREFETCH in plan.rewrites:
             with in_step(PREFETCH):
                 module = prefetched(module, target)
@@ -83,10 +83,10 @@ def build(
 def kernel_fault(
     schedules: KernelSchedules, name: str, level: Level, target: tvm.target.Target
 ) -> Exception | None:
-    """What compiling a kernel by itself raises."""
+    """The exception that compiling a kernel alone raises, if any."""
     try:
         function = schedules.module({name: level})[name]
         compiled(runnable(tvm.IRModule({name: function}), target), target)
-    except Exception as fault:  # noqa: BLE001 (whatever it raises is the answer)
+    except Exception as fault:  # noqa: BLE001 (the exception is the answer)
         return fault
     return None

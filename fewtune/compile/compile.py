@@ -35,7 +35,7 @@ from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 
 LIBRARY = "model.so"
-# What a compilation can do without beside `REWRITES`.
+# What a compilation can leave out in addition to `REWRITES`.
 TUNED, DEFAULTS = "tuned_schedules", "default_schedules"
 _LOG = logging.getLogger(__name__)
 
@@ -74,10 +74,10 @@ def compile_model(
     model, strategy : str
         Whose library it is.
     say : callable, optional
-        Takes a line where something has to be left out.
+        Gets a line if something has to be left out.
     left_out : mapping, optional
-        Of `REWRITES`, `TUNED`, `DEFAULTS` and `SCHEDULE_CHECK`, what is known to fail, with the
-        reason. Default schedules that the import had to leave out are left out here, too.
+        Those of `REWRITES`, `TUNED`, `DEFAULTS` and `SCHEDULE_CHECK` that are known to fail, with
+        the reason. Default schedules that the import left out are left out here too.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def compile_model(
 
 
 def _left_out_by_import(directory: Path) -> dict[str, str]:
-    """Default schedules, where the import had to do without them."""
+    """Default schedules, if the import left them out."""
     for line in ImportReport.read(directory).left_out:
         step, _, reason = line.partition(": ")
         if step == DEFAULTS:
@@ -170,7 +170,7 @@ def _left_out_by_import(directory: Path) -> dict[str, str]:
 def _first_plan(
     levels: Mapping[str, Level], rewrites: frozenset[str], left_out: Mapping[str, str]
 ) -> Plan:
-    """The plan to begin with; notes what it can do without, should native code crash on it."""
+    """The first plan; notes what it can leave out if native code crashes on it."""
     chosen = dict(levels)
     if TUNED in left_out:
         chosen = {name: max(level, Level.DEFAULT) for name, level in chosen.items()}
@@ -180,7 +180,7 @@ def _first_plan(
             for name, level in chosen.items()
         }
     used = rewrites - left_out.keys()
-    # One group at a time: a crash costs no schedule that a rewrite is to blame for.
+    # One group at a time, so that a rewrite's crash costs no schedule.
     groups = (sorted(used), [TUNED], [DEFAULTS])
     optional = next((group for group in groups if group and not left_out.keys() & set(group)), [])
     at("TVM was compiling the library, or the library was running", optional=optional)
@@ -194,14 +194,14 @@ def _rewrites(options: CompileOptions, target: tvm.target.Target) -> frozenset[s
 
 
 def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
-    """The task that every kernel is of, by name; a task is named after the first of equal ones."""
+    """The task of every kernel, by name; a task is named after the first of equal kernels."""
     names = {task.info.workload: task.info.name for task in tasks}
     workloads = sorted(kernels(lowered).items())
     return {kernel: names[workload] for kernel, workload in workloads if workload in names}
 
 
 def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
-    """Calls of kernels as calls of the tasks that they are of."""
+    """Calls of kernels, summed by their tasks."""
     found: Counter[str] = Counter()
     for kernel, count in calls.items():
         found[task_of[kernel]] += count
@@ -216,7 +216,7 @@ def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> 
 def _difference_of(
     import_directory: Path, allowance: float = 1.0
 ) -> Callable[[CompiledModel | BoardModel], Difference]:
-    """What compares outputs with onnxruntime's, which are read once."""
+    """A function that compares outputs with onnxruntime's, which are read once."""
     reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs
 
     order = [spec.name for spec in specs]

@@ -31,7 +31,7 @@ def compile_apart(
 ) -> CompileReport:
     """Compile a model as `fewtune.compile.compile.compile_model` does.
 
-    A rewrite, or schedules, that native code crashes on are left out, as what raises is.
+    A rewrite, or schedules, on which native code crashes are left out, like those that raise.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def compile_apart(
 
 
 def compile_here(job: dict[str, Any]) -> list[str]:
-    """Do the job of `compile_apart` in this process; what there is to say of it."""
+    """Do the job of `compile_apart` in this process; return its lines for `say`."""
     said: list[str] = []
     imported = Path(job["imported"])
     compile_model(

@@ -14,12 +14,12 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import relax, te, tvm
 
-# A row of a part begins and ends with a vector, or vectors would have to be taken apart.
+# A row of a part has to begin and end at a whole vector.
 _ALIGNED_ELEMENTS = 16
 
 
 class Place(NamedTuple):
-    """Where a tensor lives: in whose buffer, and where in it the tensor begins, by axis."""
+    """The place of a tensor: the buffer that holds it, and its begin there by axis."""
 
     whole: relax.Var
     begin: tuple[int, ...]
@@ -50,7 +50,7 @@ def concatenations(lowered: tvm.IRModule) -> dict[str, int]:
 
 
 class Graph:
-    """What ``main`` allocates, and which kernels it calls with that.
+    """The tensors that ``main`` allocates, and its kernel calls.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Graph:
         By tensor, the number of the binding that allocates it.
     calls : list of Call
     seen : set of Var
-        Tensors that anything else than a kernel gets to see, the caller of ``main`` among them.
+        Tensors that are used by something other than a kernel, such as the caller of ``main``.
     """
 
     def __init__(self, main: relax.Function) -> None:
@@ -73,7 +73,7 @@ class Graph:
         self._see(main.body.body)
 
     def root(self, value: relax.Expr) -> relax.Expr:
-        """The tensor that a variable is another name of."""
+        """The tensor for which a variable is another name."""
         while value in self._same:
             value = self._same[value]
         return value
@@ -124,7 +124,7 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
         *parts, whole = call.tensors
         if whole not in graph.allocated or not _can_live_elsewhere(graph, parts, axis, inner):
             continue
-        # A reshape may have joined axes: what is allocated has another rank than the kernel reads.
+        # After a reshape, the allocated tensor may have another rank than the kernel's.
         if not _fits(graph, call, axis):
             continue
         offset = 0
@@ -139,7 +139,7 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
 def _can_live_elsewhere(
     graph: Graph, parts: Sequence[relax.Expr], axis: int, placed: dict[relax.Expr, Place]
 ) -> bool:
-    """Whether kernels are all that know of some tensors, and vectors fit into their rows."""
+    """Whether only kernels use some tensors, and their rows are whole vectors."""
     return len(set(parts)) == len(parts) and all(
         part in graph.allocated
         and part not in graph.seen
@@ -160,7 +160,7 @@ def _fits(graph: Graph, call: Call, axis: int) -> bool:
 
 
 def _outermost(tensor: relax.Expr, inner: dict[relax.Expr, Place]) -> Place:
-    """Where a tensor lives in the end: the whole that it is a part of may be a part itself."""
+    """The final place of a tensor: the whole that holds it may be a part itself."""
     place = inner[tensor]
     while place.whole in inner:
         whole, begin = inner[place.whole]
@@ -170,18 +170,18 @@ def _outermost(tensor: relax.Expr, inner: dict[relax.Expr, Place]) -> Place:
 
 
 def home_of(tensor: relax.Expr, places: dict[relax.Expr, Place]) -> relax.Expr:
-    """In whose buffer a tensor lives: its own, unless it is a part."""
+    """The tensor whose buffer holds this one: itself, unless it is a part."""
     return places[tensor].whole if tensor in places else tensor
 
 
 def _axis_of(function: tvm.tirx.PrimFunc) -> int | None:
-    """The axis along which a kernel concatenates; None where it does anything else."""
+    """The axis along which a kernel concatenates; None if it does anything else."""
     buffers = list(function.params)
     if len(buffers) < 2 or not all(_has_known_shape(each) for each in buffers):
         return None
     shapes = [[int(extent) for extent in each.shape] for each in buffers]
     *parts, whole = shapes
-    # What has another rank may look alike without the axis, as a broadcast does.
+    # Without the axis, a broadcast looks alike, but has another rank.
     if any(len(part) != len(whole) for part in parts):
         return None
     for axis, extent in enumerate(whole):

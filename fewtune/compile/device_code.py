@@ -36,9 +36,9 @@ class DeviceLibrary(NamedTuple):
     architectures : list of int
         Of its device code, such as 90.
     kernels, unscheduled : int
-        Distinct kernels, and those that no rule schedules.
+        Numbers of distinct kernels, and of those that no rule schedules.
     relative_error : float
-        Of the import, run on this machine's CPU beside onnxruntime.
+        Of the import, run on this machine's CPU, against onnxruntime.
     """
 
     path: Path

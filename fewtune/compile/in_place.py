@@ -19,7 +19,7 @@ from fewtune.runtime.tvm import relax, tvm
 
 
 class _Region(NamedTuple):
-    """The part of a larger buffer that is meant: the buffer's extents, and the part's begin."""
+    """A region of a larger buffer: the buffer's extents, and the region's begin."""
 
     shape: tuple[int, ...]
     begin: tuple[int, ...]
@@ -28,9 +28,9 @@ class _Region(NamedTuple):
 def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRModule, Counter[str]]:
     """Leave out the concatenations whose parts can all be computed in place.
 
-    A part can be, if only kernels write and read it, if it is part of no other concatenation that
-    was left out before, and if its rows are whole vectors. A kernel may read one part of a buffer
-    and write another: it relies on no element of what it reads being written, not on more.
+    That is possible if only kernels write and read a part, if it belongs to no other concatenation
+    that was left out before, and if its rows are whole vectors. A kernel may read one part of a
+    buffer and write another, since they do not overlap.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     Returns
     -------
     module : IRModule
-        Without kernels that nobody calls any more.
+        Without kernels that are not called any more.
     left_out : Counter of str
-        Calls that are gone, by kernel.
+        Number of removed calls, by kernel.
     """
     main = module["main"]
     graph = Graph(main)
@@ -67,7 +67,7 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
 
 
 class _Rewriting:
-    """Makes the bindings anew, and the kernels that are given wholes instead of parts.
+    """Rewrites the bindings, and the kernels that get wholes instead of parts.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class _Rewriting:
         self._made: dict[tuple[Any, ...], tvm.ir.GlobalVar] = {}
 
     def bindings(self, left_out: set[int]) -> list[relax.Binding]:
-        """The bindings but for some; a whole is allocated where its first part was."""
+        """The remaining bindings; a whole is allocated where its first part was."""
         graph = self._graph
         calls = {call.number: call for call in graph.calls}
         found: list[relax.Binding] = []
@@ -98,7 +98,7 @@ class _Rewriting:
                 if number not in left_out:
                     call = self._call(calls[number], binding.value)
                     found.append(relax.VarBinding(binding.var, call))
-            # Kernels are given the whole itself: nobody needs another name of a part.
+            # Kernels get the whole itself: other names of a part are not needed.
             elif graph.root(binding.var) not in self._places:
                 found.append(binding)
         return found
@@ -120,7 +120,7 @@ class _Rewriting:
         return relax.Call(kernel, arguments, given.attrs, given.ty_args)
 
     def _kernel(self, name: str, regions: dict[int, _Region]) -> tvm.ir.GlobalVar:
-        """A kernel that finds some of its tensors within others; made once for equal places."""
+        """A kernel with some of its tensors inside others; made once for equal places."""
         key = (name, *sorted(regions.items()))
         if key not in self._made:
             made_name = f"{name}{IN_PLACE}{len(self._made)}"
@@ -137,7 +137,7 @@ def _within(function: tvm.tirx.PrimFunc, regions: dict[int, _Region]) -> tvm.tir
     for number, region in sorted(regions.items()):
         given = buffers[number]
         kind = str(given.shape[0].ty)
-        # Where it begins is left for ``match_buffer`` to say.
+        # ``match_buffer`` sets the begin.
         begin = tvm.tirx.Var(f"{given.name}_begin", kind)
         narrow = tvm.tirx.decl_buffer(given.shape, given.dtype, given.name, elem_offset=begin)
         extents = [tvm.tirx.const(extent, kind) for extent in region.shape]

@@ -1,4 +1,4 @@
-"""What every kernel of a model can be scheduled by, the fastest way first."""
+"""The schedules of every kernel of a model: from the log, by default, or none."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class KernelSchedules:
                 self.levels[name] = Level.UNSCHEDULED
 
     def from_log(self) -> dict[str, tuple[str, tvm.tirx.PrimFunc]]:
-        """Workload and scheduled kernel, by name, of those that the log serves."""
+        """Workload and scheduled kernel, by name, for kernels with a schedule in the log."""
         return {name: (self._workloads[name], made) for name, made in self._served.items()}
 
     def leave_out(self, name: str) -> None:
-        """Schedule a kernel by default, whatever the log has for it."""
+        """Schedule a kernel by default, even if the log has a schedule for it."""
         is_known = self._at(name, Level.DEFAULT) is not None
         self.levels[name] = Level.DEFAULT if is_known else Level.UNSCHEDULED
 
     def module(self, levels: Mapping[str, Level]) -> tvm.IRModule:
-        """The model with every kernel scheduled as ``levels`` says, as far as it can be."""
+        """The model with every kernel scheduled at its level, where possible."""
         functions = dict(self._lowered.functions_items())
         for name, level in levels.items():
             made = self._at(name, level)
@@ -85,7 +85,7 @@ class KernelSchedules:
         return tvm.IRModule(functions, attrs=self._lowered.attrs)
 
     def plain(self) -> dict[str, Level]:
-        """Levels at which no weights are laid out anew and nothing is taken from the log."""
+        """Levels that use neither the log nor another layout of weights."""
         return {
             name: Level.UNSCHEDULED
             if self._at(name, Level.PLAIN_DEFAULT) is None
@@ -94,7 +94,7 @@ class KernelSchedules:
         }
 
     def _made_at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
-        """A kernel at a level; None where there is no such schedule."""
+        """A kernel at a level; None if there is no such schedule."""
         if level == Level.LOG:
             return self._served[name]
         function = self._lowered[name]
@@ -141,6 +141,6 @@ def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | Non
 
 
 def kind_and_line(fault: BaseException) -> str:
-    """What an exception says in a line: its kind, and the last line of its text."""
+    """An exception in one line: its class, and the last line of its text."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     return shortened(f"{type(fault).__name__}: {lines[-1]}" if lines else type(fault).__name__)

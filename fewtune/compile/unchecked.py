@@ -1,7 +1,7 @@
-"""Schedules that nobody ran before they are compiled: each is checked against its task.
+"""Checks schedules that were never run, before they are compiled.
 
-A measured schedule was compared with what its task computes before it could win. A predicted one
-was not even run.
+The outputs of a measured schedule were compared with its task's before it could win. A predicted
+schedule was not even run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.task.extract import Task
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
-# What a compilation can do without.
+# The name of this check among what a compilation can leave out.
 SCHEDULE_CHECK = "schedule_check"
 
 
 def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
     """Whether a log holds schedules that were never run, which can be run here."""
     is_here = not has_own_device(target) and not is_foreign(target)
-    # A log of another origin than sharing says nothing of itself: its schedules were measured.
+    # A log that sharing did not write has no such file: its schedules were measured.
     has_info = (share_directory / LogInfo.file_name).is_file()
     return is_here and has_info and LogInfo.read(share_directory).predicted
 
@@ -31,7 +31,7 @@ def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
 def leave_out_wrong(
     schedules: KernelSchedules, tasks: list[Task], target: tvm.target.Target
 ) -> dict[str, str]:
-    """Schedule kernels by default whose schedules in the log compute something else.
+    """Schedule kernels by default if their schedules in the log compute something else.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def leave_out_wrong(
     Returns
     -------
     reasons : dict of str
-        By kernel, what is wrong with the schedule that it does not keep.
+        By kernel, the fault of the schedule that was left out.
     """
     checker = Checker(target)
     by_workload = {task.info.workload: task for task in tasks}
@@ -62,7 +62,7 @@ def leave_out_wrong(
 def _fault(
     checker: Checker, task: Task, function: tvm.tirx.PrimFunc, target: tvm.target.Target
 ) -> str:
-    """What is wrong with a scheduled kernel; empty where nothing is."""
+    """The fault of a scheduled kernel; empty if it is right."""
     scheduled = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     try:
         module = as_in_model(scheduled, target)

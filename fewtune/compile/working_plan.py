@@ -1,7 +1,7 @@
-"""Find a compilation plan that builds and computes the right outputs, and say what it leaves out.
+"""Finds a compilation plan that builds and computes the right outputs, and lists what it left out.
 
-A library that is wrong, or does not build, costs neither the model nor what was tuned: the rewrite
-or the kernel that is responsible is found, replaced, and named.
+If a library is wrong, or does not build, neither the model nor its tuning is lost: the responsible
+rewrite or kernel is found, replaced, and named.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from fewtune.compile.schedules import Level, kind_and_line
 
 @dataclass
 class Settled:
-    """A plan that holds, and how it was come to.
+    """A working plan, and what it leaves out.
 
     Attributes
     ----------
     plan : Plan
     built : Built
     error : float
-        Of its outputs; above the bound where no plan holds.
+        Of its outputs; above the bound if no plan works.
     left_out : list of LeftOut
-        Rewrites, with why.
+        Rewrites, with the reasons.
     replaced : list of ReplacedSchedule
-        Kernels that did not keep their schedule, with why.
+        Kernels that did not keep their schedule, with the reasons.
     """
 
     plan: Plan
@@ -48,15 +48,15 @@ class Settling:
     build : callable
         Builds a plan; may raise anything.
     error_of : callable
-        How far a build's outputs are from what they should be.
+        Gives how far a build's outputs are from the right ones.
     fault_of : callable
-        What compiling a kernel alone at a level raises, or None.
+        Gives the exception that compiling a kernel alone at a level raises, or None.
     plain : callable
-        By kernel, the default schedule without any rewriting; unscheduled where there is none.
+        Gives each kernel's default schedule without any rewriting, or unscheduled.
     bound : float
         The largest error that is accepted.
     say : callable
-        Takes a line about what is being looked for.
+        Gets a line about the present search.
     """
 
     build: Callable[[Plan], Built]
@@ -69,12 +69,12 @@ class Settling:
     replaced: list[ReplacedSchedule] = field(default_factory=list)
 
     def settle(self, plan: Plan) -> Settled:
-        """The plan, or the nearest to it that holds.
+        """The plan, or the nearest one that works.
 
         Raises
         ------
         Exception
-            What the plainest build raised.
+            If even the plainest build fails.
         """
         plan, built = self._buildable(plan)
         error = self.error_of(built)
@@ -142,7 +142,7 @@ class Settling:
         return plan, self.build(plan)
 
     def _compiling_level(self, name: str, level: Level) -> Level:
-        """The first level from a kernel's own on at which it compiles alone."""
+        """The first level, from a kernel's own on, at which it compiles alone."""
         fault = self.fault_of(name, level)
         if fault is None:
             return level
@@ -153,7 +153,7 @@ class Settling:
         return wanted
 
     def _right_levels(self, plan: Plan) -> dict[str, Level]:
-        """The plan's levels, but for kernels that compute something else."""
+        """The plan's levels, changed for kernels that compute something else."""
         names = sorted(plan.levels)
         base, levels = dict(self._plain), dict(plan.levels)
         if self._is_wrong(Plan(base, frozenset())):
@@ -173,7 +173,7 @@ class Settling:
     def _among(
         self, names: Sequence[str], levels: dict[str, Level], base: dict[str, Level]
     ) -> list[str]:
-        """The kernels whose levels make outputs wrong, where the others have those of ``base``."""
+        """The kernels whose levels make outputs wrong while others have the levels of ``base``."""
         differing = [name for name in names if levels[name] != base[name]]
 
         def is_wrong(some: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """A Dask cluster as a fleet: its machines are found, grouped by class, given orders, and lost.
 
-Dask's workers run whatever a client sends them, and both sides read each other's pickles: a fleet
-is of machines that trust each other. TLS is Dask's (`docs/devices.md`).
+Dask's workers run any code that a client sends, and both sides read each other's pickles. So the
+machines of a fleet have to trust each other. TLS is Dask's (`docs/devices.md`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fewtune.machine.fingerprint import FingerprintOptions
 
 LOCAL = "local:"
 _CONNECT_S, _DESCRIBE_S = 5, 60
-# Seconds in which the first machine, or one in the place of a lost one, has to come.
+# Seconds to wait for the first machine, or for one that replaces a lost one.
 _COME_S = 60.0
 _POLL_S = 0.25
 
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
     address : str
     host : str
     its_class : dict
-        What has to be equal for figures to be compared.
+        What has to be equal for times to be comparable.
     fingerprint : dict
     """
 
@@ -61,14 +61,14 @@ class Cluster:
     at : str
         ``tcp://HOST:PORT`` or ``tls://...`` of a scheduler, or ``local:N`` for N workers here.
     options : FingerprintOptions
-        What the machines are asked for: threads.
+        The requested number of threads.
     say : callable
-        Takes a line about a machine that is refused or lost.
+        Gets a line about a machine that is refused or lost.
 
     Raises
     ------
     InputError, MachineError
-        If the address is none, or nobody answers there.
+        If the address is wrong, or no scheduler answers there.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Cluster:
                 self._own or at, timeout=_CONNECT_S, set_as_default=False
             )
         except TypeError:
-            # Dask's way to say that it was given no certificates.
+            # Dask raises this if it has no certificates.
             raise MachineError(
                 f"{at} is reached by TLS, and no certificate is set: set "
                 "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, .._CLIENT__CERT and .._CLIENT__KEY"
@@ -114,7 +114,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Let go of the scheduler; end workers that were started here."""
+        """Disconnect from the scheduler; end workers that were started here."""
         with suppress(Exception):
             self.client.close(timeout=5)
         if self._own is not None:
@@ -122,16 +122,16 @@ class Cluster:
                 self._own.close(timeout=10)
 
     def addresses(self) -> set[str]:
-        """Workers with a device that the scheduler knows just now."""
+        """Workers with a device that the scheduler knows now."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         return {address for address, it in workers.items() if it["resources"].get(RESOURCE)}
 
     def has_new(self) -> bool:
-        """Whether there is a worker that was not looked at."""
+        """Whether there is a worker that was not examined yet."""
         return bool(self.addresses() - self._known.keys() - self._refused)
 
     def machines(self, expected: dict[str, Any] | None = None) -> dict[str, Machine]:
-        """Machines by address; others than those of the class expected are named, once, and left.
+        """Machines by address; those of another class are reported once, and not used.
 
         Parameters
         ----------
@@ -222,14 +222,15 @@ def workers_here(at: str) -> int:
 
 
 def fleet_fingerprint(options: FingerprintOptions) -> Fingerprint:
-    """What a fleet's machines are; this one has to be such a machine, too.
+    """The fingerprint of a fleet's machines; this machine has to be of their class.
 
-    Importing, compiling, the check and the benchmark run here, sharing and finals on one of them.
+    Importing, compiling, the check and the benchmark run here; sharing and finals run on one of
+    the fleet's machines.
 
     Raises
     ------
     MachineError
-        If nobody answers, or this machine is of another class.
+        If no machine answers, or this machine is of another class.
     """
     here = describe(options.model_dump(mode="json"))
     own = here["class"]
@@ -250,13 +251,13 @@ def fleet_fingerprint(options: FingerprintOptions) -> Fingerprint:
 
 
 def fleet_of(machine: Machine, at: str) -> Fingerprint:
-    """The fingerprint of a fleet: nothing of it belongs to one machine alone."""
+    """The fingerprint of a fleet, without what is specific to one machine."""
     found = Fingerprint.model_validate(machine.fingerprint)
     return found.model_copy(update={"at": at, "memory_gib": 0, "logical_cores": found.threads})
 
 
 def class_of(fingerprint: Fingerprint, machines: dict[str, Machine]) -> dict[str, Any] | None:
-    """The class of the machines that a fingerprint is of; None where there is none of them."""
+    """The class of the machines of a fingerprint; None if there is no such machine."""
     for _, each in sorted(machines.items()):
         if fleet_of(each, fingerprint.at).identity() == fingerprint.identity():
             return each.its_class

@@ -1,4 +1,4 @@
-"""What a machine of a fleet is, and what must be equal for figures to be compared."""
+"""The description of a fleet's machine, with what must be equal for times to be comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 
 
 def describe(options: dict[str, Any]) -> dict[str, Any]:
-    """What this machine is: its fingerprint, its class, and its host.
+    """The description of this machine: its fingerprint, its class, and its host.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Orders to a fleet's machines, and what becomes of them: events, a crash, or a machine lost."""
+"""Orders to a fleet's machines, and their answers: events, a crash, or a lost machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fewtune.runtime.tvm import tvm
 from fewtune.task.extract import Task
 
 _POLL_S = 1.0
-# What is done takes so long to come at most: it is small.
+# Seconds within which a finished answer has to arrive: it is small.
 _FETCH_S = 5.0
 
 
 class Answer(NamedTuple):
-    """What became of an order.
+    """The answer to an order.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class Answer(NamedTuple):
     died : str
         What ended the process that measured; empty if it is alive.
     lost : bool
-        The machine is gone: the order is to be given to another one.
+        The machine is gone: the order has to go to another one.
     fault : Exception, optional
-        What the machine says that ends the run.
+        The machine's error, which ends the run.
     most_flops_s : float
-        Operations a second that the machine can do; infinite where unknown.
+        Operations a second that the machine can do; infinite if unknown.
     """
 
     events: list[dict[str, Any]]
@@ -63,9 +63,9 @@ class _Given(NamedTuple):
 
 @dataclass
 class Orders:
-    """The orders of one run that machines of a fleet are at, one each.
+    """The present orders of one run, one for each machine of a fleet.
 
-    What a machine needs to know of the run is sent once: it keeps a session.
+    A machine gets the data of the run once, and keeps a session.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Orders:
     fingerprint : Fingerprint
         Of the fleet.
     carry_out : callable
-        What a machine is to do with an order.
+        The function that carries out an order on a machine.
     """
 
     cluster: Cluster
@@ -81,7 +81,7 @@ class Orders:
     carry_out: Callable[[dict[str, Any]], tuple[str, Any, list[dict[str, Any]]]] = carry_out
     machines: dict[str, Machine] = field(default_factory=dict)
     _given: dict[distributed.Future, _Given] = field(default_factory=dict)
-    # Of each machine that has a session of this run: how many of its events came from there.
+    # By machine with a session of this run: the number of events that came from it.
     _counts: dict[str, int] = field(default_factory=dict)
     _class: dict[str, Any] | None = None
     _any_done: threading.Event = field(default_factory=threading.Event)
@@ -99,18 +99,18 @@ class Orders:
         self.look()
 
     def look(self) -> None:
-        """See which machines are there; wait for one where all are gone."""
+        """Look which machines exist; wait for one if all are gone."""
         self.machines = self.cluster.wait_for_machines(self._class)
 
     @property
     def idle(self) -> list[str]:
-        """Machines that are at nothing."""
+        """Machines without an order."""
         busy = {given.machine for given in self._given.values()}
         return sorted(self.machines.keys() - busy)
 
     @property
     def busy(self) -> int:
-        """How many are at something."""
+        """How many machines have an order."""
         return len(self._given)
 
     def give(
@@ -126,15 +126,15 @@ class Orders:
         ----------
         machine : str
         label : object
-            Comes back with the answer.
+            Returned with the answer.
         order : dict
         whole : callable
-            Gives what a machine needs that has no session of this run (`Station.answer`).
+            Gives the data for a machine without a session of this run (`Station.answer`).
         """
         self._send(_Given(machine, label, order, whole))
 
     def forget(self, machine: str) -> None:
-        """Give the machine all that the run knows with its next order."""
+        """Send the machine all data of the run with its next order."""
         self._counts.pop(machine, None)
 
     def _send(self, given: _Given) -> None:
@@ -148,9 +148,9 @@ class Orders:
         future.add_done_callback(lambda _: self._any_done.set())
 
     def next_answer(self) -> tuple[str, Any, Answer] | None:
-        """Wait for an order to be done or its machine lost: the machine, the label, the answer.
+        """Wait until an order is done or its machine is lost; return machine, label and answer.
 
-        None where another machine has come meanwhile.
+        None if another machine has come meanwhile.
 
         Raises
         ------
@@ -177,12 +177,12 @@ class Orders:
             self._any_done.clear()
 
     def _answer(self, future: distributed.Future, given: _Given) -> Answer | None:
-        """What came of an order; None where it has to be given again, with all that is known."""
+        """The answer to an order; None if the order was sent again, with all data of the run."""
         try:
             kind, content, events = future.result(timeout=_FETCH_S)
         except Exception as fault:  # noqa: BLE001 (killed, cancelled, lost: Dask has many names)
             if isinstance(fault, TimeoutError) or given.machine not in self.cluster.addresses():
-                # Done, and gone with its machine before it was fetched.
+                # The order was done, but its machine was lost before the answer was fetched.
                 future.cancel(force=True)
                 return self._lost(given)
             raise MachineError(
@@ -212,10 +212,10 @@ class Orders:
 
 
 def packed(task: Task) -> list[Any]:
-    """A task as it travels (`fewtune.fleet.sessions.task_of`)."""
+    """A task as it is sent (`fewtune.fleet.sessions.task_of`)."""
     return [task.info.model_dump(mode="json"), tvm.ir.save_json(task.mod)]
 
 
 def options_of(fingerprint: Fingerprint) -> FingerprintOptions:
-    """What machines of a fleet are asked for."""
+    """The options with which machines of a fleet describe themselves."""
     return FingerprintOptions(threads=fingerprint.threads, device=fingerprint.at)

@@ -1,4 +1,4 @@
-"""How a stage's measuring is run: in a child process here, or by a fleet."""
+"""Runs a stage's measuring work: in a child process here, or on a fleet."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, lay_crash, supervise
 from fewtune.tuning.job import Runner, TuneJob, Work
 
-# What of a job names a folder of this machine.
+# The fields of a job that name a folder of this machine.
 _FOLDERS = ("bank", "model")
 _TUNING = "fewtune.tuning.tune:"
 _MOST_LOSSES = 5
 
 
 def runner_of(fingerprint: Fingerprint) -> Runner:
-    """What runs measuring work on the device of a fingerprint (`supervise`)."""
+    """The runner of measuring work for the device of a fingerprint (such as `supervise`)."""
     return on_fleet if fingerprint.is_fleet else supervise
 
 
@@ -61,7 +61,7 @@ def _on_one(
     orders: Any,
     key: str,
 ) -> None:
-    """Run work on one machine, a batch at a time; where that is lost, on another one."""
+    """Run work on one machine, a batch at a time; if it is lost, on another one."""
     from fewtune.fleet.orders import packed
 
     order = {"key": key, "purpose": work.function.rpartition(":")[2], "work": work.function}
@@ -104,9 +104,9 @@ def _on_one(
 
 
 def _run_of(journal: Journal) -> str:
-    """What this run is called at its machines: they keep its sessions until it has ended.
+    """The name of this run on its machines, which keep its sessions until it has ended.
 
-    Another run of the same work has another name, or it would be answered from there.
+    Another run of the same work has another name, since it must not get this run's answers.
     """
     known = [event["run"] for event in journal.events if event["kind"] == "run"]
     if known:

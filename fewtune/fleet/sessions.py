@@ -1,4 +1,4 @@
-"""Sessions that a machine of a fleet keeps between orders, and the journals that they write into.
+"""Sessions that a machine of a fleet keeps between orders, and their journals.
 
 Their journal lies with the client. Each appended event goes immediately to the process that gave
 the station its order, so that it survives this process. The client gets the events with the answer.
@@ -28,7 +28,7 @@ from fewtune.workers.pool import WorkerPool
 Events = list[dict[str, Any]]
 Send = Callable[[dict[str, Any]], None]
 _BEGUN = "start"
-# What a client adds to an event: its clock, and which machine the event comes from.
+# The entries that a client adds to an event: its clock, and the event's machine.
 _CLIENTS = {"elapsed_s", "stolen_s", "on"}
 
 
@@ -38,7 +38,7 @@ class EventLog(Journal):
     Parameters
     ----------
     events : list of dict
-        What the client's journal holds.
+        The events of the client's journal.
     send : callable
         Gets each event that is appended.
     wait : callable, optional
@@ -63,7 +63,7 @@ class EventLog(Journal):
             self.hand_over()
         else:
             self._is_ahead = True
-        # As the client will have it when it reads its journal again.
+        # The event in the form that the client reads from its journal.
         self.own.append(json.loads(json.dumps(event)))
         self._send(self.own[-1])
 
@@ -74,10 +74,10 @@ class EventLog(Journal):
             self._wait()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def unfetched(self, known: Events) -> Events:
-        """What was appended here after the last that a client knows."""
+        """The events that were appended here after the last one that a client knows."""
         theirs = {_text(event) for event in known}
         ahead: Events = []
         for event in reversed(self.own):
@@ -87,7 +87,7 @@ class EventLog(Journal):
         return ahead if any(event["kind"] != _BEGUN for event in ahead) else []
 
     def is_all_of(self, known: Events) -> bool:
-        """Whether a client knows just what this journal holds."""
+        """Whether a client knows exactly the events of this journal."""
         return [_text(e) for e in [*self.events, *self.own]] == [_text(e) for e in known]
 
 
@@ -189,7 +189,7 @@ class WholeSession:
 
 
 class _Silent:
-    """Nobody watches a station."""
+    """A stream that drops its text: a station has no terminal."""
 
     def isatty(self) -> bool:
         return False
@@ -202,12 +202,12 @@ class _Silent:
 
 
 def task_of(packed: list[Any]) -> Task:
-    """A task as it travels: its description, and its module as TVM JSON."""
+    """A task from the form in which it is sent: its description, and its module as TVM JSON."""
     info, text = packed
     return Task(TaskInfo.model_validate(info), module_of(text))
 
 
 def _text(event: dict[str, Any]) -> str:
-    """An event without what only a client knows of it."""
+    """An event as text, without the entries that a client adds."""
     kept = {key: value for key, value in event.items() if key not in _CLIENTS}
     return json.dumps(kept, sort_keys=True)

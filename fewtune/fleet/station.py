@@ -1,10 +1,10 @@
-"""What a machine of a fleet runs: sessions that measure a batch when they are asked for one.
+"""The process that measures on a machine of a fleet: sessions that measure a batch for each order.
 
-The station is a process of its own below the Dask worker, so that a crash of TVM costs one task and
-not the worker, and so that it can begin with a fork server (`fewtune.workers.fork_server`). It
-holds the device's lock while it works. An order is short where the station knows its session: tasks
-and events travel once. What it measured and nobody fetched is given to the next client that comes
-with the run's whole journal: one that was killed gets its last batch when it is back.
+The station is a process of its own below the Dask worker. So a crash of TVM costs one task and not
+the worker, and the station can begin with a fork server (`fewtune.workers.fork_server`). It holds
+the device's lock while it works. Tasks and events are sent once: later orders name the session.
+Results that no client fetched go to the next client with the run's whole journal: a client that was
+killed gets its last batch when it returns.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fewtune.util.child_python import load
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
-# Sessions that are kept, one a run: a lost one is made again of the client's journal.
+# Sessions that are kept, one for each run; a dropped one is made again from the client's journal.
 _MOST_SESSIONS = 16
 
-# What orders will need, loaded while there is none.
+# Modules that orders need, loaded while there is no order.
 _WANTED = (
     "fewtune.runtime.intrinsics:register_own",
     "fewtune.util.xgboost_alone:xgboost_alone",
@@ -73,8 +73,8 @@ class Station:
         order : dict
             ``describe`` the machine. Or ``key`` of a session, its ``fingerprint``, ``count`` of its
             events that the client has, and ``what`` is to be measured ``of`` which tasks; or the
-            ``work`` that goes on. A client that does not know of the session here gives no count,
-            but the ``tasks``, the ``job``, and all its ``events``.
+            ``work`` to continue. A client that does not know of a session here gives no count, but
+            the ``tasks``, the ``job``, and all its ``events``.
 
         Returns
         -------
@@ -166,6 +166,6 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
 
 
 if __name__ == "__main__":
-    # Before anything else: what it forks is as clean as this process is now.
+    # This comes first: forks inherit the state of this process.
     _FORK_SERVER = ForkServer()
     _serve(Connection(int(sys.argv[1])), _FORK_SERVER)

@@ -32,7 +32,7 @@ _MOST_DEFAULTS, _MOST_DUELS = 16, 4
 
 
 class _Step(NamedTuple):
-    """What a machine measures of some tasks, and candidates at most."""
+    """An order: tasks, what to measure of them, and candidates at most."""
 
     tasks: tuple[str, ...]
     what: str
@@ -50,9 +50,9 @@ class FleetTuning:
     progress : Progress
     orders : Orders
     key : str
-        Of this run, the same after a resumption.
+        The run's name, the same after a resumption.
     is_resumed : bool
-        Whether machines may have measured something that nobody fetched.
+        Whether machines may hold results that were not fetched.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FleetTuning:
         self.state = RunState(tasks, job.tuned)
         self.state.resume(journal)
         self._events = list(journal.events)
-        # Which machine measured a task last, and which one it is kept for.
+        # By task, the machine that measured it last, and the machine that keeps it.
         self._measured_on: dict[str, str] = {}
         for event in journal.events:
             if "on" in event and event.get("task") in self.state.tasks:
@@ -131,7 +131,7 @@ class FleetTuning:
     def _send(self, machine: str, step: _Step) -> None:
         for task in step.tasks:
             if self._measured_on.get(task, machine) != machine:
-                # Its session there, if any, does not know what was measured elsewhere.
+                # A session on that machine lacks what other machines measured.
                 self._orders.forget(machine)
             self._machine_of[task] = machine
             self._under_way[task] = step
@@ -146,11 +146,11 @@ class FleetTuning:
         self._orders.give(machine, step, order, self._whole)
 
     def _whole(self) -> dict[str, Any]:
-        """What a machine needs to know that takes part for the first time."""
+        """The data for a machine that has no session of this run."""
         return {"tasks": self._packed, "job": self._job, "events": list(self._events)}
 
     def _take(self, machine: str, step: _Step, answer: Answer) -> None:
-        """Journal what came of a step."""
+        """Journal the answer to a step."""
         for task in step.tasks:
             del self._under_way[task]
         if answer.lost:
@@ -167,7 +167,7 @@ class FleetTuning:
         if answer.fault is not None:
             raise answer.fault
         if step.what == FETCH:
-            # The run begins anew for it, with all that is known now.
+            # Its next order begins a new session, with all present data.
             self._orders.forget(machine)
             return
         if answer.died:
@@ -181,7 +181,7 @@ class FleetTuning:
             if step.what == _BATCH and not answer.events:
                 self._note({"kind": "end", "task": task, "why": "nothing came of a batch"})
             if step.what == _DUEL and not self.state.tasks[task].finals_s:
-                # Nobody was near the fastest: it is not asked again.
+                # No schedule was near the fastest: no duel is needed.
                 self._note({"kind": "undisputed", "task": task})
         snapshot = self.state.snapshot(
             self.state.tasks[step.tasks[-1]],
@@ -194,7 +194,7 @@ class FleetTuning:
         self._progress.show(snapshot)
 
     def _keep_tasks(self) -> None:
-        """Keep tasks only for machines that are there."""
+        """Keep tasks only for machines that still exist."""
         there = self._orders.machines
         self._machine_of = {task: at for task, at in self._machine_of.items() if at in there}
 
@@ -202,21 +202,21 @@ class FleetTuning:
         self._note({"kind": "crash", "task": task, "signal": of})
 
     def _next_fetch(self, machine: str) -> _Step | None:
-        """Once of each machine: what it measured and nobody fetched."""
+        """Once for each machine: fetch results that were not fetched yet."""
         if machine in self._fetched_from:
             return None
         self._fetched_from.add(machine)
         return _Step((), FETCH)
 
     def _next_search(self, machine: str) -> _Step | None:
-        """What a machine measures next, until the budget is spent or nothing is gained."""
+        """A machine's next search step, until the budget is spent or nothing is gained."""
         unknown = [
             state
             for state in self.state.tasks.values()
             if not (state.default or state.crashed) and self._is_free(state, machine)
         ]
         if unknown:
-            # Dealt like cards, the heaviest first, so that each machine gets its part of the model.
+            # Dealt in turns, the heaviest first, so that each machine gets its part of the model.
             unknown.sort(key=lambda state: -state.progress.stands_for * state.task.info.share)
             dealt = unknown[:: len(self._orders.idle)][:_MOST_DEFAULTS]
             return _Step(tuple(state.task.info.name for state in dealt), _DEFAULT)
@@ -271,7 +271,7 @@ class FleetTuning:
         return list(last.values())
 
     def _is_free(self, state: TaskState, machine: str) -> bool:
-        """Whether nobody is at a task, and it is not another machine's."""
+        """Whether no machine works on a task, and no other machine keeps it."""
         name = state.task.info.name
         return name not in self._under_way and self._machine_of.get(name, machine) == machine
 

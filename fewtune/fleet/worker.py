@@ -1,4 +1,4 @@
-"""What Dask calls on a worker: pass an order on to the station, which has TVM, and Dask has not."""
+"""The function that Dask calls on a worker: it passes orders on to the station, which loads TVM."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-# Seconds that a step may take: a batch takes seconds, one of a huge kernel a few minutes.
+# Seconds that a step may take: a batch takes seconds, or a few minutes for a huge kernel.
 STEP_S = 900.0
 RESOURCE = "device"
-# What the station says when it has the device; and of each event, which goes with it.
+# The station's messages: that it has the device, and each event with its content.
 BEGUN = ("begun",)
 EVENT = "event"
 # The request of an order that only collects results which no client has fetched.
@@ -48,7 +48,7 @@ class _StationProcess:
         events: list[dict[str, Any]] = []
         try:
             self._connection.send(order)
-            # Another run may hold the device: that is waited for as long as it takes.
+            # Another run may hold the device: wait for it without a limit.
             kind, *content = self._connection.recv()
             while kind in (*BEGUN, EVENT):
                 # `BEGUN` has no content, an event is the content of its message.
@@ -81,14 +81,14 @@ def dask_setup(_worker: Any = None) -> None:
 def carry_out(
     order: dict[str, Any], limit_s: float = STEP_S
 ) -> tuple[str, Any, list[dict[str, Any]]]:
-    """Have the station carry an order out; start one, where there is none.
+    """Let the station carry an order out; start a station if there is none.
 
     Parameters
     ----------
     order : dict
         As of `fewtune.fleet.station.Station.answer`.
     limit_s : float
-        Seconds after which a station that has the device, and says nothing, is killed.
+        A station that has the device and sends nothing for so many seconds is killed.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def carry_out(
     content : object
         The answer; the error's class and text, or the fault; what ended the station.
     events : list of dict
-        What came of the order, up to then.
+        The events of the order up to then.
     """
     global _station  # noqa: PLW0603 (one a process, which outlives what calls it)
     with _lock:
@@ -117,7 +117,7 @@ def command(address: str, extra: list[str]) -> list[str]:
         "distributed.cli.dask_worker",
         address,
         *("--nthreads", "1", "--nworkers", "1", "--resources", f"{RESOURCE}=1"),
-        # Tuning keeps to limits of its own, and none of its data lies with Dask.
+        # Tuning has its own memory limits, and Dask holds none of its data.
         *("--memory-limit", "0", "--no-dashboard", "--preload", __name__),
         *extra,
     ]

@@ -31,7 +31,7 @@ def check(
     shapes: Mapping[str, Sequence[int]] | None = None,
     **further: Any,
 ) -> CheckReport:
-    """Say what a run would make of a model, without tuning or registering it.
+    """Report what a run would do with a model, without tuning or registering it.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
             at("the model's file was being read")
             models, name = _registered(job, folder)
             found = replace(found, model=name)
-            # Not before: it loads a second's worth of TVM, and many a model is refused by now.
+            # This comes late: it loads TVM for a second, and many models are refused before.
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
             report = import_model(
@@ -92,7 +92,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
-    """The folder of models and the name there: of a registered model, or of one put there now."""
+    """The folder and the name of a registered model, or of one that is registered here now."""
     source = str(job.model)
     if job.models_directory is not None and not source.endswith(".onnx"):
         is_registered = (job.models_directory / source / "model.yaml").is_file()

@@ -1,6 +1,6 @@
-"""A check as one value: what is checked, and with which options.
+"""The arguments of a check as one value.
 
-Light: a process that only asks for a check loads no TVM for it.
+This module loads no TVM, so that a process that starts a check stays light.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CheckJob:
 
     @property
     def is_bound(self) -> bool:
-        """Whether anything is said about the model's inputs."""
+        """Whether the job fixes anything about the model's inputs."""
         return bool(self.shapes or self.dimensions or self.constants or self.inputs)
 
     def as_json(self) -> dict[str, Any]:

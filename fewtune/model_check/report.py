@@ -1,4 +1,4 @@
-"""What a check found, as values and in words."""
+"""The report of a check, as values and as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a run would make of a model.
+    """What a run would do with a model.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class CheckReport:
         Of ``fewtune run``: 0, 2 (bad input), 3 (this machine) or 4 (wrong outputs).
     model : str
     inputs, outputs : list of TensorSpec
-        Names, static shapes and types; empty where it was refused before.
+        Names, static shapes and types; empty if the model was refused before.
     unsupported : list of UnsupportedNode
         Every node that cannot be imported.
     max_error : float or None
@@ -73,7 +73,7 @@ class CheckReport:
         for side in ("inputs", "outputs"):
             found[side] = [TensorSpec.model_validate(spec) for spec in values[side]]
         if values["unsupported"]:
-            # It loads onnx, which a process that only asks for a check does not need.
+            # It loads onnx, which a process that starts a check does not need.
             from fewtune.model.unsupported import UnsupportedNode
 
             found["unsupported"] = [UnsupportedNode(**node) for node in values["unsupported"]]
@@ -81,7 +81,7 @@ class CheckReport:
         return cls(**found)
 
     def lines(self) -> list[str]:
-        """The report as a person reads it."""
+        """The report as lines of text."""
         text = [f"{self.model}: {'can be tuned' if self.ok else f'refused: {self.reason}'}"]
         for role, specs in (("input", self.inputs), ("output", self.outputs)):
             for spec in specs:

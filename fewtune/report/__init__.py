@@ -1,1 +1,1 @@
-"""Reports: tables for people, of what other rooms measured."""
+"""Reports: tables of the measurements of other packages."""

@@ -1,4 +1,4 @@
-"""Under which figures hold: the machine, the target, the versions, the rounds."""
+"""The conditions of figures as text: the machine, the target, the versions, the rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def target_name(target: str) -> str:
 
 
 def conditions_text(conditions: Conditions) -> str:
-    """Under which figures hold, in one line of text without its end."""
+    """Conditions in one line of text, without its end."""
     machine = conditions.fingerprint
     named = sorted({**machine.versions, **conditions.peers}.items())
     versions = ", ".join(f"{name} {version}" for name, version in named)
@@ -38,16 +38,16 @@ def conditions_text(conditions: Conditions) -> str:
 
 
 def conditions_lines(labelled: Sequence[tuple[str, Conditions]]) -> list[str]:
-    """One line for each set of conditions; labelled only where there are several.
+    """One line for each set of conditions; labelled only if there are several.
 
     Parameters
     ----------
     labelled : sequence of (str, Conditions)
-        What was measured, and under what.
+        What was measured, and its conditions.
     """
     groups: dict[str, list[str]] = {}
     for label, conditions in labelled:
-        # Results of one session differ in the second they ended and in nothing that matters.
+        # Results of one session differ only in the second of their end.
         key = conditions.model_copy(update={"date": conditions.date[:10]})
         groups.setdefault(conditions_text(key), []).append(label)
     if len(groups) == 1:

@@ -45,14 +45,14 @@ def kernel_table(report: BenchmarkReport) -> Table:
 
 
 def loss_table(comparison: Comparison, selective: BenchmarkReport) -> Table:
-    """The few tasks that selective tuning lost most on, by what they cost the whole model.
+    """The few tasks on which selective tuning lost most, by the loss of the whole model.
 
     Parameters
     ----------
     comparison : Comparison
         Its kernels were timed where the model calls them, both libraries in turns.
     selective : BenchmarkReport
-        Of the same model: whose schedules the tasks have.
+        Of the same model; it says where the tasks' schedules come from.
     """
     known = {row.task: row for row in selective.kernels}
     headings = [
@@ -168,7 +168,7 @@ def _peak_text(report: BenchmarkReport) -> str:
 
 
 def _search_text(report: BenchmarkReport) -> str:
-    """Failed candidates by cause, and what was done where the plan did not hold."""
+    """Failed candidates by cause, and deviations from the plan."""
     counts = ", ".join(f"{cause.replace('_', ' ')} {n}" for cause, n in report.failures.items())
     if WRONG_OUTPUT in report.failures:
         counts += " (their traces: `wrong_schedules.json` of tuning and of sharing)"

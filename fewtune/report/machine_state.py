@@ -1,4 +1,4 @@
-"""In which state the machine was while it measured: what its cores had of each other's caches."""
+"""The state of the machine during measurements: how far its cores were from each other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreSt
     Parameters
     ----------
     samples_s : dict of list of float
-        Of every variant, seconds of one call, a sample a round; one that was in fewer rounds is
+        By variant, seconds of one call, one sample for each round; a variant with fewer rounds is
         left out.
     hand_over_s : sequence of float
-        What the cores took to hand data over, a figure a round (`fewtune.machine.core_to_core`).
+        Seconds of data from core to core, one value for each round
+        (`fewtune.machine.core_to_core`).
 
     Returns
     -------
     states : list of CoreState
-        Nearest first; none where nothing was handed over.
+        Nearest first; none without hand-over times.
     """
     states: list[list[int]] = []
     for place in sorted(range(len(hand_over_s)), key=hand_over_s.__getitem__):
@@ -49,7 +50,7 @@ def core_states(samples_s: Samples, hand_over_s: Sequence[float]) -> list[CoreSt
 
 
 def core_states_text(states: Sequence[CoreState]) -> str:
-    """How long data took from core to core, and what every variant took meanwhile."""
+    """The time of data from core to core, and of every variant, in each state."""
     if len(states) == 1:
         return f"in {number(states[0].hand_over_us)} us in all rounds"
     whole = sum(state.rounds for state in states)
@@ -68,7 +69,7 @@ CORE_STATES_TITLE = (
 
 
 def core_state_table(comparisons: Sequence[Comparison]) -> Table | None:
-    """What every variant took in rounds of each state; None where the host moved no cores.
+    """The time of every variant in rounds of each state; None if the host moved no cores.
 
     Parameters
     ----------

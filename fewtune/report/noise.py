@@ -14,15 +14,15 @@ from fewtune.artifacts import BenchmarkReport
 
 _LEAST_RUNS = 3
 _NORMAL = statistics.NormalDist()
-# A difference of two draws has a standard deviation larger by the root of two, and lies in absolute
-# value half of the time within the third quartile.
+# The difference of two draws has a standard deviation larger by the root of two. Its median
+# absolute value is the third quartile.
 _HALF_WIDTH_PER_STEP = _NORMAL.inv_cdf(0.9) / (_NORMAL.inv_cdf(0.75) * math.sqrt(2))
 _TUNED, _REFERENCE = "tuned", "onnxruntime"
 
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency with its spread over the rounds, and what it was measured beside.
+    """A latency with its spread over the rounds, and onnxruntime's in the same rounds.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Change:
-    """How a latency moved.
+    """The change of a latency.
 
     Attributes
     ----------
@@ -78,9 +78,9 @@ class Change:
     between : float or None
         The spread of earlier runs, at the same level; None if there are too few of them.
     beside : float or None
-        The ratio of latencies over onnxruntime's; None where that is of another version.
+        The ratio of latencies over onnxruntime's; None if that is of another version.
     verdict : str
-        ``slower`` or ``faster`` by more than the noise, ``machine`` where onnxruntime moved as
+        ``slower`` or ``faster`` by more than the noise, ``machine`` if onnxruntime changed as
         much, else ``same``.
     """
 
@@ -92,11 +92,11 @@ class Change:
 
 
 def between_runs(medians_ms: Sequence[float]) -> float | None:
-    """How far a run's latency lies from another's where nothing has changed, as a part of it.
+    """The noise between runs without any change, as a part of the latency.
 
-    A run's own rounds say little of that: each night tunes, compiles and places its memory anew.
-    Each run is compared with the next one and the median taken, so that one step up or down among
-    them, which was a change, counts as little as it should.
+    A run's own rounds do not show it: each run tunes, compiles and places its memory anew. Each run
+    is compared with the next one, and the median is taken, so that a single real change among them
+    hardly counts.
 
     Parameters
     ----------
@@ -118,14 +118,14 @@ def between_runs(medians_ms: Sequence[float]) -> float | None:
 def changed(before: Latency, now: Latency, between: float | None = None) -> Change:
     """Compare two measurements of one model on one machine.
 
-    A difference counts if it is larger than the root of the sum of squares of both noises, and is
-    so beside onnxruntime, too, which the machine slows down as much.
+    A difference counts if it is larger than the root of the sum of squares of both noises, also
+    relative to onnxruntime's latency: a slow machine slows both down.
 
     Parameters
     ----------
     before, now : Latency
     between : float, optional
-        What `between_runs` says: the noise of a measurement is at least that.
+        From `between_runs`: the noise of a measurement is at least that.
     """
     ratio = now.median_ms / before.median_ms
     least = between or 0.0

@@ -1,4 +1,4 @@
-"""What made a library slower than the one before: where to look first."""
+"""The likely cause of a library that is slower than the one before."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class SlowerKernel:
     now_ms: float
 
     def text(self) -> str:
-        """In a few words."""
+        """The kernel in a few words."""
         return f"{self.task} {number(self.before_ms)} to {number(self.now_ms)} ms"
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Where a result differs from the one before it.
+    """How a result differs from the one before it.
 
     Attributes
     ----------
     stage : str
-        The first step that a difference shows in.
+        The first step with a difference.
     versions : tuple of str
         Software that changed, such as ``numpy 2.4.1 to 2.4.2``.
     kernels : tuple of SlowerKernel
-        Those that lost more than the noise, most lost first.
+        Kernels that lost more than the noise, the largest loss first.
     """
 
     stage: str
@@ -54,7 +54,7 @@ class Cause:
     kernels: tuple[SlowerKernel, ...]
 
     def text(self) -> str:
-        """In one line."""
+        """The cause in one line."""
         parts = [f"first differs in {self.stage}"]
         if self.versions:
             parts.append(f"changed: {', '.join(self.versions)}")
@@ -68,12 +68,12 @@ class Cause:
 
 
 def compare_reports(before: BenchmarkReport, now: BenchmarkReport) -> Change:
-    """How the tuned library's latency moved."""
+    """The change of the tuned library's latency."""
     return changed(Latency.of(before), Latency.of(now))
 
 
 def cause_of(before: BenchmarkReport, now: BenchmarkReport) -> Cause:
-    """Where ``now`` differs from ``before``.
+    """How ``now`` differs from ``before``.
 
     Both are of one model and strategy on one machine.
     """

@@ -1,4 +1,4 @@
-"""The table of RFC #4188 over several models: what selection costs and what it keeps."""
+"""The table of RFC #4188 over several models: used time and achieved performance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIGURES = (
 def rfc_rows(
     comparisons: Sequence[Comparison], stock: Mapping[str, StockResult] | None = None
 ) -> list[dict[str, Any]]:
-    """One object a model, by name.
+    """One object for each model, by name.
 
     The figures are those of one comparison, in which all variants of a model were measured in
     turns.
@@ -85,7 +85,7 @@ def write_rfc_table(
     Returns
     -------
     lines : list of str
-        What of stock's results was left out, and why.
+        The results of stock MetaSchedule that were left out, with the reasons.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Models that stock MetaSchedule tuned, beside their selective results.
+"""Models that stock MetaSchedule tuned, compared with their selective results.
 
 A benchmark tunes a model with TVM's own `tune_tasks`, measures it in turns with the selective
-library, and leaves one JSON file a model.
+library, and writes one JSON file for each model.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_stock(
 
 
 def stock_table(results: Sequence[StockResult]) -> Table:
-    """Selective against stock tuning, a row a model, with means over the models."""
+    """Selective against stock tuning: one row for each model, with means over the models."""
     headings = [
         "model",
         "stock time s",
@@ -127,7 +127,7 @@ def stock_table(results: Sequence[StockResult]) -> Table:
 
 
 def stock_markdown(results: Sequence[StockResult]) -> str:
-    """`stock_table` with its conditions and what the benchmark remarked."""
+    """`stock_table` with its conditions and the benchmark's remarks."""
     lines = conditions_lines([(each.model, each.conditions) for each in results])
     lines += [f"{each.model}: {each.note}." for each in results if each.note]
     return stock_table(results).markdown() + "".join(f"\n{line}\n" for line in lines)

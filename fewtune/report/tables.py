@@ -13,13 +13,13 @@ from fewtune.report.machine_state import CORE_STATES_TITLE, core_state_table
 from fewtune.util.table import MISSING, Table, number, percent
 
 _TUNED, _UNTUNED, _REFERENCE = "tuned", "untuned", "onnxruntime"
-# Per cent of the cores' time: what a quiet host keeps is below it.
+# Per cent of the cores' time: a quiet host keeps less.
 _VISIBLE_STOLEN_PCT = 1.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """One result: a model under a strategy.
+    """One result: a model with a strategy.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ class Result:
 def belongs(comparison: Comparison, selective: Result | None, full: Result | None) -> bool:
     """Whether a comparison was made of these results, and not of earlier ones.
 
-    Tuned at the same cost they may still be other libraries: compiled anew, with another option.
+    With equal figures of tuning, libraries may still differ: they may be compiled with other
+    options.
     """
     if selective is None or full is None:
         return False
@@ -62,7 +63,7 @@ def belongs(comparison: Comparison, selective: Result | None, full: Result | Non
 
 
 def results_table(results: Sequence[Result]) -> Table:
-    """One row a result; times in the units that the headings name."""
+    """One row for each result; times in the units of the headings."""
     headings = [
         "model",
         "strategy",
@@ -113,9 +114,9 @@ def _latency(stats: LatencyStats | None, median_ms: float) -> str:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Selective against full tuning, the table of TVM's RFC 4188 with onnxruntime beside it.
+    """Selective against full tuning: the table of TVM's RFC 4188, with onnxruntime added.
 
-    Means are over the models; the RFC gives the arithmetic one, which large values pull up.
+    Means are over the models; the RFC gives the arithmetic mean, which large values pull up.
     """
     headings = [
         "model",
@@ -153,7 +154,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
         achieved = [each.achieved_perf_pct for each in comparisons]
         known = [each.speedup_over_onnxruntime for each in comparisons]
         over = [ratio for ratio in known if ratio is not None]
-        # Of some models only, a mean would be of other models than its neighbours'.
+        # A mean of some models only could not be compared with the other columns' means.
         over_means = mean_texts(over, _ratio, min) if len(over) == len(known) else [MISSING] * 3
         beside = [each.speedup_over_openvino for each in comparisons]
         peer_means = [MISSING] * 3
@@ -236,7 +237,7 @@ def comparisons_markdown(comparisons: Sequence[Comparison]) -> str:
 
 
 def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """What the machine's host kept from its cores: one line, where it was enough to be seen."""
+    """The time that the machine's host kept from its cores: one line, if it was visible."""
     found = {
         each.model: [
             each.full_tuning_stolen_pct,
@@ -259,6 +260,6 @@ def stolen_lines(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def distinct_comparisons(results: Sequence[Result]) -> list[Comparison]:
-    """The comparisons that results carry, each once, by model."""
+    """The distinct comparisons of results, by model."""
     found = {result.model: result.comparison for result in results if result.comparison}
     return [found[model] for model in sorted(found)]

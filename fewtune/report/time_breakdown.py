@@ -1,4 +1,4 @@
-"""What the tuning time of a result went to, and what each step gained: a table of its report."""
+"""The tuning time of a result by step, with each step's gain: a table of its report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tuning_steps(
 
 
 def steps_table(steps: Sequence[TuningStep]) -> Table:
-    """One row a step; what it spent beyond the phases named, it spent on learning and waiting."""
+    """One row for each step; its time beyond the named phases went to learning and waiting."""
     headings = ["step", "tasks", "trials", "spent s", *_PHASES.values(), "gained ms"]
     rows = [
         [
@@ -91,7 +91,7 @@ def steps_table(steps: Sequence[TuningStep]) -> Table:
 
 
 def steps_markdown(steps: Sequence[TuningStep]) -> str:
-    """The table with each step's rule; nothing where no step is known."""
+    """The table with each step's rule; empty if no step is known."""
     if not steps:
         return ""
     rules = "".join(f"- {step.name}: {step.rule}.\n" for step in steps)
