@@ -10,15 +10,29 @@ from onnx import TensorProto
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 _OPERATORS = {"LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
-TRANSFORMS = frozenset({"NONE", *_OPERATORS})
+TRANSFORMS = frozenset({"NONE", "SOFTMAX_ZERO", *_OPERATORS})
+# Nearer to zero a score is none (onnxruntime).
+_NONE_BELOW = 1e-7
 
 
 def transformed(graph: GraphBuilder, scores: str, transform: str, output: str) -> str:
     """Raw scores, (rows, classes), as `transform` has them; one of `TRANSFORMS`."""
     if transform == "NONE":
         return graph.op("Identity", [scores], output)
+    if transform == "SOFTMAX_ZERO":
+        return _softmax_of_others(graph, scores, output)
     axis = {"axis": 1} if transform == "SOFTMAX" else {}
     return graph.op(_OPERATORS[transform], [scores], output, **axis)
+
+
+def _softmax_of_others(graph: GraphBuilder, scores: str, output: str) -> str:
+    """Softmax of the scores that are not zero; those that are stay so."""
+    most, dtype = graph.reduce("ReduceMax", scores, [1]), graph.dtype(scores)
+    limit = graph.constant(_NONE_BELOW, dtype)
+    is_none = graph.op("LessOrEqual", [graph.op("Abs", [scores]), limit])
+    raised = graph.op("Exp", [graph.op("Sub", [scores, most])])
+    shares = graph.op("Where", [is_none, graph.constant(0, dtype), raised])
+    return graph.op("Div", [shares, graph.reduce("ReduceSum", shares, [1])], output)
 
 
 def best_label(graph: GraphBuilder, scores: str, labels: Sequence[int], output: str) -> None:

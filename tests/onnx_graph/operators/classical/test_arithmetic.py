@@ -64,7 +64,7 @@ def classical(operator, element_type, attributes, outputs=("y",), opset=3):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_a_linear_classifier_is_what_onnxruntime_gives(transform):
     draws = np.random.default_rng(1)
     attributes = {
@@ -165,7 +165,7 @@ def test_a_row_without_a_norm_stays_as_it_is(norm):
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 def test_a_linear_classifier_with_the_second_class_alone(transform: str) -> None:
     rows = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)
     given = {"coefficients": [0.5, -0.25], "intercepts": [0.3], "classlabels_ints": [7, 3]}

@@ -33,6 +33,7 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
         (1, {"aggregate_function": "MIN"}),
         (1, {"aggregate_function": "MAX", "base_values": [0.5]}),
         (3, {"post_transform": "SOFTMAX"}),
+        (3, {"post_transform": "SOFTMAX_ZERO"}),
         (3, {"post_transform": "LOGISTIC", "base_values": [0.1, 0.2, 0.3]}),
     ],
 )
@@ -46,6 +47,7 @@ def test_a_regressor_is_what_onnxruntime_gives(modes, targets, more):
     [
         ([4, 2, 7], [0, 1, 2], 0, {}),
         ([4, 2, 7], [0, 1, 2], -1, {"post_transform": "SOFTMAX"}),
+        ([4, 2, 7], [0, 1, 2], -1, {"post_transform": "SOFTMAX_ZERO"}),
         ([4, 2, 7], [0, 1, 2], -1, {"base_values": [0.3, -0.2, 0.1]}),
         ([4, 2], [0], 0, {}),
         ([4, 2], [0], -1, {"post_transform": "LOGISTIC"}),
