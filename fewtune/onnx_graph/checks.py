@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
@@ -87,11 +87,13 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
 def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
     """What to give the checker: the path, as it cannot take a model above 2 GB from memory.
 
-    It refuses inputs and outputs of open rank, which the user may bind and inference may find.
+    It refuses inputs and outputs of open rank, which the user may bind and inference may find, and
+    outputs without a type.
     """
     values = [*graph_inputs(model.graph), *model.graph.output]
     if model.ir_version >= _INITIALIZERS_APART and all(
-        value.type.tensor_type.HasField("shape") for value in values
+        value.type.tensor_type.elem_type and value.type.tensor_type.HasField("shape")
+        for value in values
     ):
         return str(path)
     return _light(model)
@@ -103,6 +105,8 @@ def _light(model: ModelProto) -> ModelProto:
     light_copy.ir_version = max(light_copy.ir_version, _INITIALIZERS_APART)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()
+        # Any: what it is follows from the node that writes it.
+        value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return light_copy
 
 
