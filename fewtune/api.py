@@ -242,7 +242,8 @@ def load(library: str | Path) -> Callable[..., dict[str, np.ndarray]]:
             )
         values = []
         for name, spec in expected.items():
-            value = np.ascontiguousarray(inputs[name], dtype=spec.dtype)
+            # `ascontiguousarray` gives a number an axis.
+            value = np.asarray(inputs[name], dtype=spec.dtype, order="C")
             if value.shape != tuple(spec.shape):
                 raise InputError(
                     f"input {name!r} has shape {value.shape}, but the library was made for "

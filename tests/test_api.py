@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -14,6 +16,7 @@ import onnxruntime
 import pytest
 
 import fewtune
+from fewtune.artifacts import ImportReport, TensorSpec
 from fewtune.errors import InputError
 from tests import tiny_models
 from tests.waiting import until
@@ -76,6 +79,24 @@ def test_what_does_not_fit_is_said_in_a_sentence(model: Path, tuned: fewtune.Tun
         fewtune.tune(model, strategy="best", out=tuned.directory)
     with pytest.raises(InputError, match="is missing"):
         fewtune.load(tuned.directory / "absent.so")
+
+
+def test_an_input_may_be_one_number(
+    tuned: fewtune.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in ("fingerprint", "import"):
+        shutil.copytree(tuned.directory / step, tmp_path / step)
+    report = ImportReport.read(tmp_path / "import")
+    rate = TensorSpec(name="rate", shape=[], dtype="int64")
+    changed = report.model_copy(update={"inputs": [rate], "outputs": [rate]})
+    changed.write(tmp_path / "import")
+    library = tmp_path / "compile" / "model.so"
+    library.parent.mkdir()
+    library.touch()
+    read = Mock(return_value=Mock(outputs=list))
+    monkeypatch.setattr("fewtune.runtime.executable.CompiledModel", read)
+    given = fewtune.load(library)(rate=16000)["rate"]
+    assert (given.shape, int(given)) == ((), 16000)
 
 
 def test_importing_fewtune_loads_nothing_heavy() -> None:

@@ -58,7 +58,7 @@ class OpenvinoSession:
             self._request = compiled.create_infer_request()
             for port in compiled.inputs:
                 name = next(name for name in port.get_names() if name in inputs)
-                array = np.ascontiguousarray(inputs[name])
+                array = np.asarray(inputs[name], order="C")
                 self._request.set_tensor(port, openvino.Tensor(array))
             self.run()
         except Exception as error:  # noqa: BLE001

@@ -111,7 +111,7 @@ def _parts(key: str, found: Kept) -> list[bytes | memoryview]:
             array = getattr(expected, kind)
             if array is None:
                 continue
-            array = np.ascontiguousarray(array)
+            array = np.asarray(array, order="C")
             rest = -array.nbytes % _ALIGNED
             described.append([place, kind, str(array.dtype), list(array.shape), offset])
             for part in (array.reshape(-1).view(np.uint8).data, bytes(rest)):

@@ -71,7 +71,7 @@ class Site(NamedTuple):
         """What was written, with the value as it should be in its place."""
         wanted = self.laid_out(expected)
         if written.shape == self.shape:
-            return np.ascontiguousarray(wanted)
+            return np.asarray(wanted, order="C")
         place, made = _part(written, wanted), written.copy()
         if place is not None:
             made[place] = wanted

@@ -68,7 +68,8 @@ class TunedLibrary:
             name, shape = expected["name"], tuple(expected["shape"])
             if name not in model_input:
                 raise ValueError(f"input {name!r} is missing: give an array of shape {shape}")
-            value = np.ascontiguousarray(model_input[name], dtype=expected["dtype"])
+            # `ascontiguousarray` gives a number an axis.
+            value = np.asarray(model_input[name], dtype=expected["dtype"], order="C")
             if value.shape != shape:
                 raise ValueError(f"input {name!r} has shape {value.shape}: it takes {shape}")
             tensors.append(self._tensor(value, self._device))
