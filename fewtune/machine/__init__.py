@@ -1,1 +1,1 @@
-"""The machine: fingerprint, lock, peak, caches, and what its host does to it."""
+"""The machine: fingerprint, lock, peak, caches, and effects of its host."""

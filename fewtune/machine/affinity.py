@@ -1,4 +1,4 @@
-"""On which cores a thread may run, while something is timed."""
+"""The cores on which a thread may run while something is timed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 
 def cores_off_the_pool() -> set[int]:
-    """Those this thread may use that no thread of TVM's pool is bound to; all where none is left.
+    """The usable cores to which no thread of TVM's pool is bound; all usable ones if none is left.
 
-    The pool is there once a kernel has run on it.
+    The pool exists once a kernel has run on it.
     """
     allowed = os.sched_getaffinity(0)
     bound: set[int] = set()
@@ -25,9 +25,9 @@ def cores_off_the_pool() -> set[int]:
 def apart_from_the_pool() -> Iterator[None]:
     """Keep this thread off the cores that TVM's pool is bound to, while it measures.
 
-    TVM binds each thread of its pool to a core and lets the caller, which computes beside them,
-    roam. Where the caller shares a core with one of them, a kernel takes twice its time, and the
-    scheduler may leave it so for a whole measurement.
+    TVM binds each thread of its pool to a core. The caller also computes, but is not bound. If it
+    shares a core with a thread of the pool, a kernel takes twice its time, and the scheduler may
+    leave it so for a whole measurement.
     """
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores_off_the_pool())

@@ -1,4 +1,4 @@
-"""What is known of a board: its key, the target that the user gives, and its threads."""
+"""The fingerprint of a board: its key, the target that the user gives, and its threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtune.runtime.target import architecture, resolve_target, target_json
 
 
 def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
-    """Look for a board, and for what links code for it.
+    """Look for a board, and for a compiler that links code for it.
 
     Its class is its key and its target: boards of one key are taken to be alike.
 
@@ -22,7 +22,7 @@ def board_fingerprint(options: FingerprintOptions) -> Fingerprint:
     InputError
         If the target is not given as JSON.
     MachineError
-        If no board of the key is there, or nothing links for it here.
+        If there is no board of the key, or no compiler links for it here.
     """
     address = BoardAddress.of(options.device)
     if not options.target.strip().startswith("{"):

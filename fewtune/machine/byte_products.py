@@ -1,4 +1,4 @@
-"""Products of bytes as fast as a CPU does them: values stay in vector registers."""
+"""Products of bytes at a CPU's highest rate: values stay in vector registers."""
 
 from __future__ import annotations
 

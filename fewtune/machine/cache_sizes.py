@@ -22,7 +22,7 @@ def own_cache_bytes() -> int | None:
 
 
 def own_caches_bytes(threads: int) -> int | None:
-    """What the caches of so many cores hold together, the last one left out."""
+    """Size of the caches of so many cores together, without the last-level cache."""
     own_bytes = own_cache_bytes()
     return None if own_bytes is None else threads * own_bytes
 

@@ -1,16 +1,15 @@
-"""How long data take from one core to another, just now.
+"""Measures the time of data from one core to another, which a host may change at any moment.
 
-The two cores of a virtual machine need not stay where they are. A host that moves one of them to
-another part of the processor, with a last-level cache of its own, leaves both as fast as they were
-alone, and the caches, too; but what one core wrote the other one gets from afar. An EPYC (Zen 4)
-was seen in both states for a tenth to ten seconds at a time, whatever ran: 128 KB went over in 17
-or in 62 us, and SqueezeNet took 2.6 or 4.6 ms, onnxruntime 3.6 or 5.5 ms. At times the host has
-both on one core, which they share: data go over in less than half the time, and YOLOv3 took 112
-instead of 60 ms.
+A host may move one of a virtual machine's two cores to another part of the processor, with another
+last-level cache. Both cores and their caches are then as fast as before, but data that the other
+core wrote are farther away. An EPYC (Zen 4) was seen in both states for a tenth to ten seconds at a
+time, whatever ran: 128 KB took 17 or 62 us, SqueezeNet took 2.6 or 4.6 ms, onnxruntime 3.6 or 5.5
+ms. At times the host puts both on one physical core: data then take less than half the time, and
+YOLOv3 took 112 instead of 60 ms.
 
-Multiply-adds in registers (`fewtune.timing.calibration`) do not see it, nor does the time that the
-host keeps (`fewtune.machine.steal_time`). Figures of different states are not comparable. What is
-measured in turns meets both alike.
+Neither multiply-adds in registers (`fewtune.timing.calibration`) nor the steal time
+(`fewtune.machine.steal_time`) show this. Times of different states are not comparable.
+Measurements in turns are affected alike.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ from fewtune.runtime.target import device_of, has_own_device
 if TYPE_CHECKING:
     from fewtune.runtime.tvm import tvm
 
-# What each core hands over: its nearest caches hold it, and starting the threads is little of it.
+# Bytes from each core: they fit its nearest caches, and starting the threads takes little in
+# comparison.
 _BYTES = 2**16
 _VECTOR = 16
 _CALLS = 5
-# From one state to the next, 2.5 and 3.6 times; where clocks differ, 1.25 to 1.5 times.
+# Times of different states differ by 2.5 and 3.6 times; with different clocks by 1.25 to 1.5 times.
 _OTHER = 1.8
 
 
@@ -46,7 +46,7 @@ class HandOver:
     """
 
     def __init__(self, target: tvm.target.Target, threads: int) -> None:
-        # A report asks for states alone, and TVM takes most of a second to load.
+        # Imported here: a report only compares states, and TVM takes most of a second to load.
         from fewtune.runtime.tvm import build, te, tvm
         from fewtune.task.analysis import FLOAT32_BYTES
 
@@ -69,7 +69,7 @@ class HandOver:
         self._main(self._back, self._there)
 
     def now_s(self) -> float:
-        """Seconds that 64 KB of each core take to the next one: the median of a few times."""
+        """Seconds of 64 KB from each core to the next one: the median of a few times."""
         taken_s = []
         for _ in range(_CALLS):
             began_s = time.perf_counter()
@@ -79,10 +79,10 @@ class HandOver:
 
 
 def hand_over(target: tvm.target.Target, threads: int) -> HandOver | None:
-    """What measures a target's cores; None where there is but one, or none that compute."""
+    """The meter of a target's cores; None for a single core, or if a GPU or a board computes."""
     return None if has_own_device(target) or threads < 2 else HandOver(target, threads)  # noqa: PLR2004
 
 
 def same_state(first_s: float, second_s: float) -> bool:
-    """Whether the cores were as far from each other when data took the one time, and the other."""
+    """Whether two hand-over times are of the same state of the cores."""
     return max(first_s, second_s) <= _OTHER * min(first_s, second_s)

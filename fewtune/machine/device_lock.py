@@ -1,12 +1,12 @@
 """One measurement at a time on a device: an operating-system lock that all checkouts share.
 
-Two measurements on one device spoil each other's figures. The lock is `flock` on one file for the
-machine, so that it holds across checkouts, users and temporary folders; the kernel lets go of it
-when its holder ends in whatever way, ``kill -9`` included.
+Two measurements on one device disturb each other. The lock is `flock` on one file for the machine,
+so that it holds across checkouts, users and temporary folders. The kernel releases it when its
+holder ends in any way, ``kill -9`` included.
 
-Anybody may write in the folder of that file, so nothing that lies there is trusted: no link is
-followed, only a regular file is locked, and only its owner writes into it. `flock` needs no more
-than leave to read.
+Any user may write in the folder of that file, so nothing in it is trusted: no link is followed,
+only a regular file is locked, and only its owner writes into it. `flock` needs only permission to
+read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import MachineError
 
 POLL_S = 0.5
-# Where programs of all users keep their locks; the second where the first is missing or closed.
+# Folders in which programs of all users keep locks; the second is used if the first is missing.
 _FOLDERS = (Path("/run/lock"), Path("/tmp"))
 # For tests and for machines that keep locks elsewhere: all users have to name the same folder.
 LOCK_FOLDER = "FEWTUNE_LOCK_FOLDER"
@@ -71,7 +71,7 @@ def _say(message: str) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """Say who holds the lock, from what the holder wrote into the file."""
+    """The lock's holder, from its note in the file."""
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
         return f"{holder['purpose']} (process {holder['pid']}, since {holder['since']})"
@@ -80,10 +80,10 @@ def _holder(descriptor: int) -> str:
 
 
 def _opened(path: Path) -> int:
-    """Open a lock's file, made if missing, to write if it is this user's and else to read."""
+    """Open a lock's file, made if missing; for writing if it is this user's, else for reading."""
     kept = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = -1
-    # Where others' files may not be opened to create or to write, reading them is enough.
+    # If other users' files may not be opened for writing, reading is enough.
     for flags in (os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR, os.O_RDONLY):
         try:
             descriptor = os.open(path, flags | kept, 0o644)
@@ -99,7 +99,7 @@ def _opened(path: Path) -> int:
         os.close(descriptor)
         raise _unusable(path, "it is no plain file of its own")
     if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o644:
-        # Whatever the umask says: other users have to read it.
+        # Independent of the umask: other users have to read it.
         os.fchmod(descriptor, 0o644)
     return descriptor
 
@@ -111,7 +111,7 @@ def _unusable(path: Path, why: str) -> MachineError:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` still names the open file: somebody may have tidied the folder up."""
+    """Whether ``path`` still names the open file: the folder may have been cleaned up."""
     try:
         there = path.lstat()
     except OSError:
@@ -120,12 +120,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _note(descriptor: int, purpose: str) -> None:
-    """Write who holds the lock, where the file is this user's."""
+    """Write who holds the lock, if the file is this user's."""
     if os.fstat(descriptor).st_uid != os.getuid():
         return
     since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     note = {"pid": os.getpid(), "purpose": purpose, "since": since}
-    # A full disk keeps nobody from measuring.
+    # A full disk must not prevent measuring.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(note).encode(), 0)
@@ -154,7 +154,7 @@ def device_lock(
     Raises
     ------
     MachineError
-        If something lies in the lock's place that is no lock.
+        If the lock's path holds something that is no lock.
     """
     with file_lock(lock_path(device), device, purpose, say, poll_s):
         yield

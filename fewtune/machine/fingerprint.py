@@ -16,7 +16,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError, MachineError
 from fewtune.runtime.target import device_of, resolve_target, target_json
 
-# By how an address begins, what looks at the device there.
+# By the beginning of an address, the function that describes its device.
 _ELSEWHERE = {
     "rpc://": "fewtune.machine.board_fingerprint:board_fingerprint",
     **dict.fromkeys(("tcp://", "tls://", "local:"), "fewtune.fleet.cluster:fleet_fingerprint"),
@@ -51,10 +51,10 @@ class FingerprintOptions(BaseModel):
         Raises
         ------
         InputError
-            If ``threads`` is more than the usable cores, or TVM_NUM_THREADS is set to what cannot
-            be or is not meant.
+            If ``threads`` is more than the usable cores, or TVM_NUM_THREADS is invalid or another
+            number.
         """
-        # Late, as everywhere here: TVM takes a while to load, and options are read without it.
+        # Imported here, as everywhere in this file: options are read without loading TVM.
         from fewtune.runtime.tvm import THREADS, given_threads
 
         cores = len(os.sched_getaffinity(0))
@@ -66,7 +66,7 @@ class FingerprintOptions(BaseModel):
             )
         if self.threads == "auto":
             return int(given) if given else cores
-        # TVM obeys the environment, whatever is asked for here.
+        # TVM obeys the environment, not this option.
         if given is not None and int(given) != self.threads:
             raise InputError(
                 f"fingerprint.threads is {self.threads}, but {THREADS} is {given} in the "
@@ -107,7 +107,7 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
     ------
     InputError, MachineError
         As `resolve_target`, `FingerprintOptions.thread_count` and `require_compiler`; for a device
-        elsewhere, as what looks at it.
+        elsewhere, as the function that describes it.
     """
     require_compiler()
     if options.device != "here":
@@ -129,7 +129,7 @@ def detect_fingerprint(options: FingerprintOptions) -> Fingerprint:
 
 
 def versions() -> dict[str, str]:
-    """Of everything here that figures depend on."""
+    """Versions of all software that affects measurements."""
     from fewtune.runtime.tvm import tvm
 
     found = {package: importlib.metadata.version(package) for package in _VERSIONED}

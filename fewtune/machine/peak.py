@@ -1,7 +1,7 @@
-"""What the machine can do at best: multiply-adds a second, bytes a second, both measured.
+"""The machine's peak: multiply-adds a second and bytes a second, both measured.
 
-A kernel's GFLOPS say little without the machine's own. The peak is measured, not taken from a
-data sheet: clocks, vector units and what a shared host leaves of them differ from those.
+A kernel's GFLOPS mean little without the machine's own. The peak is measured, not taken from a data
+sheet: a shared host leaves only a part of its clocks and vector units.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int)
     ----------
     threads : int
     accumulators : int
-        Vectors a thread; more than a multiply-add's latency times its rate, so that none waits.
+        Vectors of each thread; more than a multiply-add's latency times its rate, so that none
+        waits.
     lanes : int
         float32 values of a vector register.
     steps : int
@@ -52,7 +53,7 @@ def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int)
         operands: T.Buffer((2, lanes), "float32"),
         sums: T.Buffer((threads, width), "float32"),
     ) -> None:
-        # Without it the operands might be what is written, and everything goes through memory.
+        # Without it, operands might alias the output, and all values would go through memory.
         T.func_attr({"tirx.noalias": True})
         for thread in T.parallel(threads):
             with T.sblock("accumulate"):
@@ -137,7 +138,7 @@ class MultiplyAdd:
         self.flops = multiply_add_flops(threads, accumulators, lanes, STEPS)
         self._device = device_of(target)
         self._built = build(multiply_add_kernel(threads, accumulators, lanes, STEPS), target)
-        # Halved and one added at each step, values stay near two: no denormals, no overflow.
+        # Each step halves a value and adds one, so values stay near two: no denormals, no overflow.
         operands = np.repeat(np.array([[0.5], [1.0]], "float32"), lanes, axis=1)
         sums = np.zeros((threads, accumulators * lanes), "float32")
         self._arguments = [tvm.runtime.tensor(value, self._device) for value in (operands, sums)]
@@ -149,7 +150,7 @@ class MultiplyAdd:
         return self._arguments[1].numpy()
 
     def once_s(self) -> float:
-        """Seconds of one call and nothing else, the microseconds of calling it included."""
+        """Seconds of one call, the microseconds of calling it included."""
         began_s = time.perf_counter()
         self._main(*self._arguments)
         return time.perf_counter() - began_s
@@ -186,14 +187,14 @@ class Triad:
 
     def buffers(self) -> list[Any]:
         """Memory for it, new."""
-        # Written to, or every page would be the one page of zeros.
+        # It has to be written: all unwritten pages are the same page of zeros.
         ones = np.ones(self._shape, "float32")
         return [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a machine reached.
+    """The measured peak of a machine.
 
     Attributes
     ----------
@@ -211,7 +212,7 @@ class Peak:
     byte_gops: float = 0.0
 
     def larger(self, other: Peak) -> Peak:
-        """The larger of all figures: whatever else ran can only have lowered them."""
+        """The larger of each figure: other processes can only have lowered them."""
         return Peak(
             max(self.gflops, other.gflops),
             max(self.memory_gb_s, other.memory_gb_s),
@@ -226,7 +227,7 @@ class Peak:
 
 
 class PeakMeter:
-    """Measures a CPU's peak, as often as asked.
+    """Measures a CPU's peak.
 
     Parameters
     ----------
@@ -256,5 +257,5 @@ class PeakMeter:
 
 
 def peak_meter(target: tvm.target.Target, threads: int) -> PeakMeter | None:
-    """The meter of a target's machine; None where kernels run on a device of its own."""
+    """The meter of a target's machine; None if kernels run on a GPU or a board."""
     return None if has_own_device(target) else PeakMeter(target, threads)

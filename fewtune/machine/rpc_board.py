@@ -1,7 +1,7 @@
-"""Boards behind TVM's RPC tracker: found, asked, reserved, and what links code for them.
+"""Boards behind TVM's RPC tracker: finding and reserving them, linking code for them.
 
-A board runs nothing but TVM's RPC server. Anyone who reaches it, or its tracker, can run any code
-on it (TVM's documentation): keep both on a network of your own.
+A board runs only TVM's RPC server. Any client that reaches it, or its tracker, can run any code on
+it (TVM's documentation): keep both on a private network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fewtune.runtime.tvm import tvm
 PREFIX = "rpc://"
 # Seconds in which a tracker, or a board, has to answer.
 ANSWER_S, _POLL_S = 4.0, 0.1
-# In the middle of a run, in which a board that was just let go has to be there again.
+# Seconds in which a board that was just released has to be available again during a run.
 BACK_S = 20.0
 _FORM = re.compile(r"rpc://(?P<host>[^/:]+|\[[^\]]+\]):(?P<port>\d+)/(?P<key>[^/\s]+)")
 _TRIPLES = {"aarch64": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
@@ -54,7 +54,7 @@ class BoardAddress(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a tracker says of a key: its servers' hosts, how many are free; and all its keys."""
+    """A tracker's answer for a key: its servers' hosts, the number of free ones, all keys."""
 
     hosts: list[str]
     free: int
@@ -62,10 +62,10 @@ class Known(NamedTuple):
 
 
 def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
-    """Ask a tracker for the boards of a key, one of which is free; answers, whatever is wrong.
+    """Ask a tracker for the boards of a key, one of which has to be free; never hangs.
 
-    TVM's own request for a key that nobody serves waits for ever, and so does one for a key whose
-    servers are all taken. A server that was let go is unknown to its tracker for a moment.
+    TVM's own request waits for ever if no server has the key, or all its servers are taken. A
+    server that was just released is unknown to its tracker for a moment.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def ask_tracker(address: BoardAddress, wait_s: float = ANSWER_S) -> Known:
     MachineError
         If there is no tracker, or none of its servers of the key is free.
     """
-    # A virtual machine of TVM is part of a cycle: unless that is collected, it holds its board.
+    # A virtual machine of TVM is part of a reference cycle: until collected, it holds its board.
     gc.collect()
     deadline_s = time.monotonic() + wait_s
     while not (known := _known(address)).hosts or known.free == 0:
@@ -135,7 +135,7 @@ def _summary(address: BoardAddress) -> dict[str, Any]:
 
 
 def reserve(address: BoardAddress) -> Any:
-    """A session of a free board of a key; it is free again when the session is let go.
+    """A session of a free board of a key; the board is free again when the session ends.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def remote_device(session: Any, target: tvm.target.Target) -> Any:
 
 
 def set_board_threads(session: Any, threads: int) -> None:
-    """Let TVM's pool on a board run so many threads; without a pool it has one."""
+    """Set the number of threads of TVM's pool on a board; without a pool there is one thread."""
     try:
         session.get_function("runtime.config_threadpool")(1, threads)
     except Exception:  # noqa: BLE001 (a small runtime has no such function)
@@ -166,7 +166,7 @@ def set_board_threads(session: Any, threads: int) -> None:
 
 
 def linker(target: tvm.target.Target, named: str = "") -> Callable[..., None] | None:
-    """What links a library for a target; None for this machine's own compiler.
+    """Links a library for a target; None for this machine's own compiler.
 
     Parameters
     ----------

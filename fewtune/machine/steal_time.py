@@ -1,8 +1,8 @@
-"""Time that a machine's host keeps from its cores: on a shared host, a condition of every figure.
+"""Time that a machine's host keeps from its cores: on a shared host, it affects all measurements.
 
-A virtual machine's core may be ready to run and have to wait, since the host runs another's. Linux
-counts that as steal time (``man 5 proc_stat``); what others take of caches and of the memory's
-bandwidth is counted nowhere.
+A virtual machine's core may be ready to run and have to wait while the host runs another one. Linux
+counts that as steal time (``man 5 proc_stat``). The use of caches and memory bandwidth by others is
+not counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stolen_s() -> float:
 
 
 class Stolen:
-    """What the host keeps of the time from now on."""
+    """Measures the time that the host keeps from now on."""
 
     def __init__(self) -> None:
         self._began_s, self._stolen_s = time.perf_counter(), stolen_s()

@@ -1,4 +1,4 @@
-"""Similarity of one design space to many, at the price of a few table look-ups each."""
+"""Similarity of one design space to many, by a few table look-ups for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MetaSchedule would search for a task: its design spaces, reduced to what can be compared.
+"""The design spaces of a task, reduced to what can be compared.
 
 A design space is a trace, a straight-line schedule program whose sampling instructions hold the
 decisions that the search varies (Shao et al., Tensor Program Optimization with Probabilistic
@@ -124,7 +124,7 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
     )
     try:
         spaces = context.generate_design_space()
-    except Exception as fault:  # noqa: BLE001 (whatever TVM makes of it, a default schedule is left)
+    except Exception as fault:  # noqa: BLE001 (the default schedule remains)
         return DesignSpace((), last_line(fault))
     return DesignSpace(tuple(_reduce(schedule.trace) for schedule in spaces))
 
@@ -163,7 +163,7 @@ def _reduce(trace: Any) -> SpaceTrace:
         elif kind == "SampleComputeLocation":
             samplings.append(LocationSampling())
         elif kind.startswith("Sample"):
-            # A kind this knows no domain of: traces are comparable where it is spelt the same.
+            # The domain of this kind is not known: traces are comparable if its text is equal.
             step = f"{kind} {[str(value) for value in instruction.attrs]}"
         form.append(step)
     return SpaceTrace(tuple(form), tuple(samplings))

@@ -71,7 +71,7 @@ class _BlockCost:
 
     @property
     def flops(self) -> float:
-        """A block that reduces multiplies and adds at each point; another one does one thing."""
+        """A reduction multiplies and adds at each point; any other block counts one operation."""
         if self.byte_flops:
             return self.byte_flops
         if self.reduction > 1 and any_pair(self.block.body):
@@ -80,7 +80,7 @@ class _BlockCost:
 
     @cached_property
     def byte_flops(self) -> float:
-        """What of these are of products of four bytes, each multiplied and added."""
+        """The operations among these that are products of four bytes, multiplied and added."""
         is_dot = self.reduction > 1 and any_dot(self.block.body)
         return 2.0 * BYTES_AN_INSTRUCTION * self.points if is_dot else 0.0
 
@@ -153,10 +153,10 @@ def _name_by_blocks(blocks: list[_BlockCost], anchor: _BlockCost | None) -> str:
 def _variant(family: str, block: tvm.s_tir.SBlock) -> str:
     """Distinguish batched products from plain ones, and grouped convolutions from full ones.
 
-    The block's own indices say it, in every layout: an output axis that indexes both operands
-    picks a matrix of a batch, or a group of channels. Where no channel is summed within the
-    group, the convolution is depthwise. Shapes would not do: a 1x1 convolution of 64 to 64
-    channels sums as many products as its bias has values.
+    The block's indices decide, in every layout: an output axis that indexes both operands is the
+    batch of matrices, or the group of channels. If no channel is summed within the group, the
+    convolution is depthwise. Shapes do not suffice: a 1x1 convolution of 64 to 64 channels sums as
+    many products as its bias has values.
     """
     if family != "dense" and not re.fullmatch(r"conv\dd", family):
         return family

@@ -23,7 +23,7 @@ MODULES = "modules.json"
 
 @dataclass(frozen=True)
 class Task:
-    """A MetaSchedule task: what is known of it, and its module with one PrimFunc ``main``."""
+    """A MetaSchedule task: its description, and its module with one PrimFunc ``main``."""
 
     info: TaskInfo
     mod: tvm.IRModule
@@ -41,7 +41,7 @@ def workload_hash(module: tvm.IRModule) -> str:
 
 
 def kernels(lowered: tvm.IRModule) -> dict[str, str]:
-    """Every kernel of a lowered model with the workload hash it answers to, by kernel name."""
+    """The workload hash of every kernel of a lowered model, by kernel name."""
     return {
         symbol.name_hint: workload_hash(task_module(function))
         for symbol, function in lowered.functions_items()
@@ -126,7 +126,7 @@ def read_tasks(directory: Path) -> list[Task]:
 
 
 def tasks_markdown(table: TaskTable) -> str:
-    """The tasks as a table that a person can read."""
+    """The tasks as a markdown table."""
     rows = [
         [
             task.name,

@@ -27,8 +27,8 @@ def free_places(function: tvm.tirx.PrimFunc) -> list[int]:
 def mark(lowered: tvm.IRModule) -> tvm.IRModule:
     """Mark the arguments of kernels that are weights wherever the kernel is called.
 
-    TVM's own pass (``AttachAttrLayoutFreeBuffers``) marks every constant. Here only those of two
-    axes or more, since of a bias there is but one order, and only those that `reads_straight`.
+    TVM's own pass (``AttachAttrLayoutFreeBuffers``) marks every constant. Here only constants of
+    two axes or more are marked, since a bias has only one order, and only if `reads_straight`.
 
     Parameters
     ----------
@@ -58,15 +58,15 @@ def mark(lowered: tvm.IRModule) -> tvm.IRModule:
 def reads_straight(function: tvm.tirx.PrimFunc, place: int) -> bool:
     """Whether a kernel reads an argument in one place only, each element by its own axes.
 
-    ``RewriteLayout`` derives the new layout from the loops around a read. It takes for granted
-    that they visit every element of the buffer: of a slice, or of one column of many, it makes
-    a layout without room for the rest, and of a flipped axis it may lose another axis (TVM 0.27).
-    So every index of the read has to be an axis of its block, each axis once, over the whole
-    extent; where the extent is 1 it may be 0.
+    ``RewriteLayout`` derives the new layout from the loops around a read. It assumes that they
+    visit every element of the buffer. For a slice, or one column of many, it makes a layout without
+    room for the rest; with a flipped axis it may lose another axis (TVM 0.27). So every index of
+    the read has to be an axis of its block, each axis once, over the whole extent. For an extent of
+    1 it may be 0.
 
-    A block that only moves or converts elements may be computed within the block that reads its
-    result, so that has to be read in the same way: a table of places that is transposed and then
-    read by a gather, twice an element, is not.
+    A block that only moves or converts elements may be computed inside the block that reads its
+    result. So its result has to be read in the same way. A counterexample is a table of indices
+    that is transposed, and then read by a gather twice for each element.
 
     Parameters
     ----------
@@ -125,17 +125,17 @@ def _is(value: object, wanted: object) -> bool:
 
 
 def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
-    """Permute the weights of a scheduled model and leave the kernels without the permuting.
+    """Permute the weights of a scheduled model, and remove the permutations from its kernels.
 
     Parameters
     ----------
     scheduled : IRModule
-        Some of its kernels begin with the block that ``RewriteLayout`` puts there.
+        Some of its kernels begin with the block that ``RewriteLayout`` inserts.
 
     Returns
     -------
     folded : IRModule
-        The same model; its constants lie as its kernels read them.
+        The same model, with constants in the order in which its kernels read them.
     """
     # The pass refuses kernels without blocks, such as a scatter, which permute nothing.
     whole = {variable: f for variable, f in scheduled.functions_items() if not _is_bare(f)}
@@ -144,7 +144,7 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
         if _is_bare(function):
             folded[variable] = function
     folded = _laid_out(folded, set(scheduled.functions))
-    # What permuted the weights, and kernels as they were before it, stay behind uncalled.
+    # The permuting kernels, and the kernels before splitting, remain but are not called.
     needed = {"main", *call_counts(folded)}
     # Splitting a kernel loses the mark, which says what may be prefetched.
     marks = {
@@ -163,7 +163,7 @@ def fold(scheduled: tvm.IRModule) -> tvm.IRModule:
 
 
 def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
-    """Run the kernels that permute weights, and put what they write in place of their calls.
+    """Run the kernels that permute weights, and replace their calls by their results.
 
     TVM's ``FoldConstant`` does the same, and builds the kernel anew for each weight: 9 s for a
     network of 257. Here all are built together.
@@ -172,7 +172,7 @@ def _laid_out(split: tvm.IRModule, kept: set[tvm.ir.GlobalVar]) -> tvm.IRModule:
     ----------
     split : IRModule
     kept : set of GlobalVar
-        What was there before kernels were split.
+        The functions that existed before kernels were split.
     """
     main = split["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -217,7 +217,7 @@ def _permutes(value: relax.Expr, kept: set[tvm.ir.GlobalVar]) -> bool:
 
 
 def _with(value: relax.Expr, laid_out: dict[relax.Expr, relax.Expr]) -> relax.Expr:
-    """A call of a kernel with the weights laid out that it takes."""
+    """A call of a kernel with its weights laid out."""
     if not isinstance(value, relax.Call) or len(value.args) < _ORDERED_AXES:
         return value
     fields = getattr(value.args[1], "fields", ())
@@ -230,7 +230,7 @@ def _with(value: relax.Expr, laid_out: dict[relax.Expr, relax.Expr]) -> relax.Ex
 
 
 def _is_bare(function: tvm.ir.BaseFunc) -> bool:
-    """Whether a kernel has no blocks but the outermost."""
+    """Whether a kernel has only the outermost block."""
     if not isinstance(function, tvm.tirx.PrimFunc):
         return False
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}), debug_mask="none")

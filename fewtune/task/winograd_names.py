@@ -11,5 +11,5 @@ OUTPUT_COLUMNS, OUTPUT = "winograd_output_columns", "winograd_output"
 PRODUCTS = "winograd_matmul"
 
 
-# The axis of what lies between them that both transforms part among threads.
+# The axis of the data between them that both transforms split among threads.
 TILES = 1

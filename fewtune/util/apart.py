@@ -40,7 +40,7 @@ _NOTE, _RESULT = "note.json", "result.json"
 
 @dataclass
 class Note:
-    """What a process is at.
+    """What a process is doing.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class _Noted:
 
     def write(self) -> None:
         if self._file is not None:
-            # The first line counts: what a longer note left behind stands after it.
+            # Only the first line counts: the rest of an earlier, longer note may follow it.
             text = json.dumps(asdict(self.note)).encode()
             os.pwrite(self._file, text + b"\n", 0)
 
@@ -128,11 +128,11 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
     Raises
     ------
     FewtuneError
-        What the work raised; `InputError` where it died without any optional step, too.
+        What the work raised; `InputError` if it crashed without any optional step.
     MachineError
-        If the system killed it, as it does when memory runs out.
+        If the system killed it, which happens if memory runs out.
     RuntimeError
-        With the child's traceback, where anything else was raised there.
+        With the child's traceback, if it raised anything else.
     """
     left_out: dict[str, str] = dict(job.get(LEFT_OUT, {}))
     while True:
@@ -166,7 +166,7 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
 
 
 def _further(note: Note, reason: str, left_out: dict[str, str]) -> dict[str, str]:
-    """What else to leave out after a crash: the step that died, else all of them."""
+    """What else to leave out after a crash: the step that crashed, else all optional steps."""
     if note.step is not None and note.step not in left_out:
         return {note.step: reason}
     return {name: reason for name in note.optional if name not in left_out}
@@ -228,7 +228,7 @@ def _main(folder: Path, parent: int) -> int:
     end_with_parent()
     if not is_child_of(parent):
         return 1
-    # What is written for a while goes where the parent removes it, however this process ends.
+    # Temporary files go where the parent removes them, however this process ends.
     tempfile.tempdir = str(folder)
     described = json.loads((folder / "job.json").read_text())
     _noted.keep_in(folder / _NOTE)
@@ -243,7 +243,7 @@ def _main(folder: Path, parent: int) -> int:
     whole.write_text(json.dumps(reply))
     whole.rename(folder / _RESULT)
     sys.stdout.flush()
-    # What was loaded may die again when it is unloaded.
+    # Loaded libraries may crash when they are unloaded.
     os._exit(0)
 
 

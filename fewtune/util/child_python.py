@@ -1,6 +1,6 @@
-"""The processes that work is done in: which Python starts them, and how they end.
+"""Child processes: which Python starts them, and how they end.
 
-A warm process starts them, where one is kept.
+The warm process starts them, if there is one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 import signal
 import sys
 
-# A program that takes Python's ``-m MODULE ...`` and behaves as Python does.
+# Names a program that takes Python's ``-m MODULE ...`` and behaves like Python.
 CHILD_PYTHON = "FEWTUNE_PYTHON"
 # Show what a child writes to standard error, such as TVM's own trace of a crash.
 SHOW_STDERR = "FEWTUNE_WORKER_STDERR"
-# What such a program does well to have loaded: TVM, and what child processes import.
+# Modules that such a program should have loaded: TVM, and what child processes import.
 TVM = "fewtune.runtime.tvm"
 CHILD_MODULES = (
-    # An import loads it when it slims a model.
+    # Importing a model loads it to slim the graph.
     "onnxslim",
-    # What a target of this machine's CPU has every process parse.
+    # Every process with a target of this machine's CPU parses these.
     "fewtune.runtime.intrinsics:register_own",
     "fewtune.tuning.child_process",
     "fewtune.workers.worker",
@@ -30,7 +30,7 @@ CHILD_MODULES = (
     "fewtune.machine.peak",
 )
 _PR_SET_PDEATHSIG = 1
-# A terminal sends the first to all processes of a command; the others end what they are sent to.
+# A terminal sends the first to all processes of a command; the others are sent to one process.
 _FROM_OUTSIDE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
@@ -40,7 +40,7 @@ def child_python() -> str:
 
 
 def load(name: str) -> None:
-    """Import a module; of ``MODULE:FUNCTION``, call the function, too."""
+    """Import a module; for ``MODULE:FUNCTION``, also call the function."""
     module, _, function = name.partition(":")
     loaded = importlib.import_module(module)
     if function:
@@ -56,7 +56,7 @@ def is_child_of(parent: int) -> bool:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, however that ends."""
+    """Let the kernel kill this process when its parent ends, for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -69,9 +69,9 @@ def end_by_interrupts() -> None:
 
 
 def end_by_interrupts_while_loading() -> None:
-    """Do so where this is the start of ``python -m PACKAGE.MODULE``, before that is imported.
+    """Do so at the start of ``python -m PACKAGE.MODULE``, before the module is imported.
 
-    Importing TVM takes seconds, for which a process has no handler of its own yet.
+    Importing TVM takes seconds, during which a process has no handler of its own yet.
     """
     # Until Python has found the module that is to run.
     if sys.argv[:1] == ["-m"]:
@@ -79,5 +79,5 @@ def end_by_interrupts_while_loading() -> None:
 
 
 def was_interrupted(exit_code: int | None) -> bool:
-    """Whether a process was ended by a signal from outside, and through no fault of its own."""
+    """Whether a process was ended by a signal from outside, not by its own fault."""
     return exit_code is not None and -exit_code in _FROM_OUTSIDE

@@ -54,12 +54,12 @@ class Dense:
         for size, following in zip(sizes, sizes[1:], strict=False):
             self.parameters.append(random.normal(0, size**-0.5, (size, following)))
             self.parameters.append(np.zeros(following))
-        # A small last layer: at first nothing is preferred.
+        # The last layer begins small, so that at first no action is preferred.
         self.parameters[-2] *= 0.1
         self._adam = Adam(self.parameters, rate)
 
     def forward(self, rows: np.ndarray) -> list[np.ndarray]:
-        """What each layer gives, the input first, (rows, size) each."""
+        """The output of each layer, the input first, (rows, size) each."""
         given = [rows]
         last = len(self.parameters) // 2 - 1
         for layer in range(last + 1):

@@ -1,4 +1,4 @@
-"""Steps that a model can do without: each is left out where it fails, with its reason."""
+"""Optional steps: each is left out if it fails, with its reason."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class OptionalSteps:
     Parameters
     ----------
     left_out : mapping
-        Name of a step that is not used to its reason.
+        From the name of an unused step to the reason.
     forgiving : bool
-        Whether what raises within a step is noted only.
+        Whether an exception within a step is only noted.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class OptionalSteps:
             with in_step(name):
                 yield
         except Exception as fault:
-            # TVM hands exceptions through C++, which loses their class: the note stays here.
+            # Exceptions that pass through TVM's C++ lose their class: the note is kept here.
             if self.fault is None:
                 self.fault = name, last_line(fault)
             if not self._forgiving:
@@ -72,17 +72,17 @@ def with_most_steps(
 ) -> tuple[Made, dict[str, str]]:
     """Make something with as many optional steps as work.
 
-    A step that raises is left out by name. Where the whole fails and no step says so, the first
-    step that spoils it is found by halves.
+    A step that raises is left out. If the whole fails without an exception in a step, the first
+    step at fault is found by bisection.
 
     Parameters
     ----------
     attempt : callable
-        Makes it with some steps; raises where that fails or the result is wrong.
+        Makes it with some steps; raises if that fails or the result is wrong.
     names : sequence of str
         The steps, those that others build upon first.
     left_out : mapping, optional
-        Steps that are not asked for, with the reason.
+        Steps that are not to be used, with the reason.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Temporary files of a command and all its processes, in one folder that goes with them."""
+"""Temporary files of a command and all its processes, in one folder that is removed with them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def shared_folder() -> Path | None:
 
 @contextmanager
 def own_temporary_folder() -> Iterator[None]:
-    """Have this process, and those that it starts, make temporary files in a folder of their own.
+    """Let this process, and those that it starts, make temporary files in a folder of their own.
 
-    What a killed process left there, TVM's and a linker's files among it, is removed with the
-    folder: at the end of the block, or by the next process if this one is killed itself. Inside
-    the block of another process, that process's folder is used; blocks of several threads share
-    one until the last of them ends.
+    Files that a killed process left there, such as TVM's and a linker's, are removed with the
+    folder: at the end of the block, or by the next process if this one is killed. Inside the block
+    of another process, that process's folder is used. Blocks of several threads share one folder
+    until the last of them ends.
     """
     with _OWN.entered(_made):
         yield
@@ -59,5 +59,5 @@ def _made() -> Iterator[None]:
                 os.environ.pop(_VARIABLE, None)
             else:
                 os.environ[_VARIABLE] = before
-            # Processes of a killed command may have held its folder a moment longer than it lived.
+            # Processes of a killed command may still have held its folder for a moment.
             remove_left(shared.glob(f"{_PREFIX}*"))

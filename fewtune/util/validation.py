@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a section, as one line for the person who wrote it."""
+"""pydantic's errors about a section, as one line for the user who wrote it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def complaint(error: ValidationError, place: str, options: type[BaseModel], give
         return f"{path} is no known key{hint}"
     if first["type"] == "missing":
         return f"{path} is missing"
-    # The members of a union each complain about the same value: say all that would do.
+    # Each member of a union reports the same value: list all that is allowed.
     same = [item for item in found if _location(item["loc"], given) == location]
     allowed = list(dict.fromkeys(_allowed(item) for item in same))
     value = first["input"]

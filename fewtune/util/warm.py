@@ -1,14 +1,13 @@
-"""One process that has TVM and more loaded, and forks what would start Python with a module.
+"""The warm process: it has TVM and more loaded, and is forked instead of starting Python.
 
-An interpreter that loads TVM anew takes a second or two of a core, and a model is imported, tuned,
-shared and compiled in processes of their own. The warm process only imports: a fork of one that
-has run a kernel, or started a thread, hangs. It loads what is needed while the first of them run,
+A new interpreter takes a second or two of a core to load TVM, and a model is imported, tuned,
+shared and compiled in processes of their own. The warm process only imports: a fork of a process
+that has run a kernel, or started a thread, hangs. It loads modules while the first processes run,
 listens on a socket in a private folder, and ends with the process that started it, as do all its
 forks.
 
-To start a process, ask `fewtune.util.child_python` for the program: while a warm process is
-kept, `fewtune.util.warm_python`. Without it the same modules are run by Python, and give the same
-files.
+`fewtune.util.child_python` names the program that starts a process: `fewtune.util.warm_python` if
+there is a warm process. Without it Python runs the same modules, and they give the same files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PATIENCE_S = 3.0
 # A socket's path has at most 107 bytes; its own folder's name and its own take 21.
 _LONGEST_FOLDER = 85
 
-# The environment that a warm process is found by is one a process.
+# The environment variable that names a warm process exists once in each process.
 _WARM = SharedContext()
 
 
@@ -54,13 +53,13 @@ def warm_process(
     modules : sequence of str
         What it loads, in this order; ``MODULE:FUNCTION`` calls the function, too.
     needs : mapping, optional
-        By module, what is loaded in its place.
+        By module, the modules that are loaded in its place.
     folder : Path, optional
         Where it starts, the current one unless given.
     """
 
     def made() -> AbstractContextManager[None]:
-        # With an NVIDIA GPU there is none: what it forked could not use the GPU.
+        # With an NVIDIA GPU there is none: its forks could not use the GPU.
         if warm_python.SOCKET in os.environ or has_nvidia_driver():
             return contextlib.nullcontext()
         needed = {module: [*each] for module, each in (needs or {}).items()}
@@ -102,8 +101,8 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # It ends, with all it forked, when this end is closed: also if we are killed. The
-            # signal ends it in the middle of an import, too.
+            # It ends, with all its forks, when this end is closed, also if this process is killed.
+            # The signal ends it also during an import.
             ours.close()
             process.send_signal(signal.SIGHUP)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,5 +119,5 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
 
 
 def _short_folder() -> str | None:
-    """Where a socket's path is no longer than the system takes; None for the usual place."""
+    """A folder with a path short enough for a socket; None for the usual folder."""
     return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"

@@ -1,8 +1,8 @@
-"""Stands for ``python`` in a run: hands ``-m MODULE ...`` to the run's warm process, which forks.
+"""Replaces ``python`` in a run: sends ``-m MODULE ...`` to the run's warm process, which forks.
 
-Started without site-packages and with little more than a socket, so that it costs a fiftieth of a
-second. Everything it does is what a process started in its place would do: the same output, signals
-and exit code. What the warm process cannot do is done by Python itself.
+It starts without site-packages and imports little more than sockets, so it costs a fiftieth of a
+second. It behaves like the process in whose place it is started: the same output, signals and exit
+code. Python itself does what the warm process cannot do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
             pass  # it is gone, and what it forked with it
 
     signal.signal(signal.SIGTERM, forward)
-    # In a group of its own, what is sent to this one does not reach the other.
+    # If the fork has a process group of its own, signals to this group do not reach it.
     own = answer == b"g"
     signal.signal(signal.SIGINT, forward if own else signal.SIG_IGN)
     warm.settimeout(_EVERY_S)
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
         reply += chunk
     code = int.from_bytes(reply, "big", signed=True)
     if code < 0:
-        # Ended by a signal, as the waiting process has to see.
+        # The fork was ended by a signal: the waiting process has to see the same.
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)
     return code

@@ -1,4 +1,4 @@
-"""The warm process itself: it imports, forks what it is asked for, and passes signals on.
+"""The warm process itself: it imports modules, forks on request, and passes signals on.
 
 `fewtune.util.warm` starts it. It runs nothing but imports: a fork of a process that has run a
 kernel, or started a thread, hangs.
@@ -31,7 +31,7 @@ _PATIENCE_S = 3.0
 
 @dataclass
 class _Child:
-    """A forked process, the connection that asked for it, when it is to be killed."""
+    """A forked process, the connection of its caller, and when it has to be killed."""
 
     pid: int
     connection: socket.socket
@@ -45,7 +45,7 @@ class _Child:
 
 
 class _Server:
-    """Forks what is asked for, until the run closes its end."""
+    """Forks on request, until the run closes its end."""
 
     def __init__(
         self, listener: socket.socket, control: socket.socket, needs: dict[str, list[str]]
@@ -57,7 +57,7 @@ class _Server:
         self._ready.register(control, selectors.EVENT_READ)
 
     def serve(self, modules: list[str]) -> None:
-        """Answer requests; load ``modules`` where there is none to answer."""
+        """Answer requests; load ``modules`` while there is none."""
         while True:
             events = self._ready.select(0 if modules else 0.2 if self._children else None)
             for key, _ in events:
@@ -76,7 +76,7 @@ class _Server:
                     child.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """End all that runs: its results are nobody's any more."""
+        """End all forks: their results are not needed any more."""
         for child in list(self._children.values()):
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + 1
@@ -125,13 +125,13 @@ class _Server:
             connection.sendall(b"g" if leads else b"c")
 
     def _load(self, module: str) -> None:
-        """Import what a module needs; what is wrong with it, the child that runs it will say."""
+        """Import what a module needs; the child that runs it reports errors."""
         for name in self._needs.get(module, [module]):
             with contextlib.suppress(Exception):
                 load(name)
 
     def _asked(self, child: _Child) -> None:
-        """A signal to be passed on, or the end of the process that asked for the child."""
+        """Handle a signal to be passed on, or the end of the child's caller."""
         try:
             number = child.connection.recv(1)
         except OSError:
@@ -170,7 +170,7 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Be the process that was asked for; never returns."""
+    """Become the requested process; never returns."""
     # It never outlives the warm process, which never outlives the run.
     end_with_parent()
     code = 1
@@ -227,7 +227,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _limit_blas() -> None:
-    """NumPy's library read its number of threads when the warm process loaded it."""
+    """Set NumPy's threads: its library read their number when the warm process loaded it."""
     threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
     if threads.isdecimal():
         import threadpoolctl  # type: ignore[import-untyped]
@@ -257,10 +257,10 @@ def _main(listening: int, control: int, folder: Path, wanted: dict[str, Any]) ->
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server.close()
         shutil.rmtree(folder, ignore_errors=True)
-        # Nothing is left to tidy up, and unloading all that was imported takes half a second.
+        # Nothing is left to clean up, and unloading all modules takes half a second.
         os._exit(0)
 
-    # A run that ends says so, also in the middle of an import; one that is killed closes its end.
+    # A run that ends sends this signal, also during an import; a killed run closes its end.
     signal.signal(signal.SIGHUP, end)
     try:
         server.serve(modules)

@@ -10,8 +10,8 @@ from typing import Any
 def xgboost_alone() -> Any:
     """The module, imported in a fraction of the time.
 
-    It imports both wrappers, and scipy's statistics with them, where they are installed: 3 s at
-    every start of a tuning process, for classes that nobody uses here.
+    By itself it imports both wrappers, and scipy's statistics with them, if they are installed:
+    3 s at every start of a tuning process, for classes that are not used here.
     """
     if "xgboost" not in sys.modules:
         absent = [name for name in ("sklearn", "pandas") if name not in sys.modules]
