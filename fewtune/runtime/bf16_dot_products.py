@@ -4,8 +4,8 @@ A word of 32 bits holds two bfloat16 numbers, the upper halves of float32. ``dot
 those of one word with those of another and sums them in float32, in every lane of a vector; as
 `fewtune.runtime.dot_products` does with four bytes.
 
-TVM's code generator for LLVM knows no bfloat16. The instruction stands in functions of LLVM's
-own language, which TVM links into a kernel's module and LLVM puts in place of the calls.
+TVM's code generator for LLVM does not support bfloat16. So functions in LLVM's own language contain
+the instruction. TVM links them into a kernel's module, and LLVM inlines them.
 """
 
 from __future__ import annotations

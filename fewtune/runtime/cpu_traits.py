@@ -1,4 +1,4 @@
-"""What a schedule needs to know of a CPU: vectors, registers, threads."""
+"""The traits of a CPU that schedules depend on: vectors, registers, threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HALVES_VECTORS = "znver4"
 
 @dataclass(frozen=True)
 class CpuTraits:
-    """What of a CPU target decides a default schedule.
+    """The traits of a CPU target that decide a default schedule.
 
     Attributes
     ----------
@@ -21,13 +21,13 @@ class CpuTraits:
     registers : int
         Vector registers that accumulators may fill; some are left for operands.
     operands : int
-        Beside so many accumulators, how many registers are left for the operands that stay while
-        others pass: of a register tile its rows or its vectors, whichever are fewer.
+        With so many accumulators, the registers left for the operands that stay in registers: a
+        tile's rows or its vectors, whichever are fewer.
     threads : int
         Cores that share a parallel loop.
     in_flight : int
-        Multiply-adds of vectors that a core has to have under way to reach its peak: their latency
-        in cycles times how many it begins in one.
+        Multiply-adds of vectors that must be in flight for a core's peak: their latency in cycles
+        times the number that it begins in one cycle.
     """
 
     vector_bytes: int

@@ -1,4 +1,4 @@
-"""From a lowered Relax module to something that runs: build, export, load, call."""
+"""Builds a lowered Relax module, exports it, loads it, and runs it."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class CompiledModel:
         outputs : list of arrays
         """
         if self._watched is None:
-            # A machine of its own, for there is no way to take the watch off; weights are shared.
+            # A virtual machine of its own, since a watch cannot be removed; weights are shared.
             self._watched = relax.VirtualMachine(self._executable, self.device), _Watch(self.device)
             self._watched[0].set_instrument(self._watched[1])
         machine, watch = self._watched
@@ -171,7 +171,7 @@ class CompiledModel:
             machine does between them is in none.
         """
         if self._timed is None:
-            # A machine of its own, for there is no way to take the clock off; weights are shared.
+            # A virtual machine of its own, since a clock cannot be removed; weights are shared.
             self._timed = (
                 relax.VirtualMachine(self._executable, self.device),
                 _KernelClock(self.device),
@@ -184,7 +184,7 @@ class CompiledModel:
 
 
 class _Watch:
-    """What a virtual machine calls before and after each call that it makes, to look at tensors."""
+    """A virtual machine calls this before and after each of its calls, to look at tensors."""
 
     def __init__(self, device: tvm.runtime.Device) -> None:
         self._device = device
@@ -210,7 +210,7 @@ class _Watch:
 
 
 class _KernelClock:
-    """What a virtual machine calls before and after each call that it makes."""
+    """A virtual machine calls this before and after each of its calls."""
 
     def __init__(self, device: tvm.runtime.Device) -> None:
         self.times_s: dict[str, float] = defaultdict(float)

@@ -1,8 +1,8 @@
-"""What this machine's CPU has, or lacks, beside what LLVM takes it for.
+"""The extensions of this machine's CPU that differ from those of LLVM's name for it.
 
-LLVM names a CPU by the model number that it shows. A virtual machine may show another model's
-number (a Xeon with AVX-512 BF16 that LLVM takes for a Rocket Lake), or hide instructions that the
-model has: code for these would end in an illegal instruction. The kernel lists what can run.
+LLVM names a CPU by its model number. A virtual machine may show another model's number (LLVM takes
+a Xeon with AVX-512 BF16 for a Rocket Lake), or hide instructions of the model: code that uses these
+would end in an illegal instruction. The kernel lists what can run.
 """
 
 from __future__ import annotations

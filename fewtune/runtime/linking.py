@@ -1,4 +1,4 @@
-"""A library written whole, or a sentence about why the machine did not let it be; and loaded."""
+"""Writes a library whole, or raises an error of one sentence; loads libraries."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
 
 
 def load_library(path: Path) -> Any:
-    """Load a library as it lies on the disk now.
+    """Load a library as it is on disk now.
 
-    The loader hands out again what it loaded under a path before, as long as somebody holds it,
-    whatever lies there by now: a model that is tuned twice in a process would run, and be compared
-    with onnxruntime, as it was the first time. Such a library is loaded from a copy.
+    The loader returns an earlier library of the same path as long as it is in use, even if the file
+    has changed. A model that is tuned twice in a process would then run, and be compared with
+    onnxruntime, as it was the first time. So a library of a path in use is loaded from a copy.
     """
     path = path.resolve()
     with without_noise():
@@ -73,6 +73,6 @@ def load_library(path: Path) -> Any:
 
 
 def _is_mapped(inode: int) -> bool:
-    """Whether the file of a number is in this process's memory, whatever its name is by now."""
+    """Whether the file of an inode is mapped into this process's memory, under any name."""
     with open("/proc/self/maps") as lines:
         return any(line.split(maxsplit=5)[4] == str(inode) for line in lines)

@@ -42,13 +42,13 @@ def usable_cores() -> int:
 
 
 def set_default_threads() -> None:
-    """Have TVM use all usable cores, unless the user has said otherwise."""
+    """Let TVM use all usable cores, unless the user has set another number."""
     if THREADS not in os.environ:
         os.environ[THREADS] = os.environ[OWN_THREADS] = str(usable_cores())
 
 
 def given_threads() -> str | None:
-    """What the user has set ``TVM_NUM_THREADS`` to; None where it is this software's default."""
+    """The user's value of ``TVM_NUM_THREADS``; None if it is this software's default."""
     given = os.environ.get(THREADS)
     return None if given == os.environ.get(OWN_THREADS) else given
 
