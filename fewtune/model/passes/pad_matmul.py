@@ -1,16 +1,20 @@
-"""Products of two activations whose extents fill no register tile, such as attention's.
+"""Products whose extents fill no register tile, such as attention's.
 
 A vision transformer has 197 tokens: no vector divides the 197 columns of its scores, and no tile
 has more than one of their 197 rows, which then reads all of the other operand for itself. With a
 few rows and columns of zeros beside them they are products like any other; what these come to is
 left out by the kernel after it. The copies are fused with what made the operands, where that is
 elementwise or a transpose.
+
+Of weights, columns alone are filled up, once: a recogniser's classes are any number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+
+import numpy as np
 
 from fewtune.model.passes.pad_filters import (
     LEAST_GAIN,
@@ -26,6 +30,8 @@ from fewtune.schedule.tiling import filled_rows, register_tile, tile_rate
 from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 
 PRODUCT = "relax.matmul"
+# Axes of weights; vectors of a tile that weights are filled up to, and the most that may add.
+_MATRIX, _VECTORS, _MOST_ADDED = 2, 4, 0.02
 _PADDED = "padded"
 # Parts of the peak: of what LLVM vectorises by itself, and of tiles of one row, whose other operand
 # comes from the second cache for each of them (both on an EPYC: 0.47 and 0.49).
@@ -36,7 +42,7 @@ _IN_CACHE = 0.25
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, none of which is constant.
+    """A product of matrices, the first of which is no constant.
 
     Attributes
     ----------
@@ -45,6 +51,8 @@ class Product:
     rows, depth, columns : int
     traits : CpuTraits
         Of the CPU whose registers are to be filled.
+    is_weighted : bool
+        Whether the second is constant: its padding copies nothing, and rows stay as they are.
     """
 
     count: int
@@ -52,15 +60,21 @@ class Product:
     depth: int
     columns: int
     traits: CpuTraits
+    is_weighted: bool = False
 
     @property
     def padded_columns(self) -> int:
-        """As many columns as fill vectors."""
-        return filled(self.columns, self.traits.lanes(TYPE))
+        """As many columns as fill vectors; of many weights, tiles of several vectors."""
+        lanes = self.traits.lanes(TYPE)
+        wide = filled(self.columns, _VECTORS * lanes)
+        is_wide = self.is_weighted and wide - self.columns <= _MOST_ADDED * self.columns
+        return wide if is_wide and self.columns % lanes else filled(self.columns, lanes)
 
     @property
     def padded_rows(self) -> int:
         """As many rows as make up whole register tiles."""
+        if self.is_weighted:
+            return self.rows
         return filled_rows(self.rows, self.padded_columns, self.traits, TYPE)
 
     @property
@@ -80,7 +94,9 @@ class Product:
         flops = 2 * self.count * rows * self.depth * columns
         lengths = ((self.rows, rows), (self.columns, columns))
         copies = [after * self.depth for before, after in lengths if after > before]
-        if copies:
+        if self.is_weighted:
+            copies = []
+        if (rows, columns) != (self.rows, self.columns):
             copies.append(self.rows * self.columns)
         moved = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
         size = FLOAT32_BYTES * self.count * (moved + 2 * _IN_CACHE * sum(copies))
@@ -115,10 +131,14 @@ def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
         if product is None or not product.gains:
             return usual(builder, call)
         padding.chosen.append(product)
-        operands = [
-            _padded(builder, call.args[0], -2, product.padded_rows),
-            _padded(builder, call.args[1], -1, product.padded_columns),
-        ]
+        given, columns = call.args[0], product.padded_columns
+        if product.is_weighted:
+            operands = [given, _wider(call.args[1], columns)]
+        else:
+            operands = [
+                _padded(builder, given, -2, product.padded_rows),
+                _padded(builder, call.args[1], -1, columns),
+            ]
         whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
         return without_padding(builder, usual(builder, whole), call)
 
@@ -126,14 +146,26 @@ def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
 
 
 def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
-    """The product of a call; None where an operand is constant or shared between several."""
-    if any(isinstance(each, tvm.ir.expr.GenericConst) for each in call.args):
+    """The product of a call; None where nothing is padded, as of a constant first operand."""
+    if any(str(each.ty.dtype) != TYPE for each in (*call.args, call)):
+        return None
+    if isinstance(call.args[0], tvm.ir.expr.GenericConst):
         return None
     first, second = ([int(extent) for extent in each.ty.shape] for each in call.args)
+    if isinstance(call.args[1], tvm.ir.expr.GenericConst):
+        if len(second) != _MATRIX or len(first) < _MATRIX:
+            return None
+        return Product(1, prod(first[:-1]), first[-1], second[-1], traits, is_weighted=True)
     is_plain = len(first) == len(second) > 1 and first[:-2] == second[:-2]
-    if not is_plain or any(str(each.ty.dtype) != TYPE for each in (*call.args, call)):
+    if not is_plain:
         return None
     return Product(prod(first[:-2]), first[-2], first[-1], second[-1], traits)
+
+
+def _wider(weights: relax.Expr, columns: int) -> relax.Expr:
+    """Weights with columns of zeros beside theirs."""
+    array = weights.value.numpy()
+    return relax.const(np.pad(array, [(0, 0), (0, columns - array.shape[1])]))
 
 
 def _padded(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent: int) -> relax.Expr:

@@ -90,7 +90,7 @@ def test_products_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:
     assert not [name for name in kernels if "padded" in name and "softmax" not in name]
 
 
-def test_a_constant_or_shared_operand_is_left_alone(tmp_path: Path) -> None:
+def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "weight"], ["constant"], name="constant"),
@@ -100,5 +100,41 @@ def test_a_constant_or_shared_operand_is_left_alone(tmp_path: Path) -> None:
     weight = {"weight": random_weight(generator, 64, 197)}
     model = make_model(nodes, inputs, {"y": None}, weight, opset=13)
     report = imported(model, tmp_path)
-    assert report.padded == 0
+    assert report.padded == 1
+    assert report.max_relative_error < BOUND
+
+
+@pytest.mark.parametrize("traits", [WIDE, NARROW], ids=["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "gains"),
+    [
+        (20, 1024, 8210, True),  # characters of a captcha reader
+        (40, 120, 6625, True),  # and of PP-OCR
+        (1, 2048, 1000, False),  # a classifier reads its weights once
+        (1, 4096, 1001, False),
+        (128, 384, 1536, False),  # full vectors as they are
+        (197, 192, 10, False),  # few columns
+    ],
+)
+def test_weights_are_widened_where_full_vectors_save_more_than_a_copy_takes(
+    traits: CpuTraits, rows: int, depth: int, columns: int, gains: bool
+) -> None:
+    product = Product(1, rows, depth, columns, traits, is_weighted=True)
+    assert product.gains is gains
+    assert product.padded_rows == rows
+    assert product.padded_columns % traits.lanes("float32") == 0
+    assert product.padded_columns < 1.02 * columns or columns < 1000
+
+
+@pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
+def test_widened_weights_give_what_they_gave(shape: list[int], tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="classes"),
+        helper.make_node("Add", ["m", "c"], ["y"], name="offset"),
+    ]
+    model = make_model(nodes, {"x": shape}, {"y": None}, weights, opset=13)
+    report = imported(model, tmp_path)
+    assert report.padded == 1
     assert report.max_relative_error < BOUND
