@@ -12,6 +12,8 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 _MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+# Powers of whole numbers that onnxruntime computes by multiplying.
+_MULTIPLIED = (2.0, 3.0)
 _WHOLE = frozenset({TensorProto.INT32, TensorProto.INT64})
 # Since this operator set Softmax and its kin work along one axis; before, on matrices.
 _ONE_AXIS = 13
@@ -61,6 +63,14 @@ def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
         return False
     if kinds[0] in _FLOATS:
         graph.op("Pow", [base, graph.cast(exponent, kinds[0])], node.output[0])
+        return True
+    power, shape = graph.value(exponent), graph.shape(base)
+    is_one = power is not None and power.size == 1 and power.ndim <= len(shape or [])
+    if power is not None and is_one and float(power.reshape(())) in _MULTIPLIED:
+        # In doubles, large numbers lose their last digits.
+        factors = [base] * int(power.reshape(()))
+        product = functools.reduce(lambda one, other: graph.op("Mul", [one, other]), factors)
+        graph.op("Identity", [product], node.output[0])
         return True
     wide = [graph.cast(each, TensorProto.DOUBLE) for each in node.input]
     graph.cast(graph.op("Round", [graph.op("Pow", wide)]), kinds[0], node.output[0])

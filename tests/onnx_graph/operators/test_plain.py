@@ -127,3 +127,10 @@ def test_a_place_that_is_no_whole_number_is_none(dtype: type) -> None:
     places = np.array([0, 2, -1, 3, 0.5, -0.5, 2.999], np.float32).astype(dtype)
     inputs = [places, np.array([4]), np.array([-1, 5])]
     assert_node("OneHot", inputs, domain="", constants=[1, 2])
+
+
+@pytest.mark.parametrize("exponent", [np.float32(2), np.int64(3), np.array([2.0], np.float32)])
+def test_squares_and_cubes_of_whole_numbers_keep_all_digits(exponent: np.ndarray) -> None:
+    numbers = np.array([3037000499, -94906267, 2**40 + 1, -3, 0])
+    model = assert_node("Pow", [numbers, np.asarray(exponent)], domain="", constants=[1])
+    assert "Pow" not in {node.op_type for node in model.graph.node}
