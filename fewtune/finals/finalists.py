@@ -1,7 +1,8 @@
 """Which schedules take part in finals in the model, and in duels: a few of each task's fastest.
 
-Tasks with long calls take part too. On an EPYC, after duels, finals gained another 0.4 of YOLOv3's
-59 ms, 1.4 of SSD512's 167 and 0.6 of VGG 19's 77. One process chose, another measured the gain.
+Kernels that take long have one contender. Of 36 that took over a millisecond (SSD512, VGG 19 and
+YOLOv3; a Xeon), finals preferred another schedule than the fastest alone for two. They took a fifth
+of the tuning time. More candidates for heavy tasks are the better use of it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class FinalistRules:
         from ``light`` on, and one that splits the usual axis from ``slight`` on. Smaller tasks are
         not worth the compilation. Measured alone, a task's part is inexact: one of MobileNet V2's
         takes 0.05 ms alone and 0.1 ms in the model.
+    long_s : float
+        A kernel that takes so many seconds a call has one contender: it reads more than the caches
+        hold, so that it finds its data in the same place, alone and in the model.
     least_contested : float
         No finals are held if the tasks with several contenders take less than this part.
     """
@@ -40,6 +44,7 @@ class FinalistRules:
     heavy: float = 0.01
     light: float = 0.005
     slight: float = 0.002
+    long_s: float = 1e-3
     least_contested: float = 0.25
 
     def room(self, part: float, most: int) -> int:
@@ -101,6 +106,8 @@ def contenders_in_model(
         The first is the fastest alone, or one equally fast that splits the usual axis. Another
         one wins only if it is faster in every process.
     """
+    if ranked and ranked[0].outcome.median_s >= rules.long_s:
+        return ranked[:1]
     found = contenders_of(ranked, part, most, rules)
     if usual is None or part < rules.slight or most < 2:  # noqa: PLR2004
         return found

@@ -265,7 +265,10 @@ def test_a_schedule_that_a_bank_has_of_the_task_is_not_contested() -> None:
     assert [t.trace for t in found["taken"]] == [["taken"]]
 
 
-def test_long_calls_are_contested_like_others() -> None:
-    states = {"conv": searched(9, 1e-4, 1.1e-4), "long": searched(1, 1e-2, 1.1e-2)}
+def test_long_calls_are_not_contested() -> None:
+    states = {"conv": searched(90, 1e-4, 1.1e-4), "long": searched(1, 1e-2, 1.1e-2)}
     found = holding().contenders(states)
-    assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 2}
+    assert {name: len(each) for name, each in found.items()} == {"conv": 2, "long": 1}
+    # Where they are nearly all there is, no finals are held.
+    states["conv"].progress.weight = 9
+    assert holding().contenders(states) == {}

@@ -74,10 +74,8 @@ def test_every_dependent_is_accounted_for() -> None:
         assert line.offered == given
         assert line.best_ms is not None
         assert (line.donor == names["b"]) == (line.status == "shared")
-        if line.default_ms is None:
-            assert line.status != "default"
-            continue
-        assert (line.best_ms == line.default_ms) == (line.status == "default")
+        # Another schedule may have taken exactly as long as the default: clocks have steps.
+        assert line.status != "default" or line.best_ms == line.default_ms
     assert report.representatives == []
     assert report.trials == sum(line.trials for line in report.tasks)
     named = [each.name for each in report.rounds]

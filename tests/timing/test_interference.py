@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fewtune.finals.finalists import contenders_in_model, contenders_of
+from fewtune.finals.finalists import FinalistRules, contenders_in_model, contenders_of
 from fewtune.schedule.space import parallel_axis
 from fewtune.schedule.space.parallel_axis import usual_axis
 from fewtune.schedule.space.search_space import SearchSpace
@@ -116,6 +117,10 @@ def test_a_real_trace_tells_what_its_threads_part() -> None:
     assert len(found) > 1
 
 
+# The times below are a thousand times those of real kernels.
+in_model = partial(contenders_in_model, rules=FinalistRules(long_s=2.0))
+
+
 def names_of(trials: list[Trial]) -> list[str]:
     return [trial.trace[0][0] for trial in trials]
 
@@ -123,38 +128,46 @@ def names_of(trials: list[Trial]) -> list[str]:
 def test_where_the_fastest_parts_another_axis_some_contenders_part_the_usual_one() -> None:
     ranked = [made_trial(str(i), 1.04 + i / 100, COLUMNS) for i in range(5)]
     ranked += [made_trial("rows", 1.4, ROWS), made_trial("later", 1.45, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "rows", "later"]
-    assert names_of(contenders_in_model(ranked[:6], 0.5, 4, usual=0)) == ["0", "1", "2", "rows"]
+    assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0", "1", "rows", "later"]
+    assert names_of(in_model(ranked[:6], 0.5, 4, usual=0)) == ["0", "1", "2", "rows"]
     # Lighter tasks send fewer, down to those whose neighbours take no part worth it either.
-    assert names_of(contenders_in_model(ranked, 0.007, 4, usual=0)) == ["0", "rows"]
-    assert names_of(contenders_in_model(ranked, 0.003, 4, usual=0)) == ["0", "rows"]
-    assert names_of(contenders_in_model(ranked, 0.001, 4, usual=0)) == ["0"]
+    assert names_of(in_model(ranked, 0.007, 4, usual=0)) == ["0", "rows"]
+    assert names_of(in_model(ranked, 0.003, 4, usual=0)) == ["0", "rows"]
+    assert names_of(in_model(ranked, 0.001, 4, usual=0)) == ["0"]
     # Where no axis is the usual one, and in duels, the fastest alone meet.
-    assert names_of(contenders_in_model(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
+    assert names_of(in_model(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
     assert names_of(contenders_of(ranked, 0.5, 4)) == ["0", "1", "2", "3"]
+
+
+def test_a_kernel_that_takes_long_has_one_contender() -> None:
+    ranked = [made_trial(str(i), 2.0 + i / 100, COLUMNS) for i in range(3)]
+    ranked.append(made_trial("rows", 2.1, ROWS))
+    assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0"]
+    assert names_of(contenders_of(ranked, 0.5, 4)) == ["0", "1", "2", "rows"]
+    assert in_model([], 0.5, 4) == []
 
 
 def test_where_the_fastest_parts_the_usual_axis_all_contenders_do() -> None:
     ranked = [made_trial("0", 1.0, ROWS), made_trial("columns", 1.01, COLUMNS)]
     ranked += [made_trial("1", 1.02, ROWS), made_trial("2", 1.3, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["0", "1"]
-    assert names_of(contenders_in_model(ranked, 0.003, 4, usual=0)) == ["0"]
+    assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["0", "1"]
+    assert names_of(in_model(ranked, 0.003, 4, usual=0)) == ["0"]
 
 
 def test_nobody_gives_way_where_one_is_among_them_or_all_are_far() -> None:
     ranked = [made_trial(str(i), 1 + i / 100, COLUMNS) for i in range(5)]
     among = [ranked[0], made_trial("rows", 1.05, ROWS), *ranked[1:]]
-    assert names_of(contenders_in_model(among, 0.5, 4, usual=0)) == ["0", "rows", "1", "2"]
+    assert names_of(in_model(among, 0.5, 4, usual=0)) == ["0", "rows", "1", "2"]
     far = [*ranked, made_trial("rows", 1.6, ROWS)]
-    assert names_of(contenders_in_model(far, 0.5, 4, usual=0)) == ["0", "1", "2", "3"]
-    assert names_of(contenders_in_model(far, 0.003, 4, usual=0)) == ["0"]
+    assert names_of(in_model(far, 0.5, 4, usual=0)) == ["0", "1", "2", "3"]
+    assert names_of(in_model(far, 0.003, 4, usual=0)) == ["0"]
 
 
 def test_of_those_that_are_as_fast_the_one_that_parts_the_usual_axis_comes_first() -> None:
     ranked = [made_trial("0", 1.0, COLUMNS), made_trial("rows", 1.02, ROWS)]
-    assert names_of(contenders_in_model(ranked, 0.5, 4, usual=0)) == ["rows", "0"]
+    assert names_of(in_model(ranked, 0.5, 4, usual=0)) == ["rows", "0"]
     slower = [ranked[0], made_trial("rows", 1.1, ROWS)]
-    assert names_of(contenders_in_model(slower, 0.5, 4, usual=0)) == ["0", "rows"]
+    assert names_of(in_model(slower, 0.5, 4, usual=0)) == ["0", "rows"]
 
 
 @pytest.mark.parametrize(
