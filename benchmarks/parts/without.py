@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ class Off:
         Optional steps of the import that are left out.
     replaced : mapping
         ``MODULE:NAME`` or ``MODULE:CLASS.NAME`` to what stands there instead.
+    rules : mapping
+        Rules of sharing that differ (`fewtune.sharing.rules`).
     """
 
     name: str
@@ -47,6 +50,7 @@ class Off:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     steps: tuple[str, ...] = ()
     replaced: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _nothing(*_: object) -> list[Any]:
@@ -115,6 +119,9 @@ OFF = (
         "share",
         replaced={"fewtune.sharing.search_round:SearchRound.hold": _nothing},
     ),
+    Off("more candidates of heavy tasks", "share", rules={"heavy_times": 1}),
+    # This one is a rule that leaves finals out: what is measured is the finals it leaves out.
+    Off("one contender of long kernels", "share", rules={"finalists": {"long_s": math.inf}}),
 )
 BY_NAME = {off.name: off for off in OFF}
 
@@ -126,6 +133,14 @@ def apply(off: Off) -> None:
 
         uses: Callable[[OptionalSteps, str], bool] = OptionalSteps.uses
         OptionalSteps.uses = lambda self, name: name not in off.steps and uses(self, name)
+    if off.rules:
+        from fewtune.sharing import rules
+
+        # Before the module that shares is loaded, which takes them from there.
+        finalists = {**asdict(rules.RULES.finalists), **off.rules.get("finalists", {})}
+        rules.RULES = replace(
+            rules.RULES, **{**off.rules, "finalists": rules.FinalistRules(**finalists)}
+        )
     for place, stand_in in off.replaced.items():
         module, _, name = place.partition(":")
         owner = importlib.import_module(module)
