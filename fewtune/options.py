@@ -156,8 +156,8 @@ class ShareOptions(BaseModel):
         default=3,
         ge=1,
         le=100_000,
-        description="how many candidates are measured, twice as many of a heavy task: the donor's "
-        "best, and beside it those that are rated best",
+        description="how many candidates are measured: the donor's best, and beside it those that "
+        "are rated best",
     )
     predictor: PredictorChoice = Field(
         default=AUTO, description="pretrained predictor that rates candidates, as in tune"

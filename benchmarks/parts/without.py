@@ -119,7 +119,6 @@ OFF = (
         "share",
         replaced={"fewtune.sharing.search_round:SearchRound.hold": _nothing},
     ),
-    Off("more candidates of heavy tasks", "share", rules={"heavy_times": 1}),
     # This one is a rule that leaves finals out: what is measured is the finals it leaves out.
     Off("one contender of long kernels", "share", rules={"finalists": {"long_s": math.inf}}),
 )

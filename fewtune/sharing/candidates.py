@@ -17,7 +17,6 @@ from fewtune.schedule.space.parallel_axis import parallel_axis_of, usual_axis
 from fewtune.schedule.space.prior import TileKey
 from fewtune.schedule.space.transfer import Donation, UnfitError, fit
 from fewtune.search import Explorer, Proposal
-from fewtune.sharing.rules import RULES, SharingRules
 
 # A task without a donor that takes at least this part of the model's estimated time draws and
 # measures this many times as many schedules: two drawn ones may both be slow.
@@ -78,7 +77,6 @@ def offers_for(
     task: TaskInfo,
     *,
     for_finals: bool = False,
-    rules: SharingRules = RULES,
 ) -> Offers:
     """Move the donors' schedules, draw others by rule, and choose those that are rated best.
 
@@ -96,15 +94,12 @@ def offers_for(
     for_finals : bool
         Whether finals in the model follow: one candidate then splits the usual axis among the
         threads (`fewtune.finals.finalists`).
-    rules : SharingRules
-        Which tasks measure more candidates.
     """
     reasons: Counter[str] = Counter()
     candidates = _moved(search, given, reasons)
     wanted = usual_axis(task) if for_finals and task.share >= _WORTH_ANOTHER else None
-    times = rules.heavy_times if task.share >= rules.heavy_part else 1
-    if not candidates and task.share >= _LARGE and not task.is_streamed:
-        times = _ALONE_TIMES
+    draws_more = not candidates and task.share >= _LARGE and not task.is_streamed
+    times = _ALONE_TIMES if draws_more else 1
     if search.judge.trained or not candidates:
         drawn = _drawn(search, options.seed, task.name, times * options.draws, wanted=wanted)
         if not drawn and not candidates and task.share >= _LARGE:

@@ -10,14 +10,10 @@ from fewtune.finals.finalists import FinalistRules
 
 @dataclass(frozen=True)
 class SharingRules:
-    """How many candidates tasks measure, which are searched, and how finalists are chosen.
+    """When default schedules are measured, which are searched, and how finalists are chosen.
 
     Attributes
     ----------
-    heavy_part : float
-        A task that takes this part of the model's estimated time measures more candidates.
-    heavy_times : int
-        How many times as many.
     doubtful : float
         A task below this part of the throughput of the best similar one measures its default
         schedule too.
@@ -29,8 +25,6 @@ class SharingRules:
     finalists : FinalistRules
     """
 
-    heavy_part: float = 0.03
-    heavy_times: int = 2
     doubtful: float = 0.9
     searched_part: float = 0.05
     searched_rate: float = 0.5

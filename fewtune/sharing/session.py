@@ -147,7 +147,6 @@ class Sharing(Session):
             self.sharing,
             state.task.info,
             for_finals=self._in_model.can_be_asked,
-            rules=self._rules,
         )
 
     def _teach(self) -> None:

@@ -41,11 +41,9 @@ def offered(
     *,
     drawn: int = 8,
     for_finals: bool = False,
-    share: float = 0.01,
 ) -> Offers:
     options = ShareOptions(top="8", draws=drawn, trials_per_task=3)
-    update = {"shapes": [[4, 4]], "share": share}
-    task = made_task("taker").info.model_copy(update=update)
+    task = made_task("taker").info.model_copy(update={"shapes": [[4, 4]]})
     return offers_for(search, [("donor", donations)], options, task, for_finals=for_finals)
 
 
@@ -151,14 +149,6 @@ def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place(
     assert points_of(again) == points_of(offers)
     times_s = [recorded.times_s()[each] for each in points_of(offers)]
     assert np.median(times_s) <= np.median([*recorded.times_s().values()])
-
-
-def test_a_heavy_task_measures_twice_as_many() -> None:
-    points = some_points(8, seed=5)
-    light = points_of(offered(guided(), [*map(donation, points)]))
-    heavy = points_of(offered(guided(), [*map(donation, points)], share=0.03))
-    assert (len(light), len(heavy)) == (3, 6)
-    assert heavy[:3] == light
 
 
 @pytest.mark.parametrize(("share", "measured"), [(0.09, 9), (0.01, 0)])
