@@ -96,9 +96,9 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
 
 def _load_for(config: object) -> None:
     """Load what TVM has for other devices, unless a target is a CPU."""
-    from fewtune.runtime.tvm import load_backends
+    from fewtune.runtime.tvm import HOST_KINDS, load_backends
 
-    if not isinstance(config, dict) or config.get("kind") not in ("llvm", "c"):
+    if not isinstance(config, dict) or config.get("kind") not in HOST_KINDS:
         load_backends()
 
 

@@ -119,6 +119,10 @@ dot_products.register()
 special_values.register()
 
 
+# Kinds of targets that need none of the back ends for other devices.
+HOST_KINDS = ("llvm", "c")
+
+
 @cache
 def load_backends() -> None:
     """Load what TVM has for other devices than CPUs, where its import left that out."""
@@ -136,6 +140,9 @@ def register_intrinsics(target: tvm.target.Target) -> None:
     where no task is quantised.
     """
     kind = str(target.kind.name)
+    if kind not in HOST_KINDS:
+        # Intrinsics of other devices are written in the words of their back ends.
+        load_backends()
     family = {"cuda": "cuda", "rocm": "rocm", "metal": "metal"}.get(kind)
     if kind == "llvm":
         triple = str(target.attrs.get("mtriple", "")) or "x86_64"
@@ -211,6 +218,7 @@ def has_feature(target: tvm.target.Target, feature: str) -> bool:
 
 
 __all__ = [
+    "HOST_KINDS",
     "build",
     "compiled",
     "fill_repeating",
