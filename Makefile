@@ -34,7 +34,7 @@ run: install
 test: lint
 	pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report term:skip-covered
 
-# The inner loop: nothing that tunes, runs a pipeline or builds a model.
+# The inner loop: nothing that tunes, runs a pipeline, builds a whole model, or takes over a second.
 test-fast: install
 	pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 

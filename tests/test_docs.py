@@ -191,6 +191,7 @@ def test_the_deploying_snippet_runs_with_the_runtime_alone(library: Path, tmp_pa
     assert json.loads(done.stdout) == [[1, 3, 224, 224], 2.0]
 
 
+@pytest.mark.slow
 def test_the_snippet_in_c_plus_plus_compiles_and_runs(library: Path) -> None:
     (library / "deploy.cc").write_text(deploying("cpp"))
     commands = re.findall(

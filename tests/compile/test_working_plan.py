@@ -138,6 +138,7 @@ def _model() -> tvm.IRModule:
     return builder.get()
 
 
+@pytest.mark.slow
 def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Path) -> None:
     lowered, target = _model(), tuned_tiny.target()
     write_database(tmp_path, {}, {}, target)

@@ -197,6 +197,7 @@ def test_a_lock_that_was_tidied_away_is_made_anew() -> None:
             assert device_lock.lock_path(DEVICE).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_users_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # pytest's own folders are closed to others.

@@ -65,6 +65,7 @@ def test_a_device_of_its_own_has_no_meter() -> None:
     assert peak_meter(cuda, 2) is None
 
 
+@pytest.mark.slow
 def test_a_machine_is_measured() -> None:
     meter = peak_meter(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     assert meter is not None

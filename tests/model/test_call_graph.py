@@ -63,6 +63,7 @@ def test_it_holds_no_weights_and_is_the_same_each_time() -> None:
     assert made() == skeleton
 
 
+@pytest.mark.slow
 def test_with_kernels_and_weights_in_their_places_it_gives_the_models_outputs() -> None:
     skeleton, lowered, target = made(), tuned_tiny.lowered(), tuned_tiny.target()
     given = iter(calls())

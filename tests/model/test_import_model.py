@@ -38,6 +38,7 @@ def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> Imp
     )
 
 
+@pytest.mark.slow
 def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path: Path) -> None:
     report = imported(tiny_models.tiny_convolutional_model(0), tmp_path)
     assert report.layout == "NHWC"
@@ -47,12 +48,14 @@ def test_a_convolutional_model_is_laid_out_nhwc_and_agrees(tmp_path: Path) -> No
     assert {"conv2d"} <= {task.info.operator for task in tasks}
 
 
+@pytest.mark.slow
 def test_nchw_is_kept_when_asked_for(tmp_path: Path) -> None:
     model = tiny_models.tiny_convolutional_model(0)
     report = imported(model, tmp_path, ImportOptions(layout="NCHW"))
     assert (report.layout, report.layout_note) == ("NCHW", "as asked")
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
     report = imported(simplify.with_shapes(layer("LSTM", batch=1)[0]), tmp_path)
     assert any("computed by one kernel: 1" in note for note in report.notes)
@@ -61,6 +64,7 @@ def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
     assert not any("recurrence" in task.info.name for task in tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -99,6 +103,7 @@ def test_constant_weights_are_refused(tmp_path: Path) -> None:
         imported(model, tmp_path)
 
 
+@pytest.mark.slow
 def test_an_error_above_the_bound_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         VerificationError, match="imported without tuning, output .*rounding allows"

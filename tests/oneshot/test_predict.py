@@ -57,6 +57,7 @@ def laid_out(directory: Path) -> tuple[Path, Path, Path]:
     return tasks, chosen, machine
 
 
+@pytest.mark.slow
 def test_no_worker_and_no_lock_and_the_library_verifies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
     assert compiled.scheduled_from_log >= len(convolutions)
 
 
+@pytest.mark.slow
 def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     report = predict_apart(PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart"))
@@ -99,6 +101,7 @@ def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path
     assert report.tasks == here.tasks
 
 
+@pytest.mark.slow
 def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
     info = tuned_tiny.convolutions()["b"].info
     job = PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "share")
@@ -110,6 +113,7 @@ def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
     assert {told[name].status for name in others} == {"predicted"}
 
 
+@pytest.mark.slow
 def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path: Path) -> None:
     predicted(tmp_path / "one")
     predicted(tmp_path / "two")

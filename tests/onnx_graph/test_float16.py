@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
@@ -36,6 +37,7 @@ def test_floats_are_left_alone() -> None:
     assert halves_in_floats(model) is model
 
 
+@pytest.mark.slow
 def test_kernels_of_halves_are_those_of_floats() -> None:
     model = half_precision_model()
     module = lower(simplify(model), target(), "NHWC")

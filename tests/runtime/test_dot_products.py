@@ -40,6 +40,7 @@ def built(form, columns, lanes):
     return tvm.driver.build(product(form, columns, lanes), target=target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "lanes"), [(32, 32), (16, 16), (16, 4), (20, 20), (6, 2)])
 @pytest.mark.parametrize("form", list(FORMS))
 def test_no_form_saturates(form, columns, lanes):

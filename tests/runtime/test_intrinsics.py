@@ -6,6 +6,8 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 LIGHTLY = "from fewtune.runtime import intrinsics; intrinsics.register_own()"
 AS_TVM = "import fewtune.runtime.tvm, tvm.s_tir.tensor_intrin.{family}"
 TOLD = """
@@ -20,6 +22,7 @@ print(inspect.stack()[0].function)
 """
 
 
+@pytest.mark.slow
 def test_they_are_what_tvm_itself_registers() -> None:
     family = "x86" if platform.machine() == "x86_64" else "arm_cpu"
     module = f"\nimport tvm.s_tir.tensor_intrin.{family} as m"

@@ -33,6 +33,7 @@ def test_what_is_no_module_is_refused(text: str) -> None:
         read_module(text)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(has_nvidia_driver(), reason="TVM loads CUDA where there is a GPU")
 def test_back_ends_of_other_devices_wait_for_a_target_of_theirs() -> None:
     asked = """

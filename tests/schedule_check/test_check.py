@@ -165,6 +165,7 @@ def test_a_right_kernel_of_any_kind_passes(kind: str) -> None:
     assert 0 < verdict.reference_s <= verdict.spent_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["borders", "depthwise", "half precision", "integers", "gather"])
 def test_a_kernel_that_leaves_a_row_out_is_refused(kind: str) -> None:
     task = KINDS[kind]()
@@ -173,6 +174,7 @@ def test_a_kernel_that_leaves_a_row_out_is_refused(kind: str) -> None:
     assert "elements differ" in verdict.fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["borders", "strided", "depthwise", "long sums", "integers"])
 def test_a_kernel_that_leaves_a_term_of_a_sum_out_is_refused(kind: str) -> None:
     task = KINDS[kind]()

@@ -42,6 +42,7 @@ subprocess.run([sys.executable, "-c", middle, *sys.argv[1:]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["run", "parent"])
 def test_a_stage_ends_with_its_run_and_with_its_parent(tmp_path: Path, killed: str) -> None:
     note = tmp_path / "pid"

@@ -65,6 +65,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
         merge([damaged], new(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_a_later_run_tries_what_a_log_holds_first(tmp_path: Path) -> None:
     task = tuned_tiny.convolutions()["b"]
     name = task.info.name

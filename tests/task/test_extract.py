@@ -85,6 +85,7 @@ def searched(tasks: list[Task]) -> list[Task]:
     return [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize(
     ("model", "operator"),
@@ -131,6 +132,7 @@ def convolution(operator: str, inputs: list[int], weight: list[int], groups: int
     return make_model([node], {"input": inputs}, {"output": None}, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "family"),
     [
@@ -233,6 +235,7 @@ for task in extract_tasks(module, tvm.target.Target({"kind": "llvm", "num-cores"
 """
 
 
+@pytest.mark.slow
 def test_every_process_finds_the_same(tmp_path: Path) -> None:
     module = lowered(tiny_convolutional_model())
     (tmp_path / "lowered.json").write_text(tvm.ir.save_json(module))
@@ -248,6 +251,7 @@ def test_every_process_finds_the_same(tmp_path: Path) -> None:
     assert told.stdout.splitlines() == here
 
 
+@pytest.mark.slow
 def test_products_of_bytes_count_every_product_and_weigh_a_quarter(tmp_path: Path) -> None:
     model, _ = quantised_network(tmp_path)
     module = lower(prepare.simplify(bind_shapes(model, {}, {})), TARGET, "NHWC")

@@ -80,6 +80,7 @@ def outputs_error(folded: tvm.IRModule) -> float:
     return reference.relative_error(actual, session.run(feeds))
 
 
+@pytest.mark.slow
 def test_a_candidate_with_its_weights_moved_is_measured() -> None:
     task = tuned_tiny.convolutions()["b"]
     modules = [schedule.mod for schedule in drawn()]

@@ -27,6 +27,7 @@ def work(folder: Path, own: Fingerprint, number: signal.Signals) -> Work:
     return Work(function, {"signal": int(number)}, [], own, {"of": "a test"}, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_child_interrupts_and_costs_no_task(
     tmp_path: Path, number: signal.Signals

@@ -72,6 +72,7 @@ def test_the_fastest_two_of_another_parting_are_kept_beside_them() -> None:
     assert kept.numbers(0) == [0, 1, 2, 4]
 
 
+@pytest.mark.slow
 def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
     measurer = Measurer(pool)
     state, ranked = raced(measurer, MOST_KEPT + 2)
@@ -92,6 +93,7 @@ def test_what_was_kept_is_not_built_again(pool: WorkerPool) -> None:
     assert [handle.builds for handle in pool.handles] == before
 
 
+@pytest.mark.slow
 def test_what_was_not_kept_is_built_for_the_duel(pool: WorkerPool) -> None:
     measurer = Measurer(pool)
     state, ranked = raced(measurer, 6)
@@ -103,6 +105,7 @@ def test_what_was_not_kept_is_built_for_the_duel(pool: WorkerPool) -> None:
     assert list(medians_s) == [trial.key for trial in ranked[:2]]
 
 
+@pytest.mark.slow
 def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool: WorkerPool) -> None:
     measurer = Measurer(pool)
     task = tuned_tiny.convolutions()["c"]

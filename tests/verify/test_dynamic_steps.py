@@ -103,6 +103,7 @@ def made(request) -> tuple[CompiledModel, Reference, dict[str, str]]:
     return found.found, reference, found.left_out
 
 
+@pytest.mark.slow
 def test_bytes_as_wide_integers_are_not_held_to_equality(made) -> None:
     _, reference, _ = made
     assert all(is_graded(tap.expected.values.dtype) for tap in reference.taps)

@@ -179,6 +179,7 @@ def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
     return reference.check_library(compiled, order), names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_right_passes(kind: str) -> None:
     found, inside = found_of(model_of(kind))

@@ -74,6 +74,7 @@ def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]
     return compiled, reference, inside.note
 
 
+@pytest.mark.slow
 def test_kernels_of_bytes_give_the_bytes(quantised) -> None:
     compiled, reference, note = quantised
     assert sum(tap.stepped for tap in reference.taps) >= 5

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fewtune.measure.measurer import module_specs
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -79,6 +81,7 @@ def test_a_fork_server_ends_silently_with_a_killed_tuning_process() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "answered\n", "")
 
 
+@pytest.mark.slow
 def test_forked_workers_build_measure_die_and_are_replaced() -> None:
     task = tuned_tiny.convolutions()["c"]
     scheduled = default_schedule(task.mod, tuned_tiny.target())

@@ -56,6 +56,7 @@ def kill(handle: WorkerHandle) -> None:
     os.waitid(os.P_PID, handle.pid, os.WEXITED | os.WNOWAIT)
 
 
+@pytest.mark.slow
 def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Specs) -> None:
     first, second = pool.build([good, good])
     assert isinstance(first, Built)
@@ -82,6 +83,7 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
         workers.build(["{}"])
 
 
+@pytest.mark.slow
 def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
     worker.get_ready()
@@ -198,6 +200,7 @@ def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -
     assert pool.handles[0].pid != before
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_building_costs_one_candidate(
     pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +225,7 @@ def test_a_worker_killed_while_building_costs_one_candidate(
     assert not handle.lost_since(next_one)
 
 
+@pytest.mark.slow
 def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     pool: WorkerPool, good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +267,7 @@ def test_a_hanging_build_is_killed(
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_an_old_worker_is_replaced_between_batches(
     pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def test_same_seed_gives_the_same_bytes_and_another_seed_others():
     assert first.SerializeToString() != light_model("squeezenet", 1).SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_every_weight_varies_and_only_data_is_an_input(name):
     model = light_model(name, 0)
@@ -61,6 +62,7 @@ def test_shape_constants_stay_as_they_are():
     assert all(name in shapes for name in targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_outputs_are_finite_and_tell_inputs_apart(name):
     assert_outputs_tell_inputs_apart(light_model(name, 0))

@@ -72,6 +72,7 @@ def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> N
     assert found.allowances <= 1
 
 
+@pytest.mark.slow
 def test_stock_gets_the_import_without_transforms(tmp_path: Path) -> None:
     assert kernels(
         stock_model.plain_lowered(tuned_tiny.imported(), tuned_tiny.target())

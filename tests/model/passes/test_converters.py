@@ -32,6 +32,7 @@ def between_convolutions(operator: str, constants: dict[str, float], attributes:
     return make_model(nodes, {"input": [1, 4, 8, 8]}, {"output": [1, 8, 8, 8]}, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operator", "constants", "attributes"),
     [

@@ -14,6 +14,7 @@ from fewtune.verify.session import run_onnxruntime
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize(
     ("mode", "image"),

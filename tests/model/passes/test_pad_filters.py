@@ -47,6 +47,7 @@ def test_padding_is_counted() -> None:
     assert filters.added_flops == 2 * 10 * 256 * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "depth"),
     [
@@ -72,11 +73,13 @@ def test_a_padded_convolution_gives_what_it_gave(
     assert "relu" in rest
 
 
+@pytest.mark.slow
 def test_a_grouped_convolution_is_left_alone(tmp_path: Path) -> None:
     model = convolution_model((40, 40), channels=130, filters=130, group=2)
     assert imported(model, tmp_path).padded == 0
 
 
+@pytest.mark.slow
 def test_the_sums_of_transforms_that_are_too_far_off_keep_their_padding(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     weights = {

@@ -62,6 +62,7 @@ def test_padding_is_counted() -> None:
     assert product.added_flops == 2 * 3 * 64 * (198 * 208 - 197 * 197)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [197, 211])
 def test_padded_attention_gives_what_it_gave(tokens: int, tmp_path: Path) -> None:
     model = attention(tokens)
@@ -126,6 +127,7 @@ def test_weights_are_widened_where_full_vectors_save_more_than_a_copy_takes(
     assert product.padded_columns < 1.02 * columns or columns < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
 def test_widened_weights_give_what_they_gave(shape: list[int], tmp_path: Path) -> None:
     generator = np.random.default_rng(0)

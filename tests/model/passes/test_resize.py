@@ -109,6 +109,7 @@ def test_weights_are_onnxruntimes(
         np.testing.assert_allclose(resized, expected.ravel(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "given"),
     [

@@ -162,6 +162,7 @@ def test_open_trip_count_is_refused():
         expanded(model)
 
 
+@pytest.mark.slow
 def test_endless_loop_is_refused():
     model = model_of(
         [counting_loop(trips="")],

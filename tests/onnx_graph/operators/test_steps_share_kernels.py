@@ -1,5 +1,6 @@
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
@@ -13,6 +14,7 @@ from fewtune.task.calls import call_counts
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
 
 
+@pytest.mark.slow
 def test_steps_of_a_layer_share_their_kernels() -> None:
     """Both directions, all steps but the first: one product of 8 x 32, called for each."""
     generator = np.random.default_rng(0)

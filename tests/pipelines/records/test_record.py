@@ -22,6 +22,7 @@ from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
 
+@pytest.mark.slow
 def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     assert "is recorded" in checkout.record(SELECTIVE)
@@ -155,6 +156,7 @@ def test_results_are_put_side_by_side(checkout: Checkout) -> None:
     assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
 
 
+@pytest.mark.slow
 def test_other_machines_are_warned_about(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)

@@ -149,6 +149,7 @@ def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
     assert mine.machine == "Test CPU, 2 threads"
 
 
+@pytest.mark.slow
 def test_a_report_of_another_version_still_has_its_latency(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     file = checkout.places.benchmarked(MODEL, "selective") / BenchmarkReport.file_name

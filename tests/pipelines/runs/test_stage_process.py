@@ -72,6 +72,7 @@ def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> No
     assert ending.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_lines_as_the_stage_writes_them(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_terminal_gets_lines_as_the_stage_writes_them(
     assert (root / "log").read_text().splitlines()[-1] == "2 of 2"
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_stage_and_its_workers(tmp_path: Path) -> None:
     root = small_pipeline.make(tmp_path)
     (root / "dvc.yaml").write_text(

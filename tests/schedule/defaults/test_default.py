@@ -166,6 +166,7 @@ SCALAR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_scheduled_kernel_computes_what_the_unscheduled_one_does(name: str) -> None:
     build, shapes = CASES[name]

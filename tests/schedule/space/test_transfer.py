@@ -92,6 +92,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_moved_schedule_computes_the_same(pair: str) -> None:
     donor, dependent = PAIRS[pair]
@@ -130,6 +131,7 @@ def test_a_vector_stays_a_vector() -> None:
     assert nearest_tile((4, 1, 1, 2), 9, 64) == (3, 1, 1, 3)
 
 
+@pytest.mark.slow
 def test_a_schedule_keeps_the_tile_after_which_results_are_written_back() -> None:
     ours = SearchSpace(convolution(14, 32, 64), tuned_tiny.target())
     like = SearchSpace(convolution(28, 64, 32), tuned_tiny.target())

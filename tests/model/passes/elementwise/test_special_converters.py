@@ -76,6 +76,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_special_values_are_as_onnxruntime_has_them(name: str) -> None:
     read = {each for step in CASES[name] for each in step.input}

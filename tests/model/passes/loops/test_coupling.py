@@ -50,6 +50,7 @@ def classifier(classes):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 5])
 def test_the_probabilities_are_onnxruntimes(classes):
     model = classifier(classes)

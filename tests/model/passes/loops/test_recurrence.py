@@ -33,6 +33,7 @@ def kernels(model, feeds):
     return call_counts(lowered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
@@ -51,6 +52,7 @@ def test_one_kernel_computes_all_steps(kind, given) -> None:
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 def test_threads_share_a_direction(kind, direction, monkeypatch) -> None:
@@ -61,6 +63,7 @@ def test_threads_share_a_direction(kind, direction, monkeypatch) -> None:
     kernels(*layer(kind, steps=40, direction=direction, hidden=24, batch=2, **given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
@@ -87,6 +90,7 @@ def test_without_the_step_layers_are_written_out() -> None:
         assert "LSTM" not in {node.op_type for node in graph.graph.node}
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
     model, feeds = layer("LSTM", batch=1)
     bound = bind_shapes(simplify.with_shapes(model), {}, {})

@@ -17,6 +17,7 @@ from fewtune.verify.session import run_onnxruntime
 from tests.made.trees import FEATURES, MODES, grown, modelled, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("element_type", "dtype", "more"),
     [

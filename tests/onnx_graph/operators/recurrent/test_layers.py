@@ -11,6 +11,7 @@ from tests.expanded_models import assert_same
 from tests.made.layers import GATES, layer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("states", [False, True])
