@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import fewtune
 from benchmarks.helpers.check_power_table import table, totals
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from benchmarks.helpers.power_subjects import THREADS, Subject, subject
 from fewtune.errors import VerificationError
@@ -289,5 +289,5 @@ def main() -> None:
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     os.environ.setdefault("TVM_NUM_THREADS", str(THREADS))
-    with told("check_power"):
+    with one_line_errors("check_power"):
         main()

@@ -257,11 +257,11 @@ def tuned(
     lines = [*report.tasks, *report.representatives]
     latency_ms = sum(weights[line.task] * (line.known_ms or 0.0) for line in lines)
     tune_report = json.loads((folder / "tune" / "tune.json").read_text())
-    told = {line.task for line in lines}
+    shown = {line.task for line in lines}
     latency_ms += sum(
         weights[line["task"]] * (line["best_ms"] or 0.0)
         for line in tune_report["tasks"]
-        if line["task"] not in told
+        if line["task"] not in shown
     )
     return taken_s, latency_ms
 

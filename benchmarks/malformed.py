@@ -66,15 +66,19 @@ def run_case(root: Path, case: Case, kept: Path) -> dict[str, Any]:
         faults.append(f"exit code {code}, not one of {case.codes}")
     if "Traceback (most recent call last)" in text:
         faults.append(f"a traceback: {text.strip().splitlines()[-1][:200]}")
-    told = [line for line in text.splitlines() if line.startswith("fewtune: ")]
-    if code and not told and not faults:
+    reasons = [line for line in text.splitlines() if line.startswith("fewtune: ")]
+    if code and not reasons and not faults:
         faults.append(f"no sentence: {text.strip()[-200:]}")
     left = {path.name for path in (root / "models").iterdir()} - models
     if code and left:
         faults.append(f"left behind: models/{', '.join(sorted(left))}")
     restore(root, kept)
     row = {"kind": case.kind, "what": case.what, "code": code, "faults": faults}
-    return {**row, "said": told[-1][:300] if told else "", "s": round(time.monotonic() - began, 1)}
+    return {
+        **row,
+        "said": reasons[-1][:300] if reasons else "",
+        "s": round(time.monotonic() - began, 1),
+    }
 
 
 _KEPT = ("params.yaml", "models", "out", ".fewtune", "samples.npz")

@@ -58,7 +58,7 @@ def judged(case: Case, code: int, output: str, errors: str, seconds: float = 0.0
     except (ValueError, KeyError, TypeError):
         report = None
     if code < 0:
-        fault = f"died of signal {-code}"
+        fault = f"ended by signal {-code}"
     elif code not in CODES:
         fault = f"ended with {code}, which is not documented"
     elif "Traceback" in errors or "Traceback" in output:

@@ -4,7 +4,7 @@ To be run in a checkout where ``fewtune run MODEL --all`` was done (or, with ``-
 selective``, ``fewtune run MODEL``); all such models unless some are named. Each model's schedules
 are predicted anew, compiled and verified; then the library, that of the measured run and
 onnxruntime are measured in turns, in one process. Selecting, predicting and writing the log is the
-time told, reading the tasks and the predictor included, and the process that predicts, which is
+time reported, reading the tasks and the predictor included, and the process that predicts, which is
 forked of a warm one, as in ``fewtune run``.
 
 ``results/oneshot.json`` is a list: ``model``, ``seconds``, ``achieved_pct`` (latency of the
@@ -211,8 +211,8 @@ def main() -> None:
         for model in arguments.models or models_tuned(places, arguments.against):
             shutil.rmtree(work, ignore_errors=True)
             rows.append(compared(model, arguments.against, arguments.rounds, places, work))
-            told = {key: rows[-1][key] for key in ("model", "seconds", "achieved_pct")}
-            print(json.dumps(told), flush=True)
+            shown = {key: rows[-1][key] for key in ("model", "seconds", "achieved_pct")}
+            print(json.dumps(shown), flush=True)
             write_text(arguments.output, canonical_json(rows))
         shutil.rmtree(work, ignore_errors=True)
     print(table(rows))

@@ -68,12 +68,16 @@ def say_plan(arguments: argparse.Namespace, places: Places) -> None:
     for part in arguments.parts:
         if part == "strategies":
             given = (arguments.work, arguments.tasks, arguments.trials, arguments.most_seeds)
-            told = [f"seed {n} {s:.0f} s" for n, s in enumerate(strategies.expected_s(*given), 1)]
+            seconds_each = [
+                f"seed {n} {s:.0f} s" for n, s in enumerate(strategies.expected_s(*given), 1)
+            ]
         else:
             names = wanted_models(arguments, places, part)
             about_s = whole_models.expected_s(part, places, names, _kept_file(arguments, part))
-            told = [f"{name} {seconds:.0f} s" for name, seconds in about_s.items()]
-        print(f"{part}, at most about: {', '.join(told) or 'nothing is missing'}", flush=True)
+            seconds_each = [f"{name} {seconds:.0f} s" for name, seconds in about_s.items()]
+        print(
+            f"{part}, at most about: {', '.join(seconds_each) or 'nothing is missing'}", flush=True
+        )
 
 
 def _kept_file(arguments: argparse.Namespace, part: str) -> Path:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from benchmarks.helpers.limited_command import ended, reason, run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from fewtune.errors import InputError, MachineError
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--fetch-only", action="store_true", help="download and stop")
     parser.add_argument("--table", action="store_true", help="only make the table again")
     asked = parser.parse_args()
-    with told("wild"):
+    with one_line_errors("wild"):
         _main(asked)
 
 

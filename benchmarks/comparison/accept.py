@@ -39,9 +39,9 @@ def verdicts(
     return rows + _oneshot(oneshot)
 
 
-def _row(line: str, met: bool | None, told: str, because: str = "") -> dict[str, Any]:
+def _row(line: str, met: bool | None, found: str, because: str = "") -> dict[str, Any]:
     """A verdict; None where what was measured does not tell."""
-    return {"name": line, "line": line, "met": met, "found": told, "because": because}
+    return {"name": line, "line": line, "met": met, "found": found, "because": because}
 
 
 def _genetic(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.comparison.pool import Pool
-from benchmarks.comparison.replay import told
+from benchmarks.comparison.replay import ranking_row
 from benchmarks.comparison.strategies import engine_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.graph_model.cost_model import GraphModel
@@ -138,7 +138,7 @@ def judged(held: Sequence[Held], on: str, folds: int) -> list[dict[str, Any]]:
                 scores.setdefault("decision predictor (practice)", {})[place] = expected
     rows = []
     for name, found in scores.items():
-        row = told(name, on, list(found.values()), [held[place].times_s for place in found])
+        row = ranking_row(name, on, list(found.values()), [held[place].times_s for place in found])
         rows.append(row | ({"train_s": round(train_s[name], 2)} if name in train_s else {}))
     return rows
 

@@ -39,7 +39,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _reached(rows: list[dict[str, Any]]) -> str:
-    said = {True: "yes", False: "no", None: "not told"}
+    said = {True: "yes", False: "no", None: "unknown"}
     lines = [[r["line"], said[r["met"]], r["found"], r.get("because", "")] for r in rows]
     table = Table(["target", "reached", "found", "because"], lines, frozenset({0, 1, 2, 3}))
     return f"## What was to be reached\n\n{table.markdown()}\n"
@@ -93,11 +93,11 @@ def _measured_table(rows: list[dict[str, Any]]) -> str:
         frozenset({0, 1}),
     )  # fmt: skip
     slower = [row for row in ordered if row.get("over_first", [1, 1, 1])[1] > 1]
-    told = ", ".join(_label(row) for row in slower) or "none"
+    names = ", ".join(_label(row) for row in slower) or "none"
     return (
         f"## Strategies on tasks of networks, measured\n\n{table.markdown()}\n\n"
         f"Told apart from the first row (slower, the interval of the ratio does not hold 1): "
-        f"{told}. Between the others there is nothing but noise.\n\n"
+        f"{names}. Between the others there is nothing but noise.\n\n"
         f"{first['tasks']} tasks of SqueezeNet and ResNet 50, {first['trials']} trials, "
         f"{first['seeds']} seed(s), {first['blocks']} searches each; {first['device']}, "
         f"{first['threads']} threads, {first['date']}. Intervals are over tasks, each the mean of "

@@ -107,9 +107,9 @@ class Pool:
             for point, outcome in zip(new, outcomes, strict=True):
                 time_s = outcome.median_s if outcome.run_s else math.inf
                 self.known[point] = Measured(time_s, cost_s)
-                told: list[Any] = [point.program, point.decisions]
-                told += [time_s if math.isfinite(time_s) else None, round(cost_s, 5)]
-                lines.append(json.dumps(told))
+                fields: list[Any] = [point.program, point.decisions]
+                fields += [time_s if math.isfinite(time_s) else None, round(cost_s, 5)]
+                lines.append(json.dumps(fields))
             with self._path.open("a") as file:
                 file.write("\n".join(lines) + "\n")
         return [self.known[proposal.point] for proposal in proposals]

@@ -94,7 +94,9 @@ def _mean_error(values: np.ndarray) -> tuple[float, float]:
     return float(values.mean()), error
 
 
-def told(name: str, on: str, scores: list[np.ndarray], times: list[np.ndarray]) -> dict[str, Any]:
+def ranking_row(
+    name: str, on: str, scores: list[np.ndarray], times: list[np.ndarray]
+) -> dict[str, Any]:
     """A cost model's row: rank correlation, and the best of its first few over the best."""
     ranks = [
         float(spearmanr(score, -time_s)[0])
@@ -142,9 +144,9 @@ def models_on_practice(file: Path) -> list[dict[str, Any]]:
     on = f"{file.stem}, held-out shapes (trials of a tuned search)"
     random = np.random.default_rng(0)
     rows = [
-        told("decision predictor", on, [learnt[i] for i in range(len(kept))], times),
-        told("predefined", on, [analytic.expected(e.samples.features) for e in kept], times),
-        told("lots", on, [random.random(len(t)) for t in times], times),
+        ranking_row("decision predictor", on, [learnt[i] for i in range(len(kept))], times),
+        ranking_row("predefined", on, [analytic.expected(e.samples.features) for e in kept], times),
+        ranking_row("lots", on, [random.random(len(t)) for t in times], times),
     ]
     rows[0] |= {"train_s": round(train_s / _FOLDS, 2)}
     rows[0] |= {"us_a_point": _us(lambda: trees.expected(features), len(features))}
@@ -185,7 +187,7 @@ def models_on_recorded(seeds: int, learnt: int = 64, judged: int = 256) -> list[
     rows = []
     on = f"recorded task, {learnt} learnt, {judged} unbiased draws held out"
     for name, scores in found.items():
-        row = told(name, on, scores, times)
+        row = ranking_row(name, on, scores, times)
         rows.append(row | {"learn_and_rate_s": round(statistics.median(spent[name]), 3)})
     return rows
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.comparison.replay import told
+from benchmarks.comparison.replay import ranking_row
 from fewtune.predictor.pretrained import Pretrained
 from fewtune.predictor.task_prior import is_usual
 from fewtune.predictor.training_samples import Sampled, read_samples
@@ -32,7 +32,7 @@ from fewtune.predictor.trial_sampling import (
 _FOLDS, _LEAST = 4, 12
 # Of all trials, the part that is learnt from; and how often lots are drawn.
 _PART, _DRAWS = 0.4, 3
-_TOLD = {
+_SHOWN = {
     ANY_TASKS: "40 % of trials, any tasks",
     USUAL_TASKS: "40 % of trials, tasks by the prior",
     ANY_TRIALS: "40 % of trials, any of each task",
@@ -64,7 +64,7 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
     order = np.random.default_rng(0).permutation(len(shapes))
     folds = [{shapes[int(place)] for place in order[part::_FOLDS]} for part in range(_FOLDS)]
     rows, ranks = [], {}
-    for rule in _TOLD:
+    for rule in _SHOWN:
         row, ranks[rule] = _judged(file.stem, rule, kept, folds, conditions)
         lots = _LOTS.get(rule)
         if lots is not None:
@@ -97,7 +97,7 @@ def _judged(
                     scores.append(trained.expected(each.samples.features))
                     times.append(each.samples.times_s)
     on = f"{name}, usual held-out shapes"
-    row = told(f"decision predictor, {_TOLD[rule]}", on, scores, times)
+    row = ranking_row(f"decision predictor, {_SHOWN[rule]}", on, scores, times)
     # Further draws judge the same tasks again: they narrow no interval.
     middle, low, high = row["rank_correlation"], *row["rank_correlation_ci"]
     wider = [round(middle + (bound - middle) * draws**0.5, 3) for bound in (low, high)]

@@ -148,14 +148,14 @@ def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float
 def expected_s(folder: Path, a_model: int, trials: int, seeds: int) -> list[float]:
     """Seconds that what is missing of each seed takes; arguments as of `measure`."""
     done, tasks = blocks(folder, trials), a_model * len(MODELS)
-    ran = [told for told in _lines(folder / _RUNS) if told["trials"] == trials and "at_s" in told]
+    ran = [line for line in _lines(folder / _RUNS) if line["trials"] == trials and "at_s" in line]
     # Points that were measured before are charged, and take no time: this is the most.
-    spent_s = [told["at_s"][-1] for told in ran if told["at_s"]]
+    spent_s = [line["at_s"][-1] for line in ran if line["at_s"]]
     each_s = statistics.fmean(spent_s) if spent_s else _SEARCH_S
     found = []
     for seed in range(1, seeds + 1):
         closed = {block["task"] for block in done if block["seed"] == seed}
-        begun = [told for told in ran if told["seed"] == seed and told["task"] not in closed]
+        begun = [line for line in ran if line["seed"] == seed and line["task"] not in closed]
         missing = (tasks - len(closed)) * len(COMBINATIONS) - len(begun)
         found.append(max(0, missing) * each_s)
     return found
@@ -163,8 +163,8 @@ def expected_s(folder: Path, a_model: int, trials: int, seeds: int) -> list[floa
 
 def _told(run: Run, task: Task, seed: int, trials: int) -> dict[str, Any]:
     point = [run.point.program, run.point.decisions] if run.point else None
-    told = run._asdict() | {"point": point, "trials": trials, "seed": seed}
-    return told | {"task": task.info.workload, "best_s": _finite(run.best_s)}
+    line = run._asdict() | {"point": point, "trials": trials, "seed": seed}
+    return line | {"task": task.info.workload, "best_s": _finite(run.best_s)}
 
 
 def _finite(values: Sequence[float]) -> list[float | None]:
@@ -174,24 +174,24 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 def _earlier(folder: Path, task: Task, seed: int, trials: int) -> dict[tuple[str, str], Run]:
     found: dict[tuple[str, str], Run] = {}
     begun: Counter[tuple[str, str]] = Counter()
-    for told in _lines(folder / _RUNS):
-        if (told["task"], told["seed"], told["trials"]) != (task.info.workload, seed, trials):
+    for line in _lines(folder / _RUNS):
+        if (line["task"], line["seed"], line["trials"]) != (task.info.workload, seed, trials):
             continue
-        if "began" in told:
-            key = (told["name"], told["judge"])
+        if "began" in line:
+            key = (line["name"], line["judge"])
             begun[key] += 1
             if begun[key] == _ATTEMPTS:
                 # It took this process along so many times: it found nothing.
                 found[key] = Run(*key, [], [], 0.0, None)
             continue
         point = None
-        if told["point"]:
-            number, decisions = told["point"]
+        if line["point"]:
+            number, decisions = line["point"]
             each = tuple(tuple(d) if isinstance(d, list) else d for d in decisions)
             point = Point(number, each)
-        best_s = [math.inf if value is None else value for value in told["best_s"]]
-        found[told["name"], told["judge"]] = Run(
-            told["name"], told["judge"], best_s, told["at_s"], told["search_s"], point
+        best_s = [math.inf if value is None else value for value in line["best_s"]]
+        found[line["name"], line["judge"]] = Run(
+            line["name"], line["judge"], best_s, line["at_s"], line["search_s"], point
         )
     return found
 
@@ -231,9 +231,9 @@ def _block(
     }
 
 
-def _append(path: Path, told: dict[str, Any]) -> None:
+def _append(path: Path, line: dict[str, Any]) -> None:
     with path.open("a") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(line) + "\n")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

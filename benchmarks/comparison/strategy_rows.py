@@ -25,7 +25,7 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     seconds = [{key: _at(block, key) for key in keys} for block in found]
     # Who ranks first on the whole: others are held to it on the same tasks and seeds.
     first = keys[int(ranks.mean(axis=0).argmin())]
-    told = []
+    rows = []
     for place, key in enumerate(keys):
         name, judge = key.split(", ")
         curves = [block["curves"][key] for block in found]
@@ -36,7 +36,7 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         own = by_task(found, ranks[:, place].tolist())
         rank, error = float(own.mean()), _half_width(own)
-        told.append(
+        rows.append(
             {
                 "name": name,
                 "judge": judge,
@@ -57,7 +57,7 @@ def rows(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "date": found[-1]["date"],
             }
         )
-    return told
+    return rows
 
 
 def _at(block: dict[str, Any], key: str) -> float:

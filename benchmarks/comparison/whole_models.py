@@ -133,12 +133,12 @@ class Model:
         )
         names = {task.info.name for task in self.tasks} - set(selection.set_aside)
         modules = self.scheduled(work / "share", names)
-        told = {
+        row = {
             "representatives": len(selection.representatives),
             "trials": tuned.trials + shared.trials,
             "tuning_s": round(selecting_s + tuned.tuning_s + shared.sharing_s, 2),
         }
-        return told, modules
+        return row, modules
 
     def searched(self, trials: int, changes: dict[str, str]) -> Came:
         """Search every task that is worth it by itself, with so many trials."""
@@ -165,12 +165,12 @@ class Model:
             {name: state.tasks[name].published() for name in names},
             self.target,
         )
-        told = {
+        row = {
             "trials": state.trials,
             "tuning_s": round(state.elapsed_s, 2),
             "curve": [[p.elapsed_s, p.estimated_latency_ms] for p in state.curve],
         }
-        return told, self.scheduled(log, set(names))
+        return row, self.scheduled(log, set(names))
 
     def _wanted(self) -> list[Task]:
         """Those that the full run searched."""
@@ -209,14 +209,14 @@ def _rows(model: Model, came: dict[str, Came]) -> list[dict[str, Any]]:
     total_ms = model.dueled({"full": full, **{name: mods for name, (_, mods) in came.items()}})
     full_s = TuneReport.read(model.full).tuning_s
     rows = []
-    for name, (told, _) in came.items():
-        told.pop("curve", None) if name == ALONE else None
+    for name, (row, _) in came.items():
+        row.pop("curve", None) if name == ALONE else None
         rows.append(
             {
                 "name": name,
                 "model": model.name,
-                **told,
-                "used_time_pct": round(100 * told["tuning_s"] / full_s, 2),
+                **row,
+                "used_time_pct": round(100 * row["tuning_s"] / full_s, 2),
                 "kernels_ms": round(total_ms[name], 4),
                 "achieved_pct": round(100 * total_ms["full"] / total_ms[name], 2),
                 "device": model.fingerprint.device,
@@ -254,8 +254,8 @@ def measure(
         began_s = time.monotonic()
         known[name] = make(Model(places, name))
         write_text(kept, canonical_json(known))
-        told = {row["name"]: row["achieved_pct"] for row in known[name]}
-        print(f"{kind}: {name} in {time.monotonic() - began_s:.0f} s: {told}", flush=True)
+        achieved = {row["name"]: row["achieved_pct"] for row in known[name]}
+        print(f"{kind}: {name} in {time.monotonic() - began_s:.0f} s: {achieved}", flush=True)
     return [row for name in known for row in known[name]]
 
 

@@ -88,8 +88,8 @@ def table(results: dict[str, Any]) -> str:
 
 def _conditions(results: dict[str, Any]) -> str:
     """Seed, what LLVM takes the CPU for, and, of results since these are kept, commit and day."""
-    told = [f"seed {results.get('seed')}", results.get("cpu"), results.get("commit")]
-    return ", ".join(str(each) for each in [*told, results.get("date")] if each is not None)
+    conditions = [f"seed {results.get('seed')}", results.get("cpu"), results.get("commit")]
+    return ", ".join(str(each) for each in [*conditions, results.get("date")] if each is not None)
 
 
 def _cells(row: Counter[str]) -> str:

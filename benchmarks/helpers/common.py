@@ -17,19 +17,19 @@ def alone(name: str) -> Iterator[None]:
     Parameters
     ----------
     name : str
-        Of the benchmark, as others that wait for it are told.
+        Of the benchmark, as it is shown to others that wait for it.
 
     Raises
     ------
     SystemExit
-        As `told`.
+        As `one_line_errors`.
     """
-    with told(name), device_lock("cpu", f"benchmark {name}"):
+    with one_line_errors(name), device_lock("cpu", f"benchmark {name}"):
         yield
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def one_line_errors(name: str) -> Iterator[None]:
     """End a benchmark in one line on an error that its user can mend.
 
     Parameters

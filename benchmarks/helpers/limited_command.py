@@ -1,4 +1,4 @@
-"""A command with a limit of seconds: all of its processes end, and what it told is kept."""
+"""A command with a limit of seconds: all of its processes end, and its output is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMED_OUT = -1000
 def run_limited(
     command: list[str], cwd: Path, limit_s: float, environment: dict[str, str] | None = None
 ) -> tuple[int, list[str]]:
-    """Exit code and what it told, with all its children ended.
+    """Exit code and lines of output, with all its children ended.
 
     The code is negative where a signal ended it: of its own, or `_TIMED_OUT` at its limit. Python
     finds what lies in ``cwd`` first, unless another environment is given.
@@ -54,7 +54,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def reason(lines: list[str]) -> str:
-    """The last lines that a person was told: of `fewtune`, its own ones."""
+    """The last lines of output: of `fewtune`, its own ones."""
     own = [line.removeprefix("fewtune: ") for line in lines if line.startswith("fewtune: ")]
-    told_lines = own or [line for line in lines if line.strip()]
-    return " ".join(" ".join(told_lines[-2:]).split())[:600] or "it told nothing"
+    shown = own or [line for line in lines if line.strip()]
+    return " ".join(" ".join(shown[-2:]).split())[:600] or "it printed nothing"

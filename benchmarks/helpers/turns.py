@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from fewtune.machine.affinity import cores_off_the_pool, on_cores
 from fewtune.measure import interleave
 from fewtune.util.files import canonical_json, write_text
@@ -84,7 +84,7 @@ def rows_by_model(
     path = asked.results / f"{name}.json"
     rows = {row["model"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
     asked.work.mkdir(parents=True, exist_ok=True)
-    with told(name):
+    with one_line_errors(name):
         for model in asked.models or models:
             rows[model] = measure(model, asked.work, asked.trials)
             print(rows[model], flush=True)

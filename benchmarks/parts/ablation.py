@@ -28,7 +28,7 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from benchmarks.parts import selections
 from benchmarks.parts.ablation_table import write_results
 from benchmarks.parts.ablation_variants import STRATEGY, VARIANTS, Full, Ready, make
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=8, help="libraries measured in one group")
     parser.add_argument("--output", type=Path, default=Path("results/ablation"))
     arguments = parser.parse_args()
-    with told("ablation"):
+    with one_line_errors("ablation"):
         run(arguments)
     print((arguments.output / f"{arguments.model}.md").read_text())
 

@@ -25,7 +25,7 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import BenchmarkReport, CompileReport, Conditions, Fingerprint, Metrics
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
@@ -234,13 +234,15 @@ def markdown(output: Path) -> str:
         for result in results
         for row in result["rows"]
     ]
-    told = [
+    sentences = [
         f"{result['model']}: bank of the full logs of {', '.join(result['bank_of'])}; measured on "
         f"{conditions_text(Conditions.model_validate(result['conditions']))}."
         for result in results
     ]
     table = Table(headings, rows, frozenset({0, 1})).markdown()
-    return "# With a schedule bank, and without\n\n" + table + "".join(f"\n{t}\n" for t in told)
+    return (
+        "# With a schedule bank, and without\n\n" + table + "".join(f"\n{t}\n" for t in sentences)
+    )
 
 
 def main() -> None:
@@ -251,7 +253,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds of all variants in turn")
     parser.add_argument("--output", type=Path, default=Path("results/bank"))
     arguments = parser.parse_args()
-    with told("bank"):
+    with one_line_errors("bank"):
         logs = {model: donors(Places(), model, arguments.of) for model in arguments.models}
         for model in arguments.models:
             run(model, logs[model], arguments.rounds, arguments.output)

@@ -18,7 +18,7 @@ import numpy as np
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
 from fewtune.predictor import AUTO
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=30, help="replays, other tasks tuned in each")
     parser.add_argument("--predictor", default=AUTO, help="path without ending")
     arguments = parser.parse_args()
-    with told("correction"):
+    with one_line_errors("correction"):
         print(table(arguments.models, arguments.seeds, arguments.predictor).markdown())
 
 

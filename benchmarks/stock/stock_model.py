@@ -24,7 +24,7 @@ from typing import Any
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.helpers.common import told
+from benchmarks.helpers.common import one_line_errors
 from benchmarks.stock.stock_process import StockProcess, job_tasks
 from fewtune.artifacts import CompileReport, Conditions, Fingerprint, ImportReport, Metrics
 from fewtune.benchmark.benchmark import Variants, conditions_of
@@ -72,7 +72,7 @@ def tune_with_stock(
     began_s = time.perf_counter()
     process = StockProcess(fingerprint.threads, work / _LOG)
     try:
-        told = process.run(
+        reply = process.run(
             {
                 "tasks": job_tasks(tasks),
                 "target": fingerprint.target,
@@ -88,7 +88,7 @@ def tune_with_stock(
         )
     finally:
         process.close()
-    tuned = {**told, **_belongs_to(tasks, fingerprint)}
+    tuned = {**reply, **_belongs_to(tasks, fingerprint)}
     write_text(work / _TUNED, canonical_json(tuned))
     return tuned
 
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/stock"))
     parser.add_argument("--measure-only", action="store_true", help="take stock's last run")
     arguments = parser.parse_args()
-    with told("stock_model"):
+    with one_line_errors("stock_model"):
         result = run(arguments)
     path = arguments.output / f"{arguments.model}.json"
     write_text(path, canonical_json(result))

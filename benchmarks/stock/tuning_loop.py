@@ -85,7 +85,7 @@ def tune_stock(
     process: StockProcess, task: Task, fingerprint: Fingerprint, trials: int, seed: int
 ) -> Run:
     """Tune one task with stock MetaSchedule."""
-    told = process.run(
+    reply = process.run(
         {
             "tasks": job_tasks([task]),
             "target": fingerprint.target,
@@ -93,10 +93,10 @@ def tune_stock(
             "seed": seed,
         }
     )
-    best = tvm.ir.load_json(told["best_module"]) if told["best_module"] else None
-    curve = [(at, time_s) for at, time_s in told["curve"] if time_s]
-    phases = {phase: told[phase] for phase in _PHASES}
-    return Run(told["elapsed_s"], told["trials"], phases, curve, best)
+    best = tvm.ir.load_json(reply["best_module"]) if reply["best_module"] else None
+    curve = [(at, time_s) for at, time_s in reply["curve"] if time_s]
+    phases = {phase: reply[phase] for phase in _PHASES}
+    return Run(reply["elapsed_s"], reply["trials"], phases, curve, best)
 
 
 def model_tasks(name: str, fingerprint: Fingerprint, count: int) -> list[Task]:
