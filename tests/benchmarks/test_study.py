@@ -97,7 +97,7 @@ def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
     found["accepted"] = accept.verdicts(found, BLOCKS, ONESHOT)
     told = page.page(found)
     # Two of two tasks, and six that nobody measured.
-    assert "genetic better than random on 6 of 8 tasks | not told" in told
+    assert "genetic better than random on 6 of 8 tasks | unknown" in told
     assert "6 of 8 tasks are not measured yet" in told
     assert "one-shot never slower than onnxruntime | no | at least 0.90 times as fast (b)" in told
     assert "2 of 7 models are measured: a, b" in told
