@@ -187,9 +187,13 @@ class Triad:
 
     def buffers(self) -> list[Any]:
         """Memory for it, new."""
-        # It has to be written: all unwritten pages are the same page of zeros.
-        ones = np.ones(self._shape, "float32")
-        return [tvm.runtime.tensor(ones, self._device) for _ in range(_STREAM_BUFFERS)]
+        held = [
+            tvm.runtime.empty(self._shape, "float32", self._device) for _ in range(_STREAM_BUFFERS)
+        ]
+        for buffer in held:
+            # It has to be written: all unwritten pages are the same page of zeros.
+            np.from_dlpack(buffer).fill(1)
+        return held
 
 
 @dataclass(frozen=True)
