@@ -16,6 +16,8 @@ from fewtune.artifacts import (
     ImportReport,
     KernelRow,
     Metrics,
+    ShareReport,
+    TuneReport,
 )
 from fewtune.artifacts.base import Artifact
 from fewtune.report.conditions import conditions_lines
@@ -24,7 +26,7 @@ from stages.params import COMPARED
 from stages.paths import Places
 
 _SELECTIVE = COMPARED[0]
-# Kernels that a slower model is explained by, and the share from which one may not go untried.
+# Kernels that a slower model is explained by; the share from which a default schedule is named.
 _KERNELS, _UNTRIED_PCT = 3, 2.0
 
 
@@ -114,8 +116,9 @@ def row_of_results(row: Row, places: Places) -> Row:
     found.openvino_remark = next((it for it in report.remarks if it.startswith("OpenVINO")), None)
     heaviest = sorted(report.kernels, key=lambda kernel: -(kernel.share or 0.0))
     found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
+    trials = _trials(places, name)
     found.untried = [
-        _kernel_text(kernel)
+        _kernel_text(kernel, trials.get(kernel.task, 0))
         for kernel in heaviest
         if 100 * (kernel.share or 0.0) > _UNTRIED_PCT and kernel.schedule in ("default", "none")
     ]
@@ -135,9 +138,18 @@ def _read(kind: type[Written], folder: Path) -> Written | None:
     return kind.read(folder) if (folder / kind.file_name).is_file() else None
 
 
-def _kernel_text(kernel: KernelRow) -> str:
+def _trials(places: Places, model: str) -> dict[str, int]:
+    """How many candidates of each task were measured."""
+    tuned = _read(TuneReport, places.tuned(model, _SELECTIVE))
+    shared = _read(ShareReport, places.shared(model, _SELECTIVE))
+    lines = [*(tuned.tasks if tuned else []), *(shared.tasks if shared else [])]
+    return {line.task: line.trials for line in lines}
+
+
+def _kernel_text(kernel: KernelRow, trials: int | None = None) -> str:
     share = MISSING if kernel.share is None else percent(100 * kernel.share)
-    return f"{kernel.task} {share} % ({kernel.schedule})"
+    tried = "" if trials is None else f", {trials} candidates tried" if trials else ", not tried"
+    return f"{kernel.task} {share} % ({kernel.schedule}{tried})"
 
 
 def wild_markdown(rows: Sequence[Row]) -> str:
@@ -162,7 +174,7 @@ def wild_markdown(rows: Sequence[Row]) -> str:
                   for row in slower]  # fmt: skip
     untried = [row for row in rows if row.untried]
     if untried:
-        parts.append(f"\n## Over {_UNTRIED_PCT:.0f} % of the model and not searched\n\n")
+        parts.append(f"\n## Over {_UNTRIED_PCT:.0f} % of the model, by the default schedule\n\n")
         parts += [f"- {row.name}: {'; '.join(row.untried)}\n" for row in untried]
     failed = [f"- {row.name}: {row.failed}\n" for row in rows if row.failed]
     failed += [f"- {row.name}: {row.openvino_remark}\n" for row in rows if row.openvino_remark]
