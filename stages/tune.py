@@ -6,7 +6,7 @@ import shutil
 
 from fewtune.artifacts import Fingerprint, Selection, failures_by_cause
 from fewtune.fleet.runner import runner_of
-from fewtune.oneshot.predict import empty_report
+from fewtune.oneshot.write import empty_report
 from fewtune.task.extract import read_tasks
 from fewtune.tuning.tune import tune
 from fewtune.util.files import whole_directory

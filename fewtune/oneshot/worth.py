@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fewtune.artifacts import Prediction, SharedTask
 from fewtune.predictor import PREDEFINED
 from fewtune.predictor.predefined import Predefined
@@ -19,34 +21,39 @@ _ANALYTIC = (
 )
 
 
-def prediction_of(
-    predictor: Predictor | None, target: tvm.target.Target, points: int, lines: list[SharedTask]
-) -> Prediction:
-    """Which predictor rated the points, and how far it can be trusted on this machine."""
+def prediction_of(predictor: Predictor | None, target: tvm.target.Target) -> Prediction:
+    """Which predictor rates points, and how far it can be trusted on this machine."""
     if predictor is None:
         return Prediction(
             predictor=None,
-            points=points,
+            points=0,
             warning="no predictor is for this target's vectors and threads: schedules are chosen "
             "by rule, which is worth little; tune the model (`--strategy selective`), or train a "
             "predictor (`fewtune predictor train`)",
         )
     if isinstance(predictor.pretrained, Predefined):
-        return Prediction(predictor=PREDEFINED, points=points, warning=_ANALYTIC)
+        return Prediction(predictor=PREDEFINED, points=0, warning=_ANALYTIC)
     conditions = predictor.pretrained.conditions
     trained_on = str(conditions.get("target", {}).get("mcpu", conditions.get("device", "")))
     warnings = [extrapolated(predictor.pretrained, target)]
-    by_rule = sum(line.note == BY_RULE for line in lines)
-    if by_rule:
-        warnings.append(
-            f"{by_rule} of {len(lines)} tasks are of a kind that no predictor knows, such as "
-            "products of doubles: rules chose their schedules, which is worth less"
-        )
     if not is_trained_on(predictor.pretrained, target):
         warnings.append(
             f"no predictor knows the CPU {target.attrs.get('mcpu', 'of this target')}; the one of "
             f"{trained_on} is used: on a CPU that it does not know, its choice took {_FOREIGN} "
             f"times the best trial, on its own {_OWN}"
         )
-    warning = "; ".join(filter(None, warnings))
-    return Prediction(predictor=trained_on, points=points, warning=warning)
+    return Prediction(predictor=trained_on, points=0, warning="; ".join(filter(None, warnings)))
+
+
+def with_tasks(prediction: Prediction, points: int, lines: Sequence[SharedTask]) -> Prediction:
+    """The same after ``points`` were rated; it warns of tasks that the predictor cannot rate."""
+    by_rule = sum(line.note == BY_RULE for line in lines)
+    warnings = [prediction.warning]
+    if by_rule and prediction.predictor not in (None, PREDEFINED):
+        warnings.append(
+            f"{by_rule} of {len(lines)} tasks are of a kind that no predictor knows, such as "
+            "products of doubles: rules chose their schedules, which is worth less"
+        )
+    return prediction.model_copy(
+        update={"points": points, "warning": "; ".join(filter(None, warnings))}
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,10 +11,9 @@ from typing import Any
 from fewtune.errors import MachineError
 from fewtune.runtime.tvm import tvm
 from fewtune.runtime.tvm_noise import without_noise
+from fewtune.util.files import full_disk
 
 _COMPILER = "Compilation error:"
-# A linker, or LLVM, that stops on a full disk leaves less free room than it wanted to write.
-_ROOM_BYTES = 1 << 20
 
 
 def export_library(built: Any, path: Path, link: Callable[..., None] | None = None) -> None:
@@ -43,9 +40,9 @@ def export_library(built: Any, path: Path, link: Callable[..., None] | None = No
         with without_noise():
             built.export_library(str(path), fcompile=link)
     except Exception as fault:
-        for folder in (path.parent, Path(tempfile.gettempdir())):
-            if shutil.disk_usage(folder).free < _ROOM_BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from fault
+        no_room = full_disk(path.parent, Path(tempfile.gettempdir()))
+        if no_room is not None:
+            raise no_room from fault
         text = str(fault)
         if _COMPILER in text:
             lines = text.partition(_COMPILER)[2].strip().splitlines()

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -33,6 +33,7 @@ from fewtune.util.child_python import (
     was_interrupted,
 )
 from fewtune.util.contexts import without_gc
+from fewtune.util.files import full_disk
 
 LEFT_OUT = "left_out"
 _NOTE, _RESULT = "note.json", "result.json"
@@ -130,20 +131,80 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
     FewtuneError
         What the work raised; `InputError` if it crashed without any optional step.
     MachineError
-        If the system killed it, which happens if memory runs out.
+        If the system killed it, which happens if memory runs out, or if the disk is full.
     RuntimeError
         With the child's traceback, if it raised anything else.
     """
-    left_out: dict[str, str] = dict(job.get(LEFT_OUT, {}))
-    while True:
-        with tempfile.TemporaryDirectory(prefix="fewtune-apart-") as scratch:
-            folder = Path(scratch)
-            request = {"work": work, "job": {**job, LEFT_OUT: left_out}}
-            (folder / "job.json").write_text(json.dumps(request, default=_plain))
-            code, stderr = _run(folder)
+    return run_each_apart(work, [job])[0]
+
+
+def run_each_apart(work: str, jobs: Sequence[dict[str, Any]]) -> list[Any]:
+    """Run ``work`` for every job at the same time, each as `run_apart` does.
+
+    Parameters
+    ----------
+    work : str
+    jobs : sequence of dict
+        A child is started for each.
+
+    Returns
+    -------
+    results : list
+        In the order of the jobs.
+
+    Raises
+    ------
+    FewtuneError, MachineError, RuntimeError
+        As `run_apart` does for the first job that fails; the other children are ended.
+    """
+    with ExitStack() as running:
+        children = [running.enter_context(_Child(work, job)) for job in jobs]
+        return [child.result() for child in children]
+
+
+class _Child:
+    """A child that does a job, started anew where an optional step crashed."""
+
+    def __init__(self, work: str, job: dict[str, Any]) -> None:
+        self._work, self._job = work, job
+        self._left_out: dict[str, str] = dict(job.get(LEFT_OUT, {}))
+        self._shown = bool(os.environ.get(SHOW_STDERR))
+
+    def __enter__(self) -> _Child:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        self._scratch.cleanup()
+
+    def result(self) -> Any:
+        """What the work returned, after as many attempts as it takes."""
+        while True:
+            code = self._process.wait()
+            folder = Path(self._scratch.name)
             if (folder / _RESULT).is_file():
                 return _result(json.loads((folder / _RESULT).read_text()))
-            note = _note_of(folder)
+            self._leave_out(code, _note_of(folder))
+            self._scratch.cleanup()
+            self._start()
+
+    def _start(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="fewtune-apart-")
+        folder = Path(self._scratch.name)
+        request = {"work": self._work, "job": {**self._job, LEFT_OUT: self._left_out}}
+        (folder / "job.json").write_text(json.dumps(request, default=_plain))
+        self._process = subprocess.Popen(
+            [child_python(), "-m", "fewtune.util.apart", str(folder), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if self._shown else subprocess.DEVNULL,
+        )
+
+    def _leave_out(self, code: int, note: Note) -> None:
+        """Choose what the next attempt does without; raises if there is nothing."""
         if code >= 0:
             raise RuntimeError(f"the process ended with exit code {code} while {note.doing}")
         if was_interrupted(code):
@@ -154,15 +215,18 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
                 f"the system killed the process while {note.doing}, most likely since it ran out "
                 "of memory: give smaller shapes, or run it on a machine with more"
             )
+        no_room = full_disk(Path(self._scratch.name))
+        if no_room is not None:
+            raise MachineError(disk_line(no_room))
         reason = f"the process was ended by {ended_by.name} while {note.doing}"
-        further = _further(note, reason, left_out)
+        further = _further(note, reason, self._left_out)
         if not further:
-            hint = "" if stderr else f"; set {SHOW_STDERR}=1 to see what it wrote"
+            hint = "" if self._shown else f"; set {SHOW_STDERR}=1 to see what it wrote"
             raise InputError(
                 f"{reason}, with no optional step left to do without: export the model in another "
                 f"way, or end it before that place{hint}"
             )
-        left_out |= note.left_out | further
+        self._left_out |= note.left_out | further
 
 
 def _further(note: Note, reason: str, left_out: dict[str, str]) -> dict[str, str]:
@@ -175,24 +239,6 @@ def _further(note: Note, reason: str, left_out: dict[str, str]) -> dict[str, str
 def _plain(value: Any) -> Any:
     """A value of NumPy as JSON has it."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _run(folder: Path) -> tuple[int, bool]:
-    """The child's exit code, negative for a signal, and whether its errors were shown."""
-    shown = bool(os.environ.get(SHOW_STDERR))
-    command = [child_python(), "-m", "fewtune.util.apart", str(folder), str(os.getpid())]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=None if shown else subprocess.DEVNULL,
-    )
-    try:
-        return child.wait(), shown
-    except BaseException:
-        child.terminate()
-        child.wait()
-        raise
 
 
 def _note_of(folder: Path) -> Note:

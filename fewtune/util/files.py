@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -50,6 +51,22 @@ def write_bytes(path: Path, content: bytes) -> None:
         Path(beside).unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+# A writer that stops on a full disk leaves less free room than it wanted to write.
+_ROOM_BYTES = 1 << 20
+
+
+def full_disk(*folders: Path) -> OSError | None:
+    """The error of a full disk; None if every folder has room.
+
+    LLVM ends its process by SIGABRT where it cannot write, and linkers say so in many ways: none of
+    them raises the error.
+    """
+    for folder in folders:
+        if shutil.disk_usage(folder).free < _ROOM_BYTES:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    return None
 
 
 def canonical_json(value: Any) -> str:

@@ -8,14 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from fewtune.errors import MachineError
+from fewtune.errors import MachineError, disk_line
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
 from fewtune.util.child_python import child_python
+from fewtune.util.files import full_disk
 from fewtune.workers.fork_server import ForkedWorker, ForkServer
 
 
@@ -120,7 +123,8 @@ class WorkerHandle:
         RequestFailedError
             If the request failed inside the worker.
         MachineError
-            If the system refused the worker room on a disk, or the like.
+            If the system refused the worker room on a disk, or the like; or if it died on a full
+            disk.
         """
         connection = self.connection
         try:
@@ -166,12 +170,17 @@ class WorkerHandle:
             raise self._lost() from None
         self._ready = True
 
-    def _lost(self) -> WorkerLostError:
+    def _lost(self) -> WorkerLostError | MachineError:
         code = self._process.wait() if self._process is not None else None
         how = f"exit code {code}"
+        no_room = None
         if code is not None and code < 0:
             how = signal.Signals(-code).name
+            no_room = full_disk(Path(tempfile.gettempdir()))
         self.kill()
+        if no_room is not None:
+            # A full disk is no candidate's fault: it must not be noted as failed.
+            return MachineError(disk_line(no_room))
         return WorkerLostError("worker_crash", f"a worker died: {how}")
 
 

@@ -7,12 +7,12 @@ import signal
 from typing import Any
 
 from fewtune.oneshot import predict as predicting
-from fewtune.oneshot.predict_apart import predict_here
+from fewtune.oneshot.predict_apart import choose_here
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task.extract import workload_hash
 
 
-def predict(job: dict[str, Any]) -> None:
+def choose(job: dict[str, Any]) -> dict[str, Any]:
     """Do the job, and die at the task whose workload it names."""
     usual = predicting.most_promising
 
@@ -22,4 +22,4 @@ def predict(job: dict[str, Any]) -> None:
         return usual(space, *rest)
 
     predicting.most_promising = dying
-    predict_here(job)
+    return choose_here(job)

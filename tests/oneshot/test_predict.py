@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,15 +15,15 @@ from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.errors import InputError
 from fewtune.machine import device_lock
-from fewtune.oneshot.predict import empty_report, predict_schedules
-from fewtune.oneshot.predict_apart import PredictJob, predict_apart
+from fewtune.oneshot.predict import choose_schedules, points_by_task
+from fewtune.oneshot.predict_apart import PredictJob, lots, predict_apart
+from fewtune.oneshot.write import empty_report, write_prediction
 from fewtune.options import ShareOptions, TuneOptions
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.storage.database import RECORDS, read_database
 from fewtune.storage.log_archive import logs_below, merge
 from fewtune.task.extract import write_modules
-from fewtune.util.apart import run_apart
 from tests import tuned_tiny
 
 
@@ -38,9 +41,11 @@ def selected() -> Selection:
 
 def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareReport:  # noqa: B008
     directory.mkdir()
-    return predict_schedules(
-        tuned_tiny.tasks(), selected(), tuned_tiny.fingerprint(), options, directory
-    )
+    began_s = time.perf_counter()
+    tasks, machine = tuned_tiny.tasks(), tuned_tiny.fingerprint()
+    lot = points_by_task([task.info for task in tasks], selected())
+    chosen, prediction = choose_schedules(tasks, lot, selected(), machine, options)
+    return write_prediction(tasks, selected(), machine, chosen, prediction, began_s, directory)
 
 
 def laid_out(directory: Path) -> tuple[Path, Path, Path]:
@@ -92,21 +97,47 @@ def test_no_worker_and_no_lock_and_the_library_verifies(
 
 
 @pytest.mark.slow
-def test_a_process_apart_predicts_the_same_log_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_apart_predict_the_same_log_and_leave_nothing(
+    tmp_path: Path, processes: int
+) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    report = predict_apart(PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart"))
+    job = PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "apart")
+    (tmp_path / "apart").mkdir()
+    report = predict_apart(job, processes)
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
     here = predicted(tmp_path / "here")
     assert (tmp_path / "apart" / RECORDS).read_bytes() == (tmp_path / "here" / RECORDS).read_bytes()
     assert report.tasks == here.tasks
+    assert report.prediction == here.prediction
+
+
+def test_lots_hold_every_task_once_and_take_about_the_same_time() -> None:
+    points = {"heavy": 4000, **{f"light{number}": 1000 for number in range(7)}}
+    divided = lots(points, 2)
+    assert sorted(name for lot in divided for name in lot) == sorted(points)
+    loads = [sum(points[name] for name in lot) for lot in divided]
+    assert abs(loads[0] - loads[1]) <= 2000
+    assert lots({}, 1) == [[]]
+
+
+@dataclass(frozen=True)
+class DyingJob(PredictJob):
+    """A job of which one task ends the process."""
+
+    dies_at: str = ""
+
+    def of_lot(self, lot: list[str]) -> dict[str, Any]:
+        return {**super().of_lot(lot), "dies_at": self.dies_at}
 
 
 @pytest.mark.slow
 def test_a_task_that_tvm_crashes_on_keeps_its_default(tmp_path: Path) -> None:
     info = tuned_tiny.convolutions()["b"].info
-    job = PredictJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "share")
-    run_apart("tests.oneshot.crashing:predict", {**job.as_json(), "dies_at": info.workload})
-    told = {line.task: line for line in ShareReport.read(tmp_path / "share").tasks}
+    (tmp_path / "share").mkdir()
+    job = DyingJob(*laid_out(tmp_path), ShareOptions(), tmp_path / "share", dies_at=info.workload)
+    report = predict_apart(job, 2, work="tests.oneshot.crashing:choose")
+    told = {line.task: line for line in report.tasks}
     assert told[info.name].status == "default"
     assert f"SIGSEGV while it was predicting a schedule of {info.name}" in told[info.name].note
     others = {task.info.name for task in tuned_tiny.convolutions().values()} - {info.name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewtune.artifacts import SharedTask
-from fewtune.oneshot.worth import BY_RULE, prediction_of
+from fewtune.oneshot.worth import BY_RULE, prediction_of, with_tasks
 from fewtune.predictor.predefined import Predefined
 from fewtune.predictor.predictor import Predictor, consensus_for
 from fewtune.runtime.tvm import tvm
@@ -19,18 +19,18 @@ def line(note: str) -> SharedTask:
 
 
 def test_a_known_cpu_and_tasks_that_its_predictor_knows_need_no_warning() -> None:
-    found = prediction_of(consensus_for("auto", TARGET), TARGET, 100, [line("")])
+    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, [line("")])
     assert (found.predictor, found.points, found.warning) == ("znver5", 100, "")
 
 
 def test_tasks_that_no_predictor_knows_are_counted() -> None:
     lines = [line(BY_RULE), line(""), line(BY_RULE)]
-    found = prediction_of(consensus_for("auto", TARGET), TARGET, 100, lines)
+    found = with_tasks(prediction_of(consensus_for("auto", TARGET), TARGET), 100, lines)
     assert "2 of 3 tasks are of a kind that no predictor knows" in found.warning
 
 
 def test_without_a_predictor_or_by_the_analytic_model_it_says_so() -> None:
-    assert "chosen by rule" in prediction_of(None, TARGET, 0, []).warning
-    assert (
-        "analytic model" in prediction_of(Predictor(Predefined.of(TARGET)), TARGET, 0, []).warning
-    )
+    by_rule = prediction_of(None, TARGET)
+    assert "chosen by rule" in by_rule.warning
+    assert with_tasks(by_rule, 0, [line(BY_RULE)]).warning == by_rule.warning
+    assert "analytic model" in prediction_of(Predictor(Predefined.of(TARGET)), TARGET).warning

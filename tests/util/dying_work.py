@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from typing import Any
 
 from fewtune.errors import VerificationError
@@ -37,10 +38,12 @@ def import_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def always(job: dict[str, Any]) -> None:
-    """Dies, or is killed, or raises."""
+    """Dies, is killed, raises, or does not end."""
     at("the graph was being read")
     if job["how"] == "error":
         raise VerificationError("outputs differ")
+    if job["how"] == "waits":
+        time.sleep(60)
     if job["how"] == "fault":
         raise LookupError("no such thing")
     _die(getattr(signal, job["how"]))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from fewtune.errors import InputError, MachineError, VerificationError
-from fewtune.util.apart import run_apart
+from fewtune.util.apart import run_apart, run_each_apart
 from fewtune.util.warm import warm_process
 from tests.util.dying_work import NAMES
 
@@ -61,3 +64,22 @@ def test_a_child_that_is_interrupted_interrupts_its_parent(
 def test_a_full_disk_is_the_machines_fault() -> None:
     with pytest.raises(MachineError, match="model.so: no space left on device; free some space"):
         run_apart("tests.util.dying_work:full_disk", {"file": "model.so"})
+
+
+def test_a_crash_on_a_full_disk_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    with pytest.raises(MachineError, match="no space left on device; free some space"):
+        run_apart("tests.util.dying_work:always", {"how": "SIGABRT"})
+
+
+def test_jobs_side_by_side_each_leave_out_what_crashed_in_theirs() -> None:
+    jobs = [{"dies": "transpose"}, {}, {"raises": "fold"}]
+    found = run_each_apart("tests.util.dying_work:import_of", jobs)
+    assert [list(each["left_out"]) for each in found] == [["transpose"], [], ["fold"]]
+
+
+def test_the_first_failure_ends_the_other_jobs() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.raises(VerificationError, match="outputs differ"):
+        run_each_apart("tests.util.dying_work:always", [{"how": "error"}, {"how": "waits"}])
+    assert {child.pid for child in psutil.Process().children()} <= before
