@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-
-
+# Where Linux describes the caches of a core; the other functions' default.
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def last_level_cache_bytes() -> int | None:
+def last_level_cache_bytes(caches: Path = CACHES) -> int | None:
     """Size of the largest cache of a core; None where the system does not report it."""
-    return max(_cache_sizes(), default=None)
+    return max(_cache_sizes(caches), default=None)
 
 
-def own_cache_bytes() -> int | None:
+def own_cache_bytes(caches: Path = CACHES) -> int | None:
     """Size of the last cache that a core has for itself; None where none is reported."""
-    sizes = sorted(_cache_sizes())
+    sizes = sorted(_cache_sizes(caches))
     return sizes[-2] if len(sizes) > 1 else None
 
 
@@ -27,10 +26,10 @@ def own_caches_bytes(threads: int) -> int | None:
     return None if own_bytes is None else threads * own_bytes
 
 
-def _cache_sizes() -> list[int]:
+def _cache_sizes(caches: Path) -> list[int]:
     """Bytes of the caches of a core."""
     sizes = []
-    for file in _CACHES.glob("index*/size"):
+    for file in caches.glob("index*/size"):
         text = file.read_text().strip()
         number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
         if number.isdigit():

@@ -11,18 +11,21 @@ import os
 import time
 from pathlib import Path
 
-_STAT = Path("/proc/stat")
+STAT = Path("/proc/stat")
 # The eighth figure of a core's line, after the label.
 _STEAL = 8
 
 
-def stolen_s() -> float:
-    """Seconds since the machine's start that the host kept from a core, the usable cores' mean.
+def stolen_s(stat: Path = STAT) -> float:
+    """Seconds since the machine's start that the host kept from a core: the usable cores' mean.
 
-    0 where the system does not report it.
+    Parameters
+    ----------
+    stat : Path
+        Where Linux reports it; if there is no such file, the answer is 0.
     """
     try:
-        lines = _STAT.read_text().splitlines()
+        lines = stat.read_text().splitlines()
     except OSError:
         return 0.0
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -35,15 +38,22 @@ def stolen_s() -> float:
 
 
 class Stolen:
-    """Measures the time that the host keeps from now on."""
+    """Measures the time that the host keeps from now on.
 
-    def __init__(self) -> None:
-        self._began_s, self._stolen_s = time.perf_counter(), stolen_s()
+    Parameters
+    ----------
+    stat : Path
+        As for `stolen_s`.
+    """
+
+    def __init__(self, stat: Path = STAT) -> None:
+        self._stat = stat
+        self._began_s, self._stolen_s = time.perf_counter(), stolen_s(stat)
 
     def pct(self) -> float:
         """Per cent of the cores' time until now."""
         passed_s = time.perf_counter() - self._began_s
-        return stolen_pct(stolen_s() - self._stolen_s, passed_s)
+        return stolen_pct(stolen_s(self._stat) - self._stolen_s, passed_s)
 
 
 def stolen_pct(kept_s: float, passed_s: float) -> float:

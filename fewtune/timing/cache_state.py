@@ -27,14 +27,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fewtune.runtime.tvm import tvm
-from fewtune.timing.cache_fill import rewriter
-from fewtune.timing.cache_flush import flusher
 
 # The version of this way of measuring: times of another version cannot be compared.
 MEASURING = 5
@@ -138,14 +136,14 @@ class CacheState:
 
     Parameters
     ----------
-    target : Target
-        Of a CPU.
-    threads : int
+    flush : callable
+        Evicts tensors from the caches (`fewtune.timing.cache_flush.flusher`).
+    rewrite : callable
+        Writes tensors anew (`fewtune.timing.cache_fill.rewriter`).
     """
 
-    def __init__(self, target: tvm.target.Target, threads: int) -> None:
-        self._flush = flusher(target, threads)
-        self._rewrite = rewriter(target, threads)
+    def __init__(self, flush: Callable[..., Any], rewrite: Callable[..., Any]) -> None:
+        self._flush, self._rewrite = flush, rewrite
         self._flushed: list[Any] = []
         self._activations: list[Any] = []
         tvm.register_global_func(_BEFORE_CALL, self._before_call, override=True)

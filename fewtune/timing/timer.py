@@ -17,7 +17,8 @@ from fewtune.machine.cache_sizes import last_level_cache_bytes, own_caches_bytes
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import tvm
 from fewtune.timing.buffers import Buffers, Specs, filler
-from fewtune.timing.cache_fill import sliced
+from fewtune.timing.cache_fill import rewriter, sliced
+from fewtune.timing.cache_flush import flusher
 from fewtune.timing.cache_state import CacheState, to_be_evicted, to_be_flushed, to_be_rewritten
 from fewtune.timing.calibration import Attempt, Calibration, Measured
 
@@ -108,7 +109,9 @@ class Timer:
             from fewtune.machine.peak import MultiplyAdd
 
             self._fixed_kernel = MultiplyAdd(self._target, self._threads)
-            self._caches = CacheState(self._target, self._threads)
+            self._caches = CacheState(
+                flusher(self._target, self._threads), rewriter(self._target, self._threads)
+            )
 
     def race(self, built: BuiltKernel, specs: Specs, race: Race) -> Measured:
         """Race a candidate; on a CPU, again while the machine is slow."""

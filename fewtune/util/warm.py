@@ -45,6 +45,7 @@ def warm_process(
     modules: Sequence[str],
     needs: Mapping[str, Sequence[str]] | None = None,
     folder: Path | None = None,
+    patience_s: float = _PATIENCE_S,
 ) -> Iterator[None]:
     """Keep a warm process while the block runs; one is enough, an ancestor's too.
 
@@ -56,6 +57,8 @@ def warm_process(
         By module, the modules that are loaded in its place.
     folder : Path, optional
         Where it starts, the current one unless given.
+    patience_s : float
+        Seconds that it has to end by itself; then it is killed.
     """
 
     def made() -> AbstractContextManager[None]:
@@ -63,14 +66,15 @@ def warm_process(
         if warm_python.SOCKET in os.environ or has_nvidia_driver():
             return contextlib.nullcontext()
         needed = {module: [*each] for module, each in (needs or {}).items()}
-        return _started({"modules": [*modules], "needs": needed}, folder or Path.cwd())
+        wanted = {"modules": [*modules], "needs": needed}
+        return _started(wanted, folder or Path.cwd(), patience_s)
 
     with _WARM.entered(made):
         yield
 
 
 @contextmanager
-def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
+def _started(wanted: Mapping[str, Any], where: Path, patience_s: float) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="warm.", dir=_short_folder()))
     before = dict(os.environ)
     try:
@@ -106,7 +110,7 @@ def _started(wanted: Mapping[str, Any], where: Path) -> Iterator[None]:
             ours.close()
             process.send_signal(signal.SIGHUP)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE_S)
+                process.wait(patience_s)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -15,6 +15,7 @@ from fewtune.artifacts import ImportReport, ShareReport, TaskTable
 from fewtune.finals import finals
 from fewtune.finals.finalists import FinalistRules, contenders_of
 from fewtune.finals.finals import Final
+from fewtune.measure.measurer import Measurer
 from fewtune.model.call_graph import make_skeleton
 from fewtune.options import ShareOptions
 from fewtune.storage.database import best_trials, read_database
@@ -23,6 +24,7 @@ from fewtune.trial.trial import trace_key
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 from fewtune.workers import model_runner
+from fewtune.workers.handle import WorkerHandle
 from fewtune.workers.pool import WorkerPool
 from tests import tuned_tiny
 from tests.made.tasks import made_task, trial
@@ -177,25 +179,24 @@ def test_what_workers_have_is_not_compiled_again(
     linked: list[str | None] = []
     kept: list[str] = []
     pools: list[WorkerPool] = []
-    together, ready = finals._together, finals._ready
+    hold, send = finals.Finals.hold, WorkerHandle.send
     workloads = [task.info.workload for task in tuned_tiny.tasks()]
 
-    def begun(pool: WorkerPool, *arguments: Any) -> Any:
-        pools.append(pool)
-        return ready(pool, *arguments)
+    def begun(self: finals.Finals, contenders: Any, measurer: Measurer) -> dict[str, Final]:
+        pools.append(measurer.pool)
+        return hold(self, contenders, measurer)
 
-    def noted(handles: Any, requests: Any) -> list[Any]:
-        for name, *arguments in requests:
-            if name == "export":
-                exported.extend(arguments[0].values())
-            if name == "link":
-                keys = [each.key for each in arguments[1].values()]
-                linked.extend(keys)
-                kept.extend(k for k in keys for w in workloads if k and pools[-1].kept_build(w, k))
-        return together(handles, requests)
+    def noted(self: WorkerHandle, name: str, *arguments: Any) -> None:
+        if name == "export":
+            exported.extend(arguments[0].values())
+        if name == "link":
+            keys = [each.key for each in arguments[1].values()]
+            linked.extend(keys)
+            kept.extend(k for k in keys for w in workloads if k and pools[-1].kept_build(w, k))
+        send(self, name, *arguments)
 
-    monkeypatch.setattr(finals, "_ready", begun)
-    monkeypatch.setattr(finals, "_together", noted)
+    monkeypatch.setattr(finals.Finals, "hold", begun)
+    monkeypatch.setattr(WorkerHandle, "send", noted)
     model = model_directory(tmp_path / "model")
     report = share(tmp_path / "share", tmp_path / "journals", model)
     # What sharing measured is there, but for what went with a worker; kernels that are not

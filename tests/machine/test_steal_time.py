@@ -17,7 +17,6 @@ from tests.made import results as made
 def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for /proc/stat, on a machine of which two of three cores are usable."""
     path = tmp_path / "stat"
-    monkeypatch.setattr(steal_time, "_STAT", path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     return path
@@ -31,21 +30,21 @@ def test_it_is_the_mean_of_the_usable_cores(stat: Path) -> None:
         "cpu2 1 2 3 4 5 6 7 600 0 0\n"
         "intr 1 2 3 4 5 6 7 8 9\n"
     )
-    assert steal_time.stolen_s() == 4.0
+    assert steal_time.stolen_s(stat) == 4.0
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu0 1 2 3 4\n", "cpu1 1 2 3 4 5 6 7 8 0 0\n"])
 def test_a_system_that_does_not_tell_keeps_nothing(stat: Path, text: str | None) -> None:
     if text is not None:
         stat.write_text(text)
-    assert steal_time.stolen_s() == 0.0
+    assert steal_time.stolen_s(stat) == 0.0
 
 
 def test_its_part_of_the_time(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat.write_text("cpu0 1 2 3 4 5 6 7 100 0 0\n")
     clock_s = iter([50.0, 58.0])
     monkeypatch.setattr(steal_time.time, "perf_counter", lambda: next(clock_s))
-    kept = steal_time.Stolen()
+    kept = steal_time.Stolen(stat)
     stat.write_text("cpu0 1 2 3 4 5 6 7 200 0 0\n")
     assert kept.pct() == 12.5
     assert steal_time.stolen_pct(1.0, 0.0) == 0.0

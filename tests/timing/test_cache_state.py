@@ -15,25 +15,18 @@ from fewtune.runtime.tvm import build, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.timing import cache_state
 from fewtune.timing.cache_fill import parallel_axis, rewriter, sliced
-from fewtune.timing.cold_weights import weights_outgrow_cache
 from tests import tuned_tiny
 
 
-def test_the_largest_cache_and_the_one_before_it_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_cache_and_the_one_before_it_count(tmp_path: Path) -> None:
     for index, size in enumerate(("32K", "1024K", "32M", "unknown")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path)
-    assert cache_sizes.last_level_cache_bytes() == 32 * 2**20
-    assert cache_sizes.own_cache_bytes() == 2**20
-    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path / "index0")
-    assert cache_sizes.own_cache_bytes() is None
-    monkeypatch.setattr(cache_sizes, "_CACHES", tmp_path / "absent")
-    assert cache_sizes.last_level_cache_bytes() is None
-    assert cache_sizes.own_cache_bytes() is None
-    assert not weights_outgrow_cache(tuned_tiny.tasks())
+    assert cache_sizes.last_level_cache_bytes(tmp_path) == 32 * 2**20
+    assert cache_sizes.own_cache_bytes(tmp_path) == 2**20
+    assert cache_sizes.own_cache_bytes(tmp_path / "index0") is None
+    assert cache_sizes.last_level_cache_bytes(tmp_path / "absent") is None
+    assert cache_sizes.own_cache_bytes(tmp_path / "absent") is None
 
 
 def _ones(elements: int, dtype: str = "float32") -> Any:
@@ -48,10 +41,11 @@ def test_before_each_call_weights_are_flushed_and_activations_written_anew(once_
     arguments = [
         tvm.runtime.tensor(np.ones(shape, dtype), device) for shape, dtype in module_specs(module)
     ]
-    state = cache_state.CacheState(tuned_tiny.target(), tuned_tiny.fingerprint().threads)
     calls: list[tuple[str, list[Any]]] = []
-    state._flush = lambda *given: calls.append(("flush", list(given)))  # noqa: SLF001
-    state._rewrite = lambda *given: calls.append(("rewrite", list(given)))  # noqa: SLF001
+    state = cache_state.CacheState(
+        lambda *given: calls.append(("flush", list(given))),
+        lambda *given: calls.append(("rewrite", list(given))),
+    )
     data, weight, *_, result = arguments
     times_s = state.evaluate(built, device, arguments, [weight], [data, result], 3, once_s)
     assert len(times_s) == 3

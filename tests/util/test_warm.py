@@ -112,7 +112,6 @@ def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.Monk
     )
     project = str(Path(__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([project, str(root)]))
-    monkeypatch.setattr("fewtune.util.warm._PATIENCE_S", 60)
     started: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
 
@@ -121,7 +120,7 @@ def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.Monk
         return started[-1]
 
     monkeypatch.setattr("fewtune.util.warm.subprocess.Popen", noted)
-    with warm_process(["endless"], folder=root):
+    with warm_process(["endless"], folder=root, patience_s=60):
         until(lambda: (root / "begun").exists())
     # By itself: it was asked to, and not killed.
     assert [process.returncode for process in started] == [0]

@@ -230,16 +230,18 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     pool: WorkerPool, good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measurer = Measurer(pool)
+    (handle,) = pool.handles
     numbers = []
 
-    def measured(built: Built, *more: Any) -> list[float]:
-        numbers.append(built.number)
-        if len(numbers) == 1:
-            kill(pool.handles[built.worker])
-        return real_measured(built, *more)
+    def call(name: str, *arguments: Any, timeout_s: float) -> Any:
+        if name == "measure":
+            numbers.append(arguments[0])
+            if len(numbers) == 1:
+                kill(handle)
+        return real_call(name, *arguments, timeout_s=timeout_s)
 
-    real_measured = measurer._measured
-    monkeypatch.setattr(measurer, "_measured", measured)
+    real_call = handle.call
+    monkeypatch.setattr(handle, "call", call)
     modules = [tvm.ir.load_json(good)] * 2
     keys = [("workload", json.dumps([name])) for name in ("first", "second")]
     lost, found = measurer.measure(modules, [specs] * 2, [None] * 2, ["task"] * 2, keys)
@@ -249,7 +251,6 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     assert kept is not None
     assert kept.number == numbers[1] > numbers[0]
     # Its worker has it still: it measures.
-    handle = pool.handles[kept.worker]
     assert handle.call("measure", kept.number, specs, Race(None), timeout_s=20).run_s
 
 
