@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import normalizations, plain
-from fewtune.onnx_graph.operators.expand import EARLY, LATE, expand
+from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
 from fewtune.onnx_graph.operators.tensors import parts
 
 OPSETS = (("", 17), ("com.microsoft", 1))
@@ -43,7 +43,7 @@ def node_model(
 
 def expanded(model: ModelProto) -> ModelProto:
     """The model with all that is known expanded."""
-    result = expand(expand(model, EARLY), LATE)
+    result = expand(expand(model, EARLY), UNROLLED)
     kinds = {
         ("" if n.domain == "ai.onnx" else n.domain, n.op_type) for n in all_nodes(result.graph)
     }
@@ -54,7 +54,7 @@ def expanded(model: ModelProto) -> ModelProto:
         | parts.HANDLERS.keys()
         | {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
     )
-    assert not kinds & ((EARLY | LATE).keys() - stays)
+    assert not kinds & ((EARLY | UNROLLED).keys() - stays)
     return result
 
 

@@ -15,7 +15,7 @@ from fewtune.onnx_graph import simplify as prepare
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
@@ -54,6 +54,6 @@ def subject(model: ModelProto, target: tvm.target.Target) -> Subject:
     reference = make_reference(bound, simplified, outputs, draws, THREADS, 0)
     order = [spec.name for spec in inputs]
     made = lower_checked(bound, target, ImportOptions(), lambda compiled: compiled)
-    inside = Inside(bound, simplified, reference.feeds, THREADS, 0)
+    inside = IntermediateValues(bound, simplified, reference.feeds, THREADS, 0)
     reference.taps[:] = inside.taps(made.found, order)
     return Subject(made, reference, order)

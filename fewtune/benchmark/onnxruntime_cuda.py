@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.observed_shapes import cannot_load, first_words
+from fewtune.onnx_graph.observed_shapes import cannot_load, short_message
 
 _PROVIDER = "CUDAExecutionProvider"
 NOT_THERE = "onnxruntime ran on the processor: its CUDA provider is not installed (onnxruntime-gpu)"
@@ -74,4 +74,4 @@ class CudaSession:
             self._session.run_with_iobinding(self._bound)
             self._bound.synchronize_outputs()
         except Exception as error:  # noqa: BLE001 (as above)
-            raise InputError(f"onnxruntime cannot run the model: {first_words(error)}") from None
+            raise InputError(f"onnxruntime cannot run the model: {short_message(error)}") from None

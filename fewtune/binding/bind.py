@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
-from fewtune.binding.branches import settle_branches
+from fewtune.binding.branches import inline_constant_branches
+from fewtune.binding.canonical import canonicalise
+from fewtune.binding.ceil_mode import drop_ceil_mode_once
 from fewtune.binding.constants import bind_constants, constant_arrays, empty_arrays
 from fewtune.binding.fold import fold_shapes
-from fewtune.binding.last_windows import round_down_once
 from fewtune.binding.memory import refuse_beyond_memory
-from fewtune.binding.plain_graph import make_plain
-from fewtune.binding.refusals import refuse_what_cannot_be_judged
+from fewtune.binding.refusals import refuse_unverifiable
 from fewtune.errors import InputError
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.graph import (
@@ -24,6 +24,7 @@ from fewtune.onnx_graph.graph import (
     graph_inputs,
     node_text,
     opset_of,
+    remove_inputs,
     static_shape,
 )
 from fewtune.onnx_graph.observed_shapes import complete_shapes
@@ -37,6 +38,7 @@ from fewtune.onnx_graph.simplify import (
     IMPORT_OPSET,
     MINIMUM_IR_VERSION,
     converted,
+    inferred,
     slimmed,
     with_shapes,
 )
@@ -83,7 +85,7 @@ def bind_shapes(
     bound = input_shapes(model, shapes, dimensions, constants)
     arrays = constant_arrays(model, constants, shapes, dimensions) | empty_arrays(model, bound)
     light_model, weights = detach_weights(model)
-    make_plain(light_model)
+    canonicalise(light_model)
     names = {tensor.name for tensor in [*weights, *light_model.graph.initializer]}
     light_model.ir_version = max(light_model.ir_version, MINIMUM_IR_VERSION)
     bind_constants(light_model, arrays)
@@ -95,19 +97,17 @@ def bind_shapes(
         rewrites.explicit_broadcasts(light_model)
         light_model = converted(light_model, IMPORT_OPSET)
     light_model = with_shapes(light_model)
-    while round_down_once(light_model):
+    while drop_ceil_mode_once(light_model):
         _forget_shapes(light_model)
         light_model = with_shapes(light_model)
     refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
-    kept = [value for value in result.graph.input if value.name not in names]
-    del result.graph.input[:]
-    result.graph.input.extend(kept)
+    remove_inputs(result.graph, names)
     # Before shapes are completed and after: an inner condition may follow from a shape.
-    result = settle_branches(result)
-    refuse_what_cannot_be_judged(result)
+    result = inline_constant_branches(result)
+    refuse_unverifiable(result)
     _refuse_endless(result)
-    return settle_branches(_with_all_shapes(result, samples))
+    return inline_constant_branches(_with_all_shapes(result, samples))
 
 
 def _refuse_endless(model: ModelProto) -> None:
@@ -136,13 +136,11 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     varying = complete_shapes(model, samples)
     padded = pad_selections(model)
     if padded is not model:
-        # What is known of boxes only now.
-        light_model, weights = detach_weights(padded)
-        model = attach_weights(with_shapes(light_model), weights)
+        # The number of boxes has only become known now.
+        model = inferred(padded)
         varying = complete_shapes(model, samples)
     if fold_shapes(model):
-        light_model, weights = detach_weights(model)
-        model = attach_weights(with_shapes(light_model), weights)
+        model = inferred(model)
     for value in model.graph.output:
         if static_shape(value) is None:
             raise InputError(_open_output(model, value.name, varying))

@@ -13,7 +13,7 @@ from fewtune.onnx_graph.operators.control_flow import inline_constant_if
 from fewtune.onnx_graph.operators.expand import expand
 
 
-def settle_branches(model: ModelProto) -> ModelProto:
+def inline_constant_branches(model: ModelProto) -> ModelProto:
     """Inline each If whose condition follows from constants and shapes.
 
     A constant input, such as a sampling rate, leaves whole networks in branches that never run.

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import graph_inputs
+from fewtune.onnx_graph.graph import graph_inputs, remove_inputs
 from fewtune.onnx_graph.shapes import declared_dimensions
 
 # A constant is kept in model.yaml as text, which is for numbers that a person writes.
@@ -73,9 +73,7 @@ def empty_arrays(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict
 
 def bind_constants(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
     """Make initializers of the inputs that are bound to a value, in place."""
-    kept = [value for value in model.graph.input if value.name not in arrays]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    remove_inputs(model.graph, arrays)
     for name, array in arrays.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
 

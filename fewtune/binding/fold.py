@@ -6,6 +6,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto, numpy_helper
 
 from fewtune.onnx_graph.graph import (
+    STANDARD,
     attach_weights,
     detach_weights,
     drop_unused_initializers,
@@ -51,7 +52,7 @@ def fold_shapes(model: ModelProto) -> int:
         if node.op_type == "Constant":
             constants.update(node.output)
             continue
-        if any(nested_graphs(node)) or node.domain not in ("", "ai.onnx"):
+        if any(nested_graphs(node)) or node.domain not in STANDARD:
             continue
         if outputs.intersection(node.output):
             continue

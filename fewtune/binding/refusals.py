@@ -8,13 +8,9 @@ from collections.abc import Collection, Iterator
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import graph_inputs, node_text, static_shape
+from fewtune.onnx_graph.graph import RANDOM, STANDARD, graph_inputs, node_text, static_shape
 from fewtune.onnx_graph.order import reads
 
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"}
-    | {"RandomUniform", "RandomUniformLike"}
-)
 # The places of inputs that decide shapes.
 _STEERING: dict[str, Collection[int]] = {
     "CenterCropPad": (1,),
@@ -42,7 +38,7 @@ _MOST_SHOWN = 8
 _CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-def refuse_what_cannot_be_judged(model: ModelProto) -> None:
+def refuse_unverifiable(model: ModelProto) -> None:
     """Refuse random numbers, texts, and shapes that an input gives.
 
     Parameters
@@ -64,9 +60,9 @@ def refuse_what_cannot_be_judged(model: ModelProto) -> None:
     producers = {name: node for node in live for name in node.output}
     inputs = {value.name: value for value in graph_inputs(model.graph)}
     for node in live:
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in STANDARD:
             continue
-        if node.op_type in _RANDOM:
+        if node.op_type in RANDOM:
             raise InputError(
                 f"{node_text(node)} draws random numbers, so that no two runs give the same "
                 "outputs and none can be checked: make what it gives an input of the model, or "

@@ -27,7 +27,7 @@ from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
-from fewtune.onnx_graph.string_outputs import border_notes
+from fewtune.onnx_graph.string_outputs import string_output_notes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
@@ -36,7 +36,7 @@ from fewtune.util.files import write_text
 from fewtune.util.optional_steps import OptionalSteps, last_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.operator_kinds import BF16_AMPLITUDE
@@ -100,7 +100,7 @@ def import_model(
     layered = prepare.with_layers(bound, forgiving)
     # Each step's values are compared, and each is rounded.
     simplified = prepare.unrolled(layered)
-    notes = [*padding_notes(bound), *border_notes(bound)]
+    notes = [*padding_notes(bound), *string_output_notes(bound)]
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "
@@ -120,7 +120,9 @@ def import_model(
     )
     notes += reference.notes
     order = [spec.name for spec in inputs]
-    inside = Inside(shared, shared_simplified, reference.feeds, threads, options.seed, amplitude)
+    inside = IntermediateValues(
+        shared, shared_simplified, reference.feeds, threads, options.seed, amplitude
+    )
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -24,7 +24,7 @@ from fewtune.model.passes.choose_winograd import Chooser
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
-from fewtune.onnx_graph.float16 import has_halves
+from fewtune.onnx_graph.float16 import has_float16
 from fewtune.runtime import bf16_dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -149,7 +149,7 @@ def lower_checked(
 
     known = dict(left_out or {})
     try:
-        if not is_cpu and has_halves(bound):
+        if not is_cpu and has_float16(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
         if not is_cpu and prepare.has_layers(bound):
             known[prepare.RECURRENT_LAYERS] = "its kernel is one for CPUs"

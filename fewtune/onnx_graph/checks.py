@@ -1,4 +1,4 @@
-"""An ONNX file as it is given: parsed, and checked for all but its shapes."""
+"""Parsing a given ONNX file and checking everything but its shapes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fewtune.onnx_graph.external_data import external_files
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import check_types
-from fewtune.onnx_graph.string_outputs import numbers_at_borders
+from fewtune.onnx_graph.string_outputs import replace_string_outputs
 
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4
-# What the checker refuses and onnxruntime takes.
-_TAKEN = (
+# Complaints of the checker about models that onnxruntime runs.
+_ACCEPTED = (
     "is deprecated in domain_version",
     "with the version imported by model",
     "No opset import for domain 'ai.onnx'",
-    # Its optimiser writes these into models of older operator sets.
+    # onnxruntime's optimiser writes these into models of older operator sets.
     "No Op registered for LayerNormalization",
     "No Op registered for SimplifiedLayerNormalization",
 )
 
 
 def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, list[str]]:
-    """Parse a model file and check all of it but its shapes; external data stays on disk.
+    """Parse a model file and check everything but its shapes; external data stays on disk.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     -------
     model : ModelProto
     locations : list of str
-        Of its external data, beside it.
+        Files of external data, relative to the model's folder.
 
     Raises
     ------
     InputError
-        If it cannot be read, or is no model that can be run.
+        If the file cannot be read, or does not hold a model that can be run.
     """
     model = _parsed(path)
     if not model.graph.output:
@@ -65,9 +65,9 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     taken = sorted(taken_names & set(locations))
     if taken:
         raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
-    numbers_at_borders(model)
+    replace_string_outputs(model)
     check_types(model)
-    # Exporters that do not sort nodes are common. A circle, which has no order, is refused here.
+    # Exporters that do not sort nodes are common. A cycle cannot be sorted: it is refused here.
     try:
         was_sorted = not sort_nodes(model)
     except InputError as error:
@@ -76,19 +76,19 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
         onnx.checker.check_model(_for_checker(path, model) if was_sorted else _light(model))
     except Exception as error:  # noqa: BLE001 (the checker raises several kinds)
         reason = next((line for line in str(error).splitlines() if line.strip()), "unknown")
-        # Exporters wrote some operators after their form was withdrawn, and converters leave
-        # functions at an older operator set than the model's; onnxruntime runs them.
-        if any(known in reason for known in _TAKEN):
+        # Exporters write operators in withdrawn forms, and converters leave functions at an older
+        # operator set than the model's. onnxruntime runs both.
+        if any(known in reason for known in _ACCEPTED):
             return model, locations
         raise InputError(f"{path} fails the ONNX checker: {reason.strip()}") from None
     return model, locations
 
 
 def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
-    """What to give the checker: the path, as it cannot take a model above 2 GB from memory.
+    """What the checker gets: the path, since it cannot take a model above 2 GB from memory.
 
-    It refuses inputs and outputs of open rank, which the user may bind and inference may find, and
-    outputs without a type.
+    The checker refuses inputs and outputs of open rank, and outputs without a type. A user may bind
+    the former, and inference may find both. Such a model is given as a corrected copy.
     """
     values = [*graph_inputs(model.graph), *model.graph.output]
     if model.ir_version >= _INITIALIZERS_APART and all(
@@ -101,11 +101,11 @@ def _for_checker(path: Path, model: ModelProto) -> str | ModelProto:
 
 def _light(model: ModelProto) -> ModelProto:
     light_copy, _ = detach_weights(model)
-    # Before version 4 initialisers had to be inputs, too; what runs models does not ask for it.
+    # Before version 4, initialisers had to be inputs as well. No runtime requires it.
     light_copy.ir_version = max(light_copy.ir_version, _INITIALIZERS_APART)
     for value in [*light_copy.graph.input, *light_copy.graph.output]:
         value.type.tensor_type.shape.SetInParent()
-        # Any: what it is follows from the node that writes it.
+        # Any type will do: the node that writes the output decides it.
         value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return light_copy
 
@@ -126,7 +126,7 @@ def _parsed(path: Path) -> ModelProto:
         raise InputError(f"{path} is not an ONNX model, or it is truncated") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    # Protobuf takes an empty file, and some texts, for a message without fields.
+    # Protobuf parses an empty file, and some texts, as a message without fields.
     if not model.ir_version or not model.HasField("graph"):
         raise InputError(f"{path} is not an ONNX model, or it is truncated")
     return model

@@ -1,50 +1,47 @@
-"""Values that are known before the model runs, computed once and stored."""
+"""Constant folding: values known before the model runs are computed once and stored."""
 
 from __future__ import annotations
 
 import logging
 
 import numpy as np
-import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
+from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import (
+    RANDOM,
+    STANDARD,
     element_count,
     has_nested_graphs,
     opset_of,
     set_nodes,
     static_shape,
 )
+from fewtune.onnx_graph.observed_shapes import run_onnxruntime_once
 
 _LOG = logging.getLogger(__name__)
-_RANDOM = frozenset(
-    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"}
-    | {"RandomUniform", "RandomUniformLike"}
-)
 _MOST_ELEMENTS = 1 << 24
-_NOT_FOLDED = frozenset({"DequantizeLinear", "QuantizeLinear", "Expand", "Tile"})
+_NOT_FOLDED = RANDOM | {"DequantizeLinear", "Dropout", "Expand", "QuantizeLinear", "Tile"}
 
 
 def fold_constants(model: ModelProto) -> None:
-    """Replace what constants and shapes alone decide by initialisers, in place.
-
-    Shapes of values whose shape is static are constants; so is what follows from them.
+    """Replace values that follow from constants and static shapes by initialisers, in place.
 
     Parameters
     ----------
     model : ModelProto
-        Its shapes are inferred. Nested graphs are left as they are.
+        With inferred shapes. Nested graphs are left as they are.
     """
     _fold_shapes(model)
-    _begin_empty_slices_in_front(model)
+    _rewrite_empty_slices(model)
     known = {tensor.name: element_count(tensor) for tensor in model.graph.initializer}
     chosen: list[NodeProto] = []
     computed: set[str] = set()
     for node in model.graph.node:
         inputs = [name for name in node.input if name]
         if (
-            node.op_type not in _RANDOM | _NOT_FOLDED
-            and node.domain in ("", "ai.onnx")
+            node.op_type not in _NOT_FOLDED
+            and node.domain in STANDARD
             and all(name in known or name in computed for name in inputs)
             and sum(known.get(name, 0) for name in inputs) <= _MOST_ELEMENTS
             and not any(each.HasField("g") for each in node.attribute)
@@ -56,11 +53,11 @@ def fold_constants(model: ModelProto) -> None:
 
 
 def _fold_shapes(model: ModelProto) -> None:
-    """Let each Shape or Size of a static value be a constant of the same name."""
+    """Replace each Shape or Size of a static value by a constant of the same name."""
     shapes, kept = _shapes(model.graph), []
     for node in model.graph.node:
-        is_asking = node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")
-        shape = shapes.get(node.input[0]) if is_asking else None
+        reads_shape = node.op_type in ("Shape", "Size") and node.domain in STANDARD
+        shape = shapes.get(node.input[0]) if reads_shape else None
         if shape is None:
             kept.append(node)
             continue
@@ -74,8 +71,8 @@ def _fold_shapes(model: ModelProto) -> None:
         set_nodes(model, kept)
 
 
-def _begin_empty_slices_in_front(model: ModelProto) -> None:
-    """Let slices of nothing begin and end in front: TVM has none whose end is before its begin."""
+def _rewrite_empty_slices(model: ModelProto) -> None:
+    """Let empty slices start at 0, in place: TVM takes no slice that ends before its start."""
     graph = model.graph
     shapes = {v.name: static_shape(v) or [] for v in [*graph.value_info, *graph.output]}
     for node in graph.node:
@@ -92,15 +89,15 @@ def _begin_empty_slices_in_front(model: ModelProto) -> None:
 
 
 def _shapes(graph: GraphProto) -> dict[str, list[int] | None]:
-    """Static shapes, None of values whose shape is open."""
+    """Shape of each value; None where it is not static."""
     shapes: dict[str, list[int] | None] = {each.name: [*each.dims] for each in graph.initializer}
     values = [*graph.output, *graph.value_info, *graph.input]
     return shapes | {value.name: static_shape(value) for value in values}
 
 
 def _compute(model: ModelProto, nodes: list[NodeProto], computed: set[str]) -> None:
-    """Run some nodes by onnxruntime and store what the rest of the model reads."""
-    # By what they write: to compare nodes takes long, of thousands minutes.
+    """Run nodes by onnxruntime and store those outputs that the rest of the model reads."""
+    # Nodes are told apart by their outputs: comparing thousands of nodes takes minutes.
     kept = [node for node in model.graph.node if computed.isdisjoint(node.output)]
     read = {name for node in kept for name in node.input}
     read |= {value.name for value in model.graph.output}
@@ -120,15 +117,11 @@ def _compute(model: ModelProto, nodes: list[NodeProto], computed: set[str]) -> N
         ir_version=model.ir_version,
     )
     try:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(
-            part.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        values = session.run(wanted, {})
-    except Exception as fault:  # noqa: BLE001 (onnxruntime raises a class a status)
-        _LOG.info("constants are not folded: %s", fault)
+        (values,) = run_onnxruntime_once(part, [{}])
+    except InputError as fault:
+        values = fault
+    if isinstance(values, Exception):
+        _LOG.info("constants are not folded: %s", values)
         return
     if any(not isinstance(value, np.ndarray) or value.size > _MOST_ELEMENTS for value in values):
         return

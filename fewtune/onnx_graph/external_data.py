@@ -1,4 +1,4 @@
-"""Weights that lie in files beside a model, and the files they are loaded from."""
+"""External data: weights in files beside a model, or in memory beside it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import onnx
 from onnx import ModelProto, TensorProto, external_data_helper, helper
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import all_tensors, detach_weights, model_bytes, tensor_bytes
+from fewtune.onnx_graph.graph import (
+    all_tensors,
+    detach_weights,
+    model_bytes,
+    remove_inputs,
+    tensor_bytes,
+)
 from fewtune.util.files import write_bytes
 
-# Protobuf refuses messages of 2 GB; from here on weights are written beside the model.
+# Protobuf refuses messages of 2 GB: the weights of larger models are written beside the model.
 EMBEDDED_BYTES = 1_900_000_000
-# Types whose elements take whole bytes of their own.
+# Types whose elements are not packed into shared bytes.
 _WHOLE_BYTES = frozenset(
     {
         TensorProto.FLOAT,
@@ -35,7 +41,7 @@ _WHOLE_BYTES = frozenset(
     }
 )
 
-# Types whose arrays onnxruntime takes as they lie in memory.
+# Types whose NumPy arrays onnxruntime uses without a copy.
 _WITH_ARRAYS: dict[int, str] = {
     TensorProto.FLOAT: "<f4",
     TensorProto.FLOAT16: "<f2",
@@ -47,19 +53,19 @@ _WITH_ARRAYS: dict[int, str] = {
     TensorProto.UINT8: "u1",
     TensorProto.UINT16: "<u2",
 }
-# From here on a weight is put beside its model.
+# `light` detaches weights of at least this size.
 _LARGE_BYTES = 2**16
-# The place of what lies in no file.
+# The location of weights that are in no file.
 _IN_MEMORY = "memory"
 
 
 def external_files(model: ModelProto, directory: Path) -> list[str]:
-    """List the data files of a model whose external data is not loaded yet.
+    """List the files of a model's external data, which is not loaded yet.
 
     Parameters
     ----------
     model : ModelProto
-        As it was parsed from its file.
+        Parsed from its file.
     directory : Path
         The folder of that file.
 
@@ -71,8 +77,8 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
     Raises
     ------
     InputError
-        If a file is missing, too short, or lies outside ``directory``: a model from elsewhere
-        must not make this process read, or copy, other files of the machine.
+        If a file is missing, too short, or outside of ``directory``: a model from elsewhere must
+        not make this process read or copy other files of the machine.
     """
     locations = set()
     for tensor in all_tensors(model):
@@ -99,7 +105,7 @@ def external_files(model: ModelProto, directory: Path) -> list[str]:
 
 
 def _needed_bytes(tensor: TensorProto) -> int:
-    """How many bytes a tensor takes at least; 0 where its dimensions make no sense."""
+    """Bytes that a tensor takes at least; 0 if a dimension is negative."""
     if tensor.data_type not in _WHOLE_BYTES or any(size < 0 for size in tensor.dims):
         return 0
     return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
@@ -148,7 +154,7 @@ def load(path: Path) -> ModelProto:
     Raises
     ------
     InputError
-        If its external data is missing or lies outside the model's folder.
+        If its external data is missing or outside of the model's folder.
     """
     model = onnx.load(path, load_external_data=False)
     external_files(model, path.parent)
@@ -159,7 +165,7 @@ def load(path: Path) -> ModelProto:
 def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) -> None:
     """Write a model of any size, the model file itself last.
 
-    Weights lie in ``<file name>.data`` beside it where the model exceeds ``embedded_bytes``.
+    The weights of a model of more than ``embedded_bytes`` are written to ``<file name>.data``.
     """
     if model_bytes(model) <= embedded_bytes:
         write_bytes(path, model.SerializeToString())
@@ -167,10 +173,7 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     location = f"{path.name}.data"
     light_model, weights = detach_weights(model)
-    detached = {tensor.name for tensor in weights}
-    kept = [value for value in light_model.graph.input if value.name not in detached]
-    del light_model.graph.input[:]
-    light_model.graph.input.extend(kept)
+    remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     with (path.parent / location).open("wb") as stream:
         for tensor in weights:
             content = _little_endian_bytes(tensor)
@@ -180,17 +183,17 @@ def save(model: ModelProto, path: Path, embedded_bytes: int = EMBEDDED_BYTES) ->
 
 
 class LightModel(NamedTuple):
-    """A model without its large weights, and these as arrays beside it.
+    """A model without its large weights, and these as arrays.
 
-    onnxruntime takes both as they are (``SessionOptions.add_external_initializers``): nothing is
-    parsed, written to a file, or copied for each session. Where a graph is rewritten, the weights
-    need not be copied, either.
+    onnxruntime takes both without parsing, writing or copying a weight
+    (``SessionOptions.add_external_initializers``). A graph is rewritten without copying them.
 
     Attributes
     ----------
     model : ModelProto
-        Large weights lie in no file, whatever it says: their names are those of `arrays`.
+        Its external data is in ``arrays``, not in the file that it names.
     arrays : dict of arrays
+        The large weights, by name.
     """
 
     model: ModelProto
@@ -198,20 +201,17 @@ class LightModel(NamedTuple):
 
 
 def light(model: ModelProto | LightModel) -> LightModel:
-    """Put a model's large weights beside it; those of types that NumPy lacks stay in.
+    """Detach a model's large weights, except those of types that NumPy lacks.
 
     Raises
     ------
     InputError
-        If these are too large for it.
+        If the weights that stay in the model exceed `EMBEDDED_BYTES`.
     """
     if isinstance(model, LightModel):
         return model
     light_model, weights = detach_weights(model)
-    detached = {tensor.name for tensor in weights}
-    kept = [value for value in light_model.graph.input if value.name not in detached]
-    del light_model.graph.input[:]
-    light_model.graph.input.extend(kept)
+    remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     arrays = {}
     for tensor in weights:
         dtype = _WITH_ARRAYS.get(tensor.data_type)
@@ -233,7 +233,7 @@ def light(model: ModelProto | LightModel) -> LightModel:
 def _add_reference(
     light_model: ModelProto, tensor: TensorProto, location: str, offset: int, length: int
 ) -> None:
-    """Name a tensor whose data lies elsewhere."""
+    """Add an initialiser that refers to external data."""
     reference = light_model.graph.initializer.add()
     reference.name = tensor.name
     reference.data_type = tensor.data_type

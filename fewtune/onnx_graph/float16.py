@@ -1,7 +1,8 @@
-"""Models in float16 computed in float32, for processors without float16 arithmetic.
+"""Float16 models computed in float32, for processors without float16 arithmetic.
 
-There LLVM widens and rounds every value at every operation. Weights are widened when the model is
-imported. Those that `fewtune.model.float16_weights` multiplies become float16 again: exact.
+On such processors LLVM widens and rounds every value at every operation. Weights are widened when
+the model is imported. `fewtune.model.float16_weights` stores those of products in float16 again,
+which is exact.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _HALF, _FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 _TYPES = ("to", "dtype", "output_dtype")
 
 
-def has_halves(model: ModelProto) -> bool:
-    """Whether a model has values in half precision that its graph names."""
+def has_float16(model: ModelProto) -> bool:
+    """Whether a declared value or an initialiser of a model is float16."""
     return any(_is_half(graph) for graph in _graphs(model.graph))
 
 
-def halves_in_floats(model: ModelProto) -> ModelProto:
-    """Compute in float32 what a model computes in half precision.
+def widen_float16(model: ModelProto) -> ModelProto:
+    """Compute a model's float16 values in float32.
 
     Parameters
     ----------
@@ -34,10 +35,10 @@ def halves_in_floats(model: ModelProto) -> ModelProto:
     Returns
     -------
     model : ModelProto
-        Same inputs and outputs, in half precision where they were; the model itself where it has
-        no halves. Values between are rounded less, as onnxruntime on a CPU does.
+        Same inputs and outputs, of the same types. Values between are rounded less, as in
+        onnxruntime on a CPU. The model itself if it has no float16.
     """
-    if not has_halves(model):
+    if not has_float16(model):
         return model
     made = copy_model(model)
     for graph in _graphs(made.graph):

@@ -1,4 +1,4 @@
-"""Operators that ONNX defines as a function of others, replaced by that function."""
+"""Function operators: those that ONNX defines by other operators, replaced by their definition."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto, helper, inliner
 
-from fewtune.onnx_graph.graph import all_nodes, opset_of
+from fewtune.onnx_graph.graph import STANDARD, all_nodes, opset_of
 
 _LOG = logging.getLogger(__name__)
 
-# TVM 0.27's importer lacks these, or reads only some of their forms.
+# TVM 0.27's importer lacks these operators, or some of their forms.
 EXPANDED = frozenset(
     {"BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
     | {"HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "Range"}
@@ -27,24 +27,24 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
     Parameters
     ----------
     model : ModelProto
-        Its weights detached, its shapes inferred: some functions depend on their inputs' types.
+        With detached weights and inferred shapes: some functions depend on their inputs' types.
     operators : collection of str
         Operators of the default domain; those without a function stay as they are.
 
     Returns
     -------
     model : ModelProto
-        A copy without these operators, or ``model`` where nothing was to do or onnx failed.
+        A copy without these operators; ``model`` itself if it has none, or onnx fails.
     """
     opset = opset_of(model)
     present = {
         node.op_type
         for node in all_nodes(model.graph)
-        if node.domain in ("", "ai.onnx") and (node.op_type in operators or _has_statistics(node))
+        if node.domain in STANDARD and (node.op_type in operators or _has_statistics(node))
     }
     if not any(_is_function(name, opset) for name in present):
         return model
-    # Functions may be made of others.
+    # A function may call others.
     chosen = sorted(name for name in present | set(operators) if _is_function(name, opset))
     typed = ModelProto()
     typed.CopyFrom(model)
@@ -68,8 +68,7 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
 def inlined(model: ModelProto) -> ModelProto:
     """The model with calls of its own functions replaced by their bodies.
 
-    A call that leaves an attribute out takes the function's default, which onnx's inliner (1.23)
-    forgets.
+    Defaults of attributes are written out first: onnx's inliner (1.23) ignores them.
     """
     defaults = {(f.domain, f.name, f.overload): f.attribute_proto for f in model.functions}
     complete = ModelProto()
@@ -83,12 +82,12 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def _has_statistics(node: NodeProto) -> bool:
-    """Whether a normalisation gives mean and deviation too, which TVM's importer leaves out."""
+    """Whether a layer normalisation has outputs of mean and deviation, which TVM ignores."""
     return node.op_type == "LayerNormalization" and any(node.output[1:])
 
 
 def _write_defaults(node: NodeProto, opset: int) -> None:
-    """Write out attributes that a node leaves at their defaults: its function reads them."""
+    """Write out a node's default attributes, which its function reads."""
     given = {each.name for each in node.attribute}
     for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
         if name not in given and attribute.default_value.name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,19 @@ from onnx import (
     helper,
 )
 
-# Above this size a tensor is taken out of the model before a C++ pass of the onnx package sees it:
-# those passes serialise the whole model, which protobuf refuses above 2 GB.
+# C++ passes of the onnx package serialise the whole model, which protobuf refuses above 2 GB. So
+# tensors above this size are taken out of the model before such a pass.
 DETACHED_BYTES = 4096
 
+# The two spellings of ONNX's default domain.
+STANDARD = ("", "ai.onnx")
 # The operator set from which on Squeeze and Unsqueeze have their axes as an input.
 AXES_AS_INPUT = 13
+# Operators whose outputs are random.
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"}
+    | {"RandomUniform", "RandomUniformLike"}
+)
 
 
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
@@ -32,9 +39,26 @@ def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
     return [value for value in graph.input if value.name not in initializers]
 
 
+def remove_inputs(graph: GraphProto, names: Container[str]) -> None:
+    """Remove the inputs with these names, in place."""
+    kept = [value for value in graph.input if value.name not in names]
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
 def opset_of(model: ModelProto) -> int:
     """Version of the default operator set (1 where the model names none)."""
-    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    return max((o.version for o in model.opset_import if o.domain in STANDARD), default=1)
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """A node's attributes by name."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def optional(names: Iterable[str], count: int) -> list[str]:
+    """The first ``count`` of a node's inputs or outputs; absent ones are empty strings."""
+    return [*names, *[""] * count][:count]
 
 
 def all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
@@ -56,9 +80,23 @@ def nested_graphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
+def names_read(node: NodeProto) -> Iterator[str]:
+    """Every name that a node or a graph nested in it reads, as often as it is read."""
+    yield from filter(None, node.input)
+    for graph in nested_graphs(node):
+        for inner in graph.node:
+            yield from names_read(inner)
+        yield from (value.name for value in graph.output)
+
+
+def operator_name(node: NodeProto) -> str:
+    """Operator of a node: ``Type``, or ``domain.Type`` outside the default domain."""
+    return node.op_type if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+
+
 def node_text(node: NodeProto) -> str:
     """A node as a message names it: ``Conv node 'head'``; without a name, by its first output."""
-    operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    operator = operator_name(node)
     if node.name:
         return f"{operator} node {node.name!r}"
     output = next((name for name in node.output if name), None)
@@ -66,19 +104,19 @@ def node_text(node: NodeProto) -> str:
 
 
 def has_nested_graphs(model: ModelProto) -> bool:
-    """Whether a node has a graph of its own, which may read any value of the one around it."""
+    """Whether a node has a nested graph, which may read any value of the graph around it."""
     return any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
 
 
 def set_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
-    """Let these be a model's nodes; they may be some of its own."""
+    """Replace a model's nodes by these, which may be some of its own, in place."""
     copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
 
 
 def drop_unused_initializers(model: ModelProto) -> None:
-    """Take out the initialisers that nothing reads, in place; none where a nested graph may."""
+    """Remove the initialisers that nothing reads, in place; none if there are nested graphs."""
     if has_nested_graphs(model):
         return
     used = {name for node in model.graph.node for name in node.input}
@@ -122,12 +160,12 @@ def element_count(tensor: TensorProto) -> int:
 
 
 def tensor_bytes(tensor: TensorProto) -> int:
-    """Size of a tensor's data; protobuf's own ByteSize serialises the tensor to get it."""
+    """Bytes of a tensor's data, from its shape: protobuf's ByteSize serialises the tensor."""
     return element_count(tensor) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def model_bytes(model: ModelProto) -> int:
-    """Size of a model's weights and, roughly, of the rest; protobuf fails on it above 2 GB."""
+    """Bytes of a model's weights and, about, of the rest; protobuf's own ByteSize ends at 2 GB."""
     light_model, weights = detach_weights(model)
     return light_model.ByteSize() + sum(tensor_bytes(tensor) for tensor in weights)
 
@@ -148,12 +186,12 @@ def is_float(element_type: int) -> bool:
 
 
 def type_name(element_type: int) -> str:
-    """Numpy's name of an ONNX element type, such as ``float32``."""
+    """NumPy's name of an ONNX element type, such as ``float32``."""
     return helper.tensor_dtype_to_np_dtype(element_type).name
 
 
 def static_shape(value: ValueInfoProto) -> list[int] | None:
-    """Shape of a value when every dimension is known, else None."""
+    """Shape of a value; None unless every dimension is known."""
     tensor_type = value.type.tensor_type
     if not tensor_type.HasField("shape"):
         return None
@@ -176,14 +214,13 @@ def onnx_operators(model: ModelProto) -> dict[str, str]:
     Returns
     -------
     operators : dict
-        Operator type to node name, in graph order. Types outside the default domain read
-        ``domain.Type``; a node without a name is named by its first output.
+        `operator_name` to node name, in graph order; a node without a name is named by its first
+        output.
     """
     first: dict[str, str] = {}
     for node in all_nodes(model.graph):
-        standard = node.domain in ("", "ai.onnx")
-        kind = node.op_type if standard else f"{node.domain}.{node.op_type}"
-        first.setdefault(kind, node.name or (node.output[0] if node.output else "unnamed"))
+        name = node.name or (node.output[0] if node.output else "unnamed")
+        first.setdefault(operator_name(node), name)
     return first
 
 
@@ -215,10 +252,7 @@ def detach_weights(model: ModelProto) -> tuple[ModelProto, list[TensorProto]]:
 
 def attach_weights(light_model: ModelProto, weights: list[TensorProto]) -> ModelProto:
     """Turn the inputs that `detach_weights` made back into initialisers, in place."""
-    names = {tensor.name for tensor in weights}
-    kept = [value for value in light_model.graph.input if value.name not in names]
-    del light_model.graph.input[:]
-    light_model.graph.input.extend(kept)
+    remove_inputs(light_model.graph, {tensor.name for tensor in weights})
     light_model.graph.initializer.extend(weights)
     return light_model
 

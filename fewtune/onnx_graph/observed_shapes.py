@@ -1,7 +1,7 @@
 """Shapes that ONNX's inference does not find, taken from runs of onnxruntime.
 
-Inference has no rule for operators of other domains and for some functions of the standard, such
-as GroupNormalization, and it does not follow sizes through every chain of operators.
+Inference has no rule for operators of other domains, nor for some functions of the standard, such
+as GroupNormalization. It does not follow sizes through every chain of operators.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fewtune.onnx_graph.graph import (
     static_shape,
 )
 
-# The sizes of what these write follow the values of what they read.
+# The shapes of these operators' outputs depend on the values of their inputs.
 _SIZED_BY_VALUES = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _WANTED_RUNS = 2
-# What onnxruntime writes around the message.
+# Text that onnxruntime puts around its messages.
 _NOISE = (
     re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : "),
     re.compile(r"Load model from \S+ failed:"),
@@ -41,22 +41,22 @@ _LONGEST = 300
 def complete_shapes(
     model: ModelProto, samples: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, NodeProto]:
-    """Write the shapes that inference left open into a model, in place, as onnxruntime has them.
+    """Write the shapes that inference left open into a model, in place, from onnxruntime's runs.
 
-    The model runs on two draws of inputs. What has one shape in both is taken to have it always,
-    unless it follows from an operator that is known to choose its size by values.
+    The model runs on two draws of inputs. A value that has the same shape in both is taken to be
+    static, unless it depends on an operator whose output shapes depend on values.
 
     Parameters
     ----------
     model : ModelProto
-        Its inputs static, its nodes sorted, weights in memory, shapes inferred.
+        With static inputs, sorted nodes, weights in memory, and inferred shapes.
     samples : mapping, optional
-        Inputs of the user, which are run too.
+        Inputs of the user, on which the model runs as well.
 
     Returns
     -------
     varying : dict
-        Value whose shape depends on the inputs' values to its node, in the order of the graph.
+        Each value whose shape depends on the inputs' values, with its node, in graph order.
 
     Raises
     ------
@@ -85,7 +85,12 @@ def complete_shapes(
 def run_onnxruntime_once(
     model: ModelProto, feeds: Sequence[Mapping[str, np.ndarray]]
 ) -> list[list[Any] | Exception]:
-    """Run a model of any size, unoptimised, on some inputs; a run's fault stands for its outputs.
+    """Run a model of any size on some inputs, without onnxruntime's optimisations.
+
+    Returns
+    -------
+    results : list
+        By run, the outputs, or the exception that it raised.
 
     Raises
     ------
@@ -114,15 +119,15 @@ def run_onnxruntime_once(
 
 
 def cannot_load(error: Exception) -> str:
-    """Why a model is refused that onnxruntime, which computes what is right, does not load."""
+    """Why a model is refused if onnxruntime, which is the reference, does not load it."""
     return (
-        f"onnxruntime cannot load the model: {first_words(error)}; nothing can be checked against "
-        "it then: export the model with operators and types that onnxruntime has on CPUs"
+        f"onnxruntime cannot load the model: {short_message(error)}; then no output can be "
+        "checked: export the model with operators and types that onnxruntime has on CPUs"
     )
 
 
-def first_words(error: Exception) -> str:
-    """The first line of an exception that says something, without codes and places in sources."""
+def short_message(error: Exception) -> str:
+    """First line of an exception's text, without error codes and source positions."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     for noise in _NOISE:
@@ -131,7 +136,7 @@ def first_words(error: Exception) -> str:
 
 
 def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
-    """Draw inputs in three ways: what must be positive, or small, is so in one of them."""
+    """Draw inputs in three ways; in one of them all are positive, in another integers are zero."""
     for way in range(3):
         generator = np.random.default_rng(way)
         arrays = {}
@@ -145,7 +150,7 @@ def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
             elif way == 0:
                 array = generator.standard_normal(shape)
             else:
-                # Zeros among them show an operator that counts what is not zero.
+                # Some zeros: they vary the output shape of NonZero.
                 array = generator.uniform(0, 1, shape)
                 array = np.where(array < 0.3, 0.0, array) if way == 1 else array + 0.1
             arrays[value.name] = np.asarray(array).astype(dtype)
@@ -155,7 +160,7 @@ def draws(model: ModelProto) -> Iterator[dict[str, np.ndarray]]:
 def _observed(
     model: ModelProto, names: Sequence[str], samples: Mapping[str, np.ndarray] | None
 ) -> list[dict[str, tuple[tuple[int, ...] | None, int]]]:
-    """Shape and element type of values, from the first runs that end well."""
+    """Shape and element type of values, from the first runs that succeed."""
     light_model, weights = detach_weights(model)
     outputs = {value.name for value in light_model.graph.output}
     light_model.graph.output.extend(
@@ -170,7 +175,7 @@ def _observed(
     good = [result for result in results if not isinstance(result, Exception)][:_WANTED_RUNS]
     if not good:
         fault = next(result for result in results if isinstance(result, Exception))
-        raise InputError(f"onnxruntime cannot run the model: {first_words(fault)}")
+        raise InputError(f"onnxruntime cannot run the model: {short_message(fault)}")
     return [
         {name: _shape_and_type(array) for name, array in zip(shown, result, strict=True)}
         for result in good
@@ -187,7 +192,7 @@ def _shape_and_type(array: Any) -> tuple[tuple[int, ...] | None, int]:
 
 
 def _follow_values(model: ModelProto, known: set[str]) -> dict[str, NodeProto]:
-    """Values of open shape that stem from an operator that chooses its size by values."""
+    """Values of open shape that depend on an operator of `_SIZED_BY_VALUES`."""
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {
         name for node in model.graph.node if node.op_type == "Constant" for name in node.output

@@ -12,19 +12,19 @@ from fewtune.onnx_graph.graph import nested_graphs, node_text, set_nodes
 
 
 def sort_nodes(model: ModelProto) -> bool:
-    """Sort a model's nodes in place, so that each follows those whose outputs it reads.
+    """Sort a model's nodes topologically, in place.
 
-    ONNX demands this order and some exporters do not keep it. Nodes that are sorted already keep
-    their places.
+    ONNX requires this order, and some exporters do not keep it. Sorted nodes keep their order.
 
     Returns
     -------
     changed : bool
+        Whether the order has changed.
 
     Raises
     ------
     InputError
-        If a value is read that nothing writes, is written twice, or depends on itself.
+        If a value is read but never written, is written twice, or depends on itself.
     """
     nodes = list(model.graph.node)
     given = {value.name for value in model.graph.input}
@@ -70,7 +70,7 @@ def _producers(nodes: Iterable[NodeProto], given: set[str]) -> dict[str, int]:
 
 
 def reads(node: NodeProto) -> set[str]:
-    """Values that a node reads from the graph it stands in, by its nested graphs too."""
+    """Values of the surrounding graph that a node and its nested graphs read."""
     names = {name for name in node.input if name}
     for graph in nested_graphs(node):
         names |= _captured(graph)
@@ -78,7 +78,7 @@ def reads(node: NodeProto) -> set[str]:
 
 
 def _captured(graph: GraphProto) -> set[str]:
-    """Values that a nested graph reads from outside of it."""
+    """Values of the surrounding graph that a nested graph reads."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
@@ -92,7 +92,7 @@ def _sources(node: NodeProto, producers: dict[str, int]) -> set[int]:
 
 
 def _order(nodes: list[NodeProto], waits: list[set[int]]) -> list[int]:
-    """Kahn's algorithm; among the nodes that are ready the earliest in the file comes first."""
+    """Kahn's algorithm; of the nodes that are ready, the first in the file comes first."""
     readers: dict[int, list[int]] = {}
     for place, sources in enumerate(waits):
         for source in sources:

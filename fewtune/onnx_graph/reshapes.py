@@ -1,13 +1,13 @@
-"""Reshapes and transposes out of the way of what works elementwise.
+"""Moves reshapes and transposes behind elementwise operators.
 
-A product over the last axis of a tensor of rank 3 or 4 is exported, or made by onnxslim, as one of
-matrices between two reshapes. What follows elementwise, a GELU above all, then stands behind the
-second, and TVM fuses nothing into a product across a reshape: the activation is a kernel of its
-own, which writes and reads everything once more. Elementwise operators give the same numbers in any
-shape, so they change places with the reshape before them.
+A product over the last axis of a tensor of rank 3 or 4 is exported, or written by onnxslim, as a
+matrix product between two reshapes. An activation such as GELU follows the second reshape. TVM
+fuses nothing into a product across a reshape, so the activation becomes a kernel of its own, which
+reads and writes the whole tensor again. Elementwise operators give the same values in any shape, so
+they swap with the reshape before them.
 
-Where layer norms stand between convolutions, residuals are summed between transposes to and from
-channels last, which the layout conversion cannot follow: there, the sum goes first.
+If layer norms stand between convolutions, residuals are summed between transposes to and from
+channels last. The layout conversion cannot follow those, so the sum moves before the transpose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from fewtune.onnx_graph.graph import has_nested_graphs, set_nodes, static_shape
+from fewtune.onnx_graph.graph import STANDARD, has_nested_graphs, set_nodes, static_shape
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
 _UNARY = frozenset(
@@ -27,13 +27,13 @@ _BINARY = frozenset({"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub"})
 
 
 def reshapes_after_activations(model: ModelProto) -> None:
-    """Move reshapes of matrix products behind what follows elementwise, in place.
+    """Move reshapes of matrix products behind the elementwise operators that follow, in place.
 
     Parameters
     ----------
     model : ModelProto
-        Its shapes are inferred, and stay so but for those of the values that have moved. One with
-        nested graphs, which may read these values, is left as it is.
+        With inferred shapes; those of moved values are dropped. A model with nested graphs, which
+        may read these values, is left as it is.
     """
     if has_nested_graphs(model):
         return
@@ -47,7 +47,7 @@ def reshapes_after_activations(model: ModelProto) -> None:
         before = producers.get(reshape.input[0])
         if before is not None and before.op_type in _PRODUCTS:
             _move(nodes, reshape, outputs, shapes, numbers)
-    _drop_what_undo_each_other(nodes, outputs, shapes)
+    _drop_inverse_reshapes(nodes, outputs, shapes)
     set_nodes(model, nodes)
     left = {name for node in graph.node for name in node.output}
     values = [v for v in graph.value_info if v.name in left]
@@ -56,12 +56,12 @@ def reshapes_after_activations(model: ModelProto) -> None:
 
 
 def transposes_after_sums(model: ModelProto) -> None:
-    """Turn a sum or product of two equal transposes into one transpose of it, in place.
+    """Rewrite a binary operator on two equal transposes as one transpose of its result, in place.
 
     Parameters
     ----------
     model : ModelProto
-        Its shapes are inferred, and stay so. One with nested graphs is left as it is.
+        With inferred shapes, which are kept. A model with nested graphs is left as it is.
     """
     if has_nested_graphs(model):
         return
@@ -81,7 +81,7 @@ def transposes_after_sums(model: ModelProto) -> None:
         given = [values[each.input[0]] for each in both if each.input[0] in values]
         if orders[0] != orders[1] or len(given) < len(both) or given[0].type != given[1].type:
             continue
-        # Where both are needed besides, it would be a third.
+        # If both transposes have other readers, the new one would be a third.
         if all(readers[name] > 1 for name in node.input):
             continue
         transpose = NodeProto()
@@ -109,7 +109,7 @@ def _move(
     shapes: dict[str, list[int] | None],
     numbers: set[str],
 ) -> None:
-    """Let what follows one reshape elementwise come before it, where anything does."""
+    """Move the elementwise operators that follow one reshape before it."""
     data, result = reshape.input[0], reshape.output[0]
     if shapes.get(data) is None or shapes.get(result) is None:
         return
@@ -117,7 +117,7 @@ def _move(
     places = {id(node) for node in moved}
     read = outputs | {name for node in nodes if id(node) not in places for name in node.input}
     leaving = [node for node in moved if node.output[0] in read]
-    # A second one that leaves would need a reshape more than there was.
+    # Each result that others read needs a reshape: with two there would be more than before.
     if len(leaving) != 1 or result in read:
         return
     (last,) = leaving
@@ -139,13 +139,13 @@ def _followers(
     shapes: dict[str, list[int] | None],
     numbers: set[str],
 ) -> list[NodeProto]:
-    """What is computed of one value elementwise, and of nothing else but numbers without axes."""
+    """Elementwise operators whose operands follow from one value and scalars alone."""
     found: list[NodeProto] = []
     values = {result}
     for node in nodes:
         is_unary = node.op_type in _UNARY and len(node.input) == 1
         is_binary = node.op_type in _BINARY and len(node.input) == 2  # noqa: PLR2004
-        if node.domain not in ("", "ai.onnx") or not (is_unary or is_binary):
+        if node.domain not in STANDARD or not (is_unary or is_binary):
             continue
         others = [name for name in node.input if name not in values]
         is_alike = shapes.get(node.output[0]) == shapes[result]
@@ -155,10 +155,10 @@ def _followers(
     return found
 
 
-def _drop_what_undo_each_other(
+def _drop_inverse_reshapes(
     nodes: list[NodeProto], outputs: set[str], shapes: dict[str, list[int] | None]
 ) -> None:
-    """Leave out pairs of reshapes that end in the shape they began with, and what nobody reads."""
+    """Drop pairs of reshapes that restore the first shape, and reshapes without readers."""
     reshapes = {node.output[0]: node for node in nodes if node.op_type == "Reshape"}
     undone = {}
     for name, node in reshapes.items():
@@ -170,7 +170,7 @@ def _drop_what_undo_each_other(
             undone[name] = given
     for node in nodes:
         node.input[:] = [undone.get(name, name) for name in node.input]
-    # The second of a pair first: until then it reads the other.
+    # Twice: the first reshape of a pair has no reader only when the second is gone.
     for _ in range(2):
         read = outputs | {name for node in nodes for name in node.input}
         nodes[:] = [n for n in nodes if n.op_type != "Reshape" or n.output[0] in read]

@@ -1,6 +1,6 @@
-"""Rewrites of an ONNX graph into forms that TVM's importer and layout conversion take well.
+"""Rewrites of an ONNX graph into forms that suit TVM's importer and layout conversion.
 
-Each keeps the result of the model. They expect a graph whose shapes are inferred.
+Each keeps the results of the model, and needs inferred shapes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from fewtune.onnx_graph.graph import (
     AXES_AS_INPUT,
+    STANDARD,
     drop_unused_initializers,
     element_count,
     known_ranks,
@@ -28,17 +29,17 @@ _PARTS = ("scaled", "factor", "offset")
 
 
 def chain_variadic(model: ModelProto) -> None:
-    """Turn Sum, Mean, Max and Min of several inputs into chains of binary operators, in place.
+    """Rewrite Sum, Mean, Max and Min of several inputs as chains of binary operators, in place.
 
     TVM's importer stacks the inputs and reduces the new axis. That does not fuse with its
-    neighbours, and it stops the conversion of a convolution's layout.
+    neighbours, and stops the conversion of a convolution's layout.
     """
     if opset_of(model) < _BROADCASTING:
         return
     types = _element_types(model)
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        if node.op_type not in _CHAINED or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in _CHAINED or node.domain not in STANDARD:
             nodes.append(node)
             continue
         if len(node.input) == 1:
@@ -96,7 +97,7 @@ def explicit_broadcasts(model: ModelProto) -> None:
 
 
 def positive_axes(model: ModelProto) -> None:
-    """Make the axes of Squeeze and Unsqueeze count from the front, in place.
+    """Rewrite negative axes of Squeeze and Unsqueeze as positive ones, in place.
 
     A negative axis of Squeeze ends the layout conversion in ``std::bad_alloc``.
     """
@@ -128,10 +129,10 @@ def positive_axes(model: ModelProto) -> None:
 
 
 def numbers_without_axes(model: ModelProto) -> None:
-    """Take the axes from the constants of one element of elementwise operators, in place.
+    """Reshape the one-element constants of elementwise operators to scalars, in place.
 
-    TVM writes a number without axes into the kernel, where a power of two becomes a product. A
-    number with axes is an argument of the kernel; then the exponent of a power is unknown.
+    TVM writes a scalar into the kernel, where a square becomes a product. A constant with axes is
+    an argument of the kernel, which then does not know the exponent of a power.
     """
     ranks = known_ranks(model)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -142,7 +143,7 @@ def numbers_without_axes(model: ModelProto) -> None:
             constant = initializers.get(node.input[position])
             if constant is None or other in initializers or element_count(constant) != 1:
                 continue
-            # With fewer axes than it has, the other would get more by it.
+            # If it has more axes than the other operand, the result has them, too.
             if not 1 <= len(constant.dims) <= ranks.get(other, 0):
                 continue
             name = f"{constant.name}_number"
@@ -155,10 +156,10 @@ def numbers_without_axes(model: ModelProto) -> None:
 
 
 def constants_of_full_rank(model: ModelProto) -> None:
-    """Give the constant of an elementwise operator rank 4 and the second place, in place.
+    """Make the constant operand of an elementwise operator the second one, of rank 4, in place.
 
-    Where an operand of the other side has rank 4, a constant of rank 1 to 3, or one that stands
-    first, leaves transposes around the operator after the layout conversion.
+    If the other operand has rank 4, a constant of rank 1 to 3, or a constant first operand, leaves
+    transposes around the operator after the layout conversion.
     """
     ranks = known_ranks(model)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -183,10 +184,11 @@ def constants_of_full_rank(model: ModelProto) -> None:
 
 
 def normalisations_as_scales(model: ModelProto) -> None:
-    """Turn batch normalisations of constants into a product and a sum, in place.
+    """Rewrite batch normalisations with constant parameters as a product and a sum, in place.
 
-    What no convolution takes in, as where one follows an addition or a concatenation, TVM imports
-    as four operators; a division by a vector takes longer than all the rest.
+    A normalisation behind a convolution is folded into it. TVM imports any other, such as one
+    behind a concatenation, as four operators. One is a division by a vector, which takes longer
+    than all the rest.
     """
     ranks, types = known_ranks(model), _element_types(model)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -218,10 +220,10 @@ def normalisations_as_scales(model: ModelProto) -> None:
 
 
 def _is_normalisation(node: NodeProto) -> bool:
-    """Whether a node is a batch normalisation of inference, with no result but the one."""
+    """Whether a node is a batch normalisation in inference mode, with one output."""
     return (
         node.op_type == "BatchNormalization"
-        and node.domain in ("", "ai.onnx")
+        and node.domain in STANDARD
         and not any(each.name == "training_mode" and each.i for each in node.attribute)
         and sum(bool(name) for name in node.output) == 1
     )
@@ -230,7 +232,7 @@ def _is_normalisation(node: NodeProto) -> bool:
 def _scale_and_offset(node: NodeProto, tensors: list[np.ndarray], rank: int) -> list[TensorProto]:
     """Factors and offsets of a normalisation's channels, each (1, channels, 1, ...).
 
-    Of full rank, as `constants_of_full_rank` would have them: it does not know the product's rank.
+    They have full rank already: `constants_of_full_rank` does not know the product's rank.
     """
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), EPSILON)
     scale, bias, mean, variance = (each.astype(np.float64) for each in tensors)
@@ -244,7 +246,7 @@ def _scale_and_offset(node: NodeProto, tensors: list[np.ndarray], rank: int) -> 
 
 
 def constant_nodes_to_initializers(model: ModelProto) -> None:
-    """Turn Constant nodes into initialisers, in place, so that one kind of constant is left."""
+    """Replace Constant nodes by initialisers, in place, so that there is one kind of constant."""
     nodes = []
     for node in model.graph.node:
         tensor = constant_of(node) if node.op_type == "Constant" else None
@@ -257,7 +259,7 @@ def constant_nodes_to_initializers(model: ModelProto) -> None:
 
 
 def constant_of(node: NodeProto) -> TensorProto | None:
-    """What a Constant node holds; None of strings and sparse tensors."""
+    """The tensor of a Constant node; None for strings and sparse tensors."""
     attribute = node.attribute[0]
     value = helper.get_attribute_value(attribute)
     if attribute.name == "value":

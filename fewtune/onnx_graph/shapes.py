@@ -1,4 +1,4 @@
-"""The shapes a model is tuned for: dynamic dimensions bound to the user's numbers."""
+"""Input shapes: dynamic dimensions bound to the sizes that a user gives."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SUPPORTED_TYPES = (
     TensorProto.BOOL,
 )
 
-# Sizes for an error's example of a shape, where nothing is known of a dimension but its place.
+# Sizes of dynamic dimensions in the example of a shape that an error gives.
 _EXAMPLE_IMAGE = 224
 _EXAMPLE_LENGTH = 128
 
-# What exporters write for every axis that they know nothing of: sharing it says nothing.
+# Names that exporters write for every unknown axis: two axes of one such name may differ.
 _FILLERS = frozenset({"", "?", "*", "-1", "none", "null", "unk", "unknown"})
 
-# What names of dimensions that follow from others are made of.
+# Operators and functions in the names of dimensions that follow from others.
 _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -51,7 +51,7 @@ _NOT_NUMBERS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX12
 
 
 def check_types(model: ModelProto) -> None:
-    """Refuse models whose inputs, outputs or weights are of a kind that cannot be tuned.
+    """Refuse models with inputs, outputs or weights of types that are not supported.
 
     Raises
     ------
@@ -98,14 +98,14 @@ def input_shapes(
     dimensions: Mapping[str, int],
     constants: Collection[str] = (),
 ) -> dict[str, list[int]]:
-    """Work out the static shape of every input.
+    """Bind the shape of every input.
 
     Parameters
     ----------
     model : ModelProto
-        Weights may still be external.
+        Its weights may be external.
     shapes : mapping
-        Input name to its shape. A named dynamic dimension bound here is bound in every input.
+        Input name to shape. A named dynamic dimension bound here is bound in every input.
     dimensions : mapping
         Name of a dynamic dimension to its size.
     constants : collection of str
@@ -114,8 +114,8 @@ def input_shapes(
     Returns
     -------
     shapes : dict
-        Input name to shape, in the order of the inputs. Some inputs may be empty, as the past of
-        a language model's first step is; not all.
+        Input name to shape, in the order of the inputs. Some inputs may be empty, such as the past
+        at a language model's first step, but not all.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def input_shapes(
 
 
 def declared_dimensions(value: ValueInfoProto) -> list[int | str] | None:
-    """Sizes, or names (perhaps empty) where dynamic; None where even the rank is open."""
+    """Size of each axis, or its name (perhaps empty) if it is dynamic; None if the rank is open."""
     if not value.type.tensor_type.HasField("shape"):
         return None
     return [
@@ -190,8 +190,8 @@ def _dimension_sizes(
             continue
         if name in fillers:
             raise InputError(
-                f"dimension {name!r} stands at {axes[name]} axes as a filler for whatever is "
-                "unknown: give the shape of each input with --shape"
+                f"dimension {name!r} is the name of {axes[name]} axes of unknown size: give the "
+                "shape of each input with --shape"
             )
         if name not in named:
             known = ", ".join(sorted(named)) or "none"
@@ -205,7 +205,7 @@ def _dimension_sizes(
             if isinstance(dimension, str) and dimension not in fillers:
                 own.setdefault(dimension, set()).add(size)
         for dimension, found in own.items():
-            # An input that has two sizes for one name shows that the name stands for nothing.
+            # An input with two sizes for one name shows that the name has no meaning.
             if len(found) > 1 and dimension not in dimensions:
                 continue
             for size in sorted(found):
@@ -222,9 +222,9 @@ def _dimension_sizes(
 
 
 def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
-    """Size of a dimension that is named by a sum or product of others; None where it is not.
+    """Size of a dimension whose name is a formula of others; None for other names.
 
-    Exporters write ``past_sequence_length + 1`` or ``2*s0`` for what follows from other dimensions.
+    Exporters write ``past_sequence_length + 1`` or ``2*s0`` for a size that follows from others.
     """
     try:
         size = _value_of(ast.parse(name.strip(), mode="eval").body, sizes)
@@ -234,7 +234,7 @@ def _computed_size(name: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _value_of(term: ast.expr, sizes: Mapping[str, int]) -> float:
-    """Value of a term; KeyError or ValueError where it holds what is not known."""
+    """Value of a term; raises KeyError or ValueError if a part of it is not known."""
     if isinstance(term, ast.Constant) and isinstance(term.value, int):
         return term.value
     if isinstance(term, ast.Name):
@@ -276,7 +276,7 @@ def _bound(
 
 
 def _example(sizes: Sequence[int | str]) -> str:
-    """A shape with the open dimensions filled by what is usual at their place."""
+    """A shape in which usual sizes replace the open dimensions."""
     filled = []
     for axis, size in enumerate(sizes):
         if isinstance(size, int):

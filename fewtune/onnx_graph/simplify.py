@@ -1,4 +1,4 @@
-"""From the model as given to the one TVM imports: static shapes, fewer and simpler nodes."""
+"""Simplification of a bound model into the one that TVM imports: fewer and simpler nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import ModelProto, helper, numpy_helper, shape_inference, version_conv
 from fewtune.onnx_graph import rewrites
 from fewtune.onnx_graph.constant_folding import fold_constants
 from fewtune.onnx_graph.external_data import load, save
-from fewtune.onnx_graph.float16 import halves_in_floats
+from fewtune.onnx_graph.float16 import widen_float16
 from fewtune.onnx_graph.functions import expand_functions, inlined
 from fewtune.onnx_graph.gathers import products_of_slices, slices_for_gathers
 from fewtune.onnx_graph.graph import (
@@ -26,26 +26,32 @@ from fewtune.onnx_graph.graph import (
     opset_of,
     parameter_count,
 )
-from fewtune.onnx_graph.integers.rewrite import integers
+from fewtune.onnx_graph.integers.rewrite import to_integers
 from fewtune.onnx_graph.operators.control_flow import HANDLERS as CONTROL_FLOW
 from fewtune.onnx_graph.operators.control_flow import SCAN_WITHOUT_BATCH
-from fewtune.onnx_graph.operators.expand import EARLY, FIRST, LATE, LATE_BUT_WHOLE, expand
-from fewtune.onnx_graph.operators.recurrent.whole import has_layers
+from fewtune.onnx_graph.operators.expand import (
+    CHANNELS_LAST,
+    EARLY,
+    UNROLLED,
+    UNROLLED_WITHOUT_KERNEL,
+    expand,
+)
+from fewtune.onnx_graph.operators.recurrent.kernel_layers import has_layers
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.onnx_graph.weight_check import (
     can_show_fault,
     check_finite,
     constant_weights,
-    explain_blindness,
+    explain_constant_weights,
 )
 from fewtune.util.optional_steps import OptionalSteps
 
-# An import needs these beside the two functions of this module.
+# `fewtune.model` imports these names from here.
 __all__ = [
     "can_show_fault",
     "check_finite",
     "constant_weights",
-    "explain_blindness",
+    "explain_constant_weights",
     "has_layers",
     "load",
     "onnx_operators",
@@ -58,12 +64,12 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-# TVM's importer knows Slice, Resize, Pad and others only in the form they have from here on.
-# It is no newer version, because Softmax changes at 13 and its conversion adds nodes.
+# TVM's importer knows Slice, Resize, Pad and others only in the form of this operator set and
+# later. It is not newer, because Softmax changes at 13 and its conversion adds nodes.
 IMPORT_OPSET = 11
 
 MINIMUM_IR_VERSION = 8
-# Since this operator set a Resize says how it maps places.
+# Since this operator set a Resize states how it maps coordinates.
 _RESIZE_MODES = 11
 
 _FOLDING = "onnxslim"
@@ -87,7 +93,7 @@ REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_L
 
 
 def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
-    """Fold and rewrite a model with static shapes into what TVM imports best.
+    """Fold and rewrite a model with static shapes for TVM's importer.
 
     Parameters
     ----------
@@ -100,17 +106,17 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
     -------
     model : ModelProto
         Same inputs, outputs and results. Operators that TVM lacks are expanded
-        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`); batch normalisations,
-        dropouts, identities and constant subgraphs are folded; then come the rewrites.
+        (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`). Batch normalisations,
+        dropouts, identities and constant subgraphs are folded. The rewrites follow.
     """
     return unrolled(with_layers(model, steps))
 
 
 def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
-    """As `simplify`, recurrent layers whole where one kernel computes all their steps."""
+    """As `simplify`, but keeps recurrent layers of which one kernel computes all steps."""
     steps = steps or OptionalSteps()
     if opset_of(model) < SCAN_WITHOUT_BATCH and any(n.op_type == "Scan" for n in model.graph.node):
-        # onnx converts it to a newer operator set without its batch.
+        # onnx's conversion to a newer operator set loses its batch axis.
         model = expand(model, CONTROL_FLOW)
     light_model, weights = detach_weights(model)
     if light_model.functions:
@@ -122,13 +128,13 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
     result = attach_weights(with_shapes(light_model), weights)
     if steps.uses(HALVES_IN_FLOATS):
         with steps.step(HALVES_IN_FLOATS):
-            result = halves_in_floats(result)
-    result = expand(result, FIRST)
+            result = widen_float16(result)
+    result = expand(result, CHANNELS_LAST)
     early = EARLY
     if steps.uses(INTEGER_KERNELS):
         with steps.step(INTEGER_KERNELS):
-            result = integers(result)
-        # The operators that remain have kernels of bytes.
+            result = to_integers(result)
+        # The integer operators that remain have kernels in eight bits.
         early = {kind: handler for kind, handler in EARLY.items() if kind not in _INTEGERS}
     result = expand(result, early)
     if steps.uses(_FOLDING):
@@ -143,28 +149,33 @@ def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelP
         if steps.uses(name):
             with steps.step(name):
                 rewrite(result)
-    # Last: of thousands of steps the rewrites before would take minutes, and gain nothing.
+    # Last: on thousands of unrolled steps the rewrites take minutes, and gain nothing.
     if steps.uses(RECURRENT_LAYERS):
         with steps.step(RECURRENT_LAYERS):
-            return _named(expand(result, LATE_BUT_WHOLE))
-    return _named(expand(result, LATE))
+            return _named(expand(result, UNROLLED_WITHOUT_KERNEL))
+    return _named(expand(result, UNROLLED))
 
 
 def unrolled(model: ModelProto) -> ModelProto:
-    """A simplified model, each step of its recurrent layers written out."""
-    return _named(expand(model, LATE)) if has_layers(model) else model
+    """A simplified model with its recurrent layers unrolled."""
+    return _named(expand(model, UNROLLED)) if has_layers(model) else model
 
 
-def _named(result: ModelProto) -> ModelProto:
-    """The model, its nodes named and its values' shapes inferred."""
-    for node in result.graph.node:
-        node.name = node.name or node.output[0]  # errors name it
-    light_model, weights = detach_weights(result)
+def _named(model: ModelProto) -> ModelProto:
+    """The model with inferred shapes, after every node got a name for errors."""
+    for node in model.graph.node:
+        node.name = node.name or node.output[0]
+    return inferred(model)
+
+
+def inferred(model: ModelProto) -> ModelProto:
+    """A model of any size `with_shapes`."""
+    light_model, weights = detach_weights(model)
     return attach_weights(with_shapes(light_model), weights)
 
 
 def with_shapes(model: ModelProto) -> ModelProto:
-    """The model with the shapes that ONNX's inference finds, or itself where inference fails."""
+    """The model with the shapes that ONNX infers; the model itself if inference fails."""
     try:
         return shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # noqa: BLE001 (a C++ pass; what is unknown stays unknown)
@@ -173,7 +184,7 @@ def with_shapes(model: ModelProto) -> ModelProto:
 
 
 def converted(model: ModelProto, opset: int) -> ModelProto:
-    """The model at a newer opset, or itself where onnx cannot convert it."""
+    """The model at a newer opset; the model itself if onnx cannot convert it."""
     try:
         converted = version_converter.convert_version(model, opset)
         if opset_of(model) < _RESIZE_MODES <= opset:
@@ -187,9 +198,9 @@ def converted(model: ModelProto, opset: int) -> ModelProto:
 
 
 def _keep_coordinates(model: ModelProto) -> None:
-    """Write out how resizes mapped places before they had modes for it, in place.
+    """Write out the coordinate modes of converted resizes, in place.
 
-    onnx converts them without (1.23), so that they would take their new defaults.
+    onnx's conversion (1.23) leaves them out, so that the new operator's defaults would apply.
     """
     nodes = list(all_nodes(model.graph))
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -201,15 +212,15 @@ def _keep_coordinates(model: ModelProto) -> None:
             shrinks = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
             modes = {
                 "coordinate_transformation_mode": "asymmetric",
-                # As onnxruntime has it, which keeps each axis' own rule.
+                # onnxruntime's rule.
                 "nearest_mode": "ceil" if shrinks else "floor",
             }
             node.attribute.extend(helper.make_attribute(*mode) for mode in modes.items())
 
 
 def slimmed(model: ModelProto) -> ModelProto:
-    """The model after onnxslim, or a copy of it where onnxslim fails or changes its interface."""
-    # It loads SymPy; a process that only registers or tunes a model slims none.
+    """The model after onnxslim; a copy of it if onnxslim fails or changes inputs or outputs."""
+    # Not at the top: onnxslim loads SymPy, and many processes simplify no model.
     import onnxslim
 
     copy = copy_model(model)

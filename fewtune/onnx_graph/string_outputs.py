@@ -1,19 +1,18 @@
-"""Strings and maps at the end of a classifier become numbers, and a note says so."""
+"""Strings and maps that a classifier returns are replaced by numbers, with a note for the user."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from fewtune.onnx_graph.graph import node_text
+from fewtune.onnx_graph.graph import attributes_of, node_text
 
 _DOMAIN = "ai.onnx.ml"
-# What a changed node says of itself.
+# How the doc string of a changed node begins.
 _MAPPED, _NUMBERED = "written as its columns: ", "written as numbers: "
-# The attribute that holds labels as numbers.
+# By operator, its attribute of integer labels.
 _LABELS = {
     "LinearClassifier": "classlabels_ints",
     "SVMClassifier": "classlabels_ints",
@@ -24,11 +23,11 @@ _CARRYING = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Uns
 _MOST_NAMED = 8
 
 
-def numbers_at_borders(model: ModelProto) -> None:
-    """Write what classifiers end in as numbers, in place.
+def replace_string_outputs(model: ModelProto) -> None:
+    """Replace the strings and maps at the end of classifiers by numbers, in place.
 
-    A ZipMap, which makes a map of each row of probabilities, gives these rows. A label that is a
-    text becomes its place among the labels, where nothing but an output of the model reads it.
+    A ZipMap, which turns each row of probabilities into a map, returns the rows instead. A string
+    label becomes its index among the labels, if it is only returned by the model.
     """
     graph = model.graph
     for node in graph.node:
@@ -42,8 +41,8 @@ def numbers_at_borders(model: ModelProto) -> None:
             _numbered_table(graph, node)
 
 
-def border_notes(model: ModelProto) -> list[str]:
-    """What is to be said of the nodes that `numbers_at_borders` changed."""
+def string_output_notes(model: ModelProto) -> list[str]:
+    """A note for the user on each node that `replace_string_outputs` changed."""
     notes = []
     for node in model.graph.node:
         if node.doc_string.startswith(_MAPPED):
@@ -55,7 +54,7 @@ def border_notes(model: ModelProto) -> list[str]:
         elif node.doc_string.startswith(_NUMBERED):
             labels = node.doc_string.removeprefix(_NUMBERED)
             notes.append(
-                f"{node_text(node)}: its labels are numbers, not texts: the places, from 0, among "
+                f"{node_text(node)}: its labels are numbers, not texts: the indices, from 0, among "
                 f"{labels}"
             )
     return notes
@@ -65,7 +64,7 @@ def _columns(graph: GraphProto, node: NodeProto) -> None:
     output = next((value for value in graph.output if value.name == node.output[0]), None)
     if output is None or _readers(graph, node.output[0]):
         return
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given = attributes_of(node)
     labels = given.get("classlabels_int64s") or given.get("classlabels_strings") or []
     plain = helper.make_node("Identity", list(node.input), list(node.output), name=node.name)
     plain.doc_string = _MAPPED + _listed(labels)
@@ -74,7 +73,7 @@ def _columns(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _numbered_classes(graph: GraphProto, node: NodeProto) -> None:
-    texts = _attribute(node, "classlabels_strings")
+    texts = attributes_of(node).get("classlabels_strings")
     if not texts or not node.output[0] or not _ends_as_numbers(graph, node.output[0]):
         return
     _replace(node, {"classlabels_strings": None, _LABELS[node.op_type]: list(range(len(texts)))})
@@ -82,7 +81,7 @@ def _numbered_classes(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _numbered_values(graph: GraphProto, node: NodeProto) -> None:
-    texts = _attribute(node, "values_strings")
+    texts = attributes_of(node).get("values_strings")
     if not texts or not _ends_as_numbers(graph, node.output[0]):
         return
     places = list(range(len(texts)))
@@ -95,7 +94,7 @@ def _numbered_values(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _numbered_table(graph: GraphProto, node: NodeProto) -> None:
-    """Of a table of texts that one node chooses from."""
+    """Replace a constant table of strings, if one node alone gathers from it."""
     table = next((each for each in graph.initializer if each.name == node.input[0]), None)
     if table is None or table.data_type != TensorProto.STRING:
         return
@@ -108,14 +107,14 @@ def _numbered_table(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _ends_as_numbers(graph: GraphProto, name: str) -> bool:
-    """Whether only outputs of the model read a value; if so, they become whole numbers."""
+    """Whether a value is only returned by the model; if so, the outputs become int64."""
     names, casts = [name], []
     for each in names:
         for reader in _readers(graph, each):
             if reader.op_type not in _CARRYING or reader.input[0] != each:
                 return False
             if reader.op_type == "Cast":
-                if _attribute(reader, "to") != TensorProto.STRING:
+                if attributes_of(reader).get("to") != TensorProto.STRING:
                     return False
                 casts.append(reader)
             names.append(reader.output[0])
@@ -129,11 +128,6 @@ def _ends_as_numbers(graph: GraphProto, name: str) -> bool:
 
 def _readers(graph: GraphProto, name: str) -> list[NodeProto]:
     return [node for node in graph.node if name in node.input]
-
-
-def _attribute(node: NodeProto, name: str) -> Any:
-    found = next((each for each in node.attribute if each.name == name), None)
-    return None if found is None else helper.get_attribute_value(found)
 
 
 def _replace(node: NodeProto, values: dict[str, object]) -> None:

@@ -1,7 +1,6 @@
-"""Whether a model's weights can show a fault when outputs are compared.
+"""Whether a comparison of outputs can find a fault, given a model's weights.
 
-Where all weights of a layer are one constant, a kernel that reads the wrong weight computes the
-right result.
+If all weights of a layer are equal, a kernel that reads the wrong weight computes the right result.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import all_nodes, element_count, is_float
 
-# Smaller tensors are biases, scales and scalars, which may well be all zero or all one.
+# Smaller tensors are biases, scales and scalars, which are often all zero or all one.
 LARGE_ELEMENTS = 64
-# A constant that only these read is what they fill or join, such as a first state of zeros.
+# A constant that only these read is no weight, but a fill value, such as a first state of zeros.
 _FILLING = frozenset({"Concat", "Expand", "Scatter", "ScatterElements", "ScatterND", "Where"})
 _COMPARING = frozenset({"Equal", "IsNaN"})
 
 
 def constant_weights(model: ModelProto) -> list[str]:
-    """Name the large floating-point weights that hold one value throughout.
+    """Names of the large floating-point weights whose elements are all equal.
 
-    Weights are initialisers, Constant nodes and ConstantOfShape nodes of known shape, with more
+    Weights are initialisers, Constant nodes and ConstantOfShape nodes of known shape with more
     than ``LARGE_ELEMENTS`` elements.
     """
     return [name for name, _, constant in _large_weights(model) if constant]
 
 
 def can_show_fault(model: ModelProto) -> bool:
-    """Whether most of the elements in large weights belong to weights that vary.
+    """Whether most elements of large weights are in weights that vary.
 
-    A model without large weights can: its outputs vary with its inputs.
+    True for a model without large weights: its outputs vary with its inputs.
     """
     weights = _large_weights(model)
     varying = sum(elements for _, elements, constant in weights if not constant)
@@ -41,8 +40,8 @@ def can_show_fault(model: ModelProto) -> bool:
     return not weights or 2 * varying > total
 
 
-def explain_blindness(model: ModelProto) -> str:
-    """One line for the user about a model that `can_show_fault` refuses."""
+def explain_constant_weights(model: ModelProto) -> str:
+    """One line for the user on a model that `can_show_fault` refuses."""
     names = constant_weights(model)
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return (
@@ -52,14 +51,14 @@ def explain_blindness(model: ModelProto) -> str:
 
 
 def check_finite(model: ModelProto) -> None:
-    """Refuse a model whose weights are not numbers: its outputs could not be compared.
+    """Refuse a model with NaN in its weights: its outputs could not be compared.
 
-    NaN that is filled in where nothing is known, or looked for, is meant.
+    NaN is allowed in constants that only fill or compare.
 
     Raises
     ------
     InputError
-        Naming the first initializer that holds NaN.
+        Naming the first initialiser that holds NaN.
     """
     computing = {
         name
@@ -79,7 +78,7 @@ def check_finite(model: ModelProto) -> None:
 
 
 def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
-    """Name, number of elements, and whether constant, of each large weight."""
+    """Name and number of elements of each large weight, and whether all are equal."""
     found = []
     multiplying = {
         name for node in model.graph.node if node.op_type not in _FILLING for name in node.input
@@ -108,6 +107,6 @@ def _large_weights(model: ModelProto) -> list[tuple[str, int, bool]]:
 
 def _holds_one_value(tensor: TensorProto) -> bool:
     values = numpy_helper.to_array(tensor).ravel()
-    # Most weights vary within their first elements: the rest is read only where those agree.
+    # Most weights vary within their first elements: the rest is read only if those are equal.
     first = values[:LARGE_ELEMENTS]
     return bool(np.all(first == values[0]) and np.all(values == values[0]))

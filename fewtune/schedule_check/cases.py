@@ -100,14 +100,16 @@ def joined(made: Sequence[tuple[Places, Number]], extents: Sequence[int]) -> Num
     if len(made) == 1:
         return first
     is_exact = all(each.is_exact for _, each in made)
-    error = 0.0 if is_exact else _laid([(p, each.error) for p, each in made], extents, "float32")
+    error = (
+        0.0 if is_exact else _assembled([(p, each.error) for p, each in made], extents, "float32")
+    )
     values = [(places, each.value) for places, each in made]
     return Number(
-        _laid(values, extents, np.result_type(*(v for _, v in values))), error, first.dtype
+        _assembled(values, extents, np.result_type(*(v for _, v in values))), error, first.dtype
     )
 
 
-def _laid(
+def _assembled(
     parts: Sequence[tuple[Places, Any]], extents: Sequence[int], dtype: np.dtype | str
 ) -> np.ndarray:
     axis = parts[0][0].axis
@@ -115,7 +117,7 @@ def _laid(
     for places, part in parts:
         part = np.asarray(part)
         arrays.append((places, part.reshape((1,) * (len(extents) - part.ndim) + part.shape)))
-    shape = list(np.broadcast_shapes(*(_but(part.shape, axis) for _, part in arrays)))
+    shape = list(np.broadcast_shapes(*(_with_extent_1(part.shape, axis) for _, part in arrays)))
     shape[axis] = extents[axis]
     whole = np.empty(shape, dtype)
     for places, part in arrays:
@@ -123,7 +125,7 @@ def _laid(
     return whole
 
 
-def _but(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+def _with_extent_1(shape: Sequence[int], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
 

@@ -15,7 +15,7 @@ from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import module_of, tvm
 from fewtune.schedule_check.buffers import Buffers
 from fewtune.schedule_check.reference import Reference
-from fewtune.schedule_check.reference_cache import KeptReferences
+from fewtune.schedule_check.reference_cache import ReferenceCache
 
 # What the references of several tasks may take together, as a part of the machine's memory. One
 # that is let go is found out anew when its task is back.
@@ -73,7 +73,7 @@ class Checker:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else device_of(target)
         self._references: OrderedDict[str, Reference] = OrderedDict()
-        self._buffers, self._kept = Buffers(), KeptReferences()
+        self._buffers, self._kept = Buffers(), ReferenceCache()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 
@@ -112,7 +112,7 @@ class Checker:
         self._references.move_to_end(wanted.key)
         before_s = reference.spent_s
         fault = reference.fault_of(code, shapes, scheduled)
-        self._let_go()
+        self._evict()
         spent_s = time.perf_counter() - began_s
         return Verdict(fault, spent_s, reference.spent_s - before_s)
 
@@ -122,6 +122,6 @@ class Checker:
         references = sum(each.held_bytes for each in self._references.values())
         return references + self._buffers.held_bytes
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         while len(self._references) > 1 and self.held_bytes > self._most_held_bytes:
             self._references.popitem(last=False)

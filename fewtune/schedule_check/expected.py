@@ -52,7 +52,7 @@ class Expected:
         return Expected(value, np.broadcast_to(allowance, value.shape))
 
     @staticmethod
-    def roughly(value: np.ndarray, dtype: str, length: int, is_rounded: bool) -> Expected:
+    def from_kernel(value: np.ndarray, dtype: str, length: int, is_rounded: bool) -> Expected:
         """From what a kernel computed that is known to be right.
 
         Parameters

@@ -122,7 +122,7 @@ class _Block:
         if kind == "Add":
             if dot_products.is_dot(rest):
                 unsigned, signed = (self._of(each) for each in rest.args)
-                made = sums.of_words(unsigned, signed, self._reduced, self._extents)
+                made = sums.word_products(unsigned, signed, self._reduced, self._extents)
             elif type(rest).__name__ == "Mul":
                 a, b = self._of(rest.a), self._of(rest.b)
                 try:
@@ -132,7 +132,7 @@ class _Block:
             else:
                 made = self._summed(rest)
         else:
-            made = sums.chosen(self._of(rest), kind.lower(), self._reduced, self._extents)
+            made = sums.extreme(self._of(rest), kind.lower(), self._reduced, self._extents)
         begun = self._of(self._block.init.value)
         if kind == "Add" and begun.is_exact and not np.any(begun.value):
             return made

@@ -24,7 +24,7 @@ from fewtune.schedule_check.expected import Expected, is_usable
 from fewtune.schedule_check.interpreter import outputs_of
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
 from fewtune.schedule_check.numbers import ROUNDING, UnknownError
-from fewtune.schedule_check.reference_cache import Kept, KeptReferences
+from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
 
@@ -50,7 +50,7 @@ class Reference:
         Where candidates run.
     buffers : Buffers
         Memory of what they are given, shared with other tasks.
-    kept : KeptReferences
+    kept : ReferenceCache
         What other processes found out.
 
     Attributes
@@ -64,7 +64,7 @@ class Reference:
     target: tvm.target.Target
     device: Any
     buffers: Buffers
-    kept: KeptReferences
+    kept: ReferenceCache
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _given: list[Any] = field(init=False, default_factory=list)
@@ -91,7 +91,7 @@ class Reference:
             blocks = self._layouts(shapes, scheduled)
             fault = self._difference(self._run(code, shapes, self.device, blocks))
             if fault and not self._is_confirmed:
-                self._ask_unscheduled()
+                self._confirm()
                 fault = self._difference(self._run(code, shapes, self.device, blocks))
         except LayoutError as error:
             return str(error)
@@ -123,7 +123,7 @@ class Reference:
         ]
 
     def _keep(self, began_s: float) -> None:
-        found = Kept(self._expected, self._is_positive, self._is_confirmed)
+        found = CachedReference(self._expected, self._is_positive, self._is_confirmed)
         self.kept.write(self.key, found, time.perf_counter() - began_s)
 
     def _interpreted(self) -> dict[int, Expected]:
@@ -145,7 +145,7 @@ class Reference:
         schedule = default_schedule(plain, self.target)
         return self._computed(plain if schedule is None else schedule.mod)
 
-    def _ask_unscheduled(self) -> None:
+    def _confirm(self) -> None:
         """Let the unscheduled kernel say whether what is expected is right."""
         began_s = time.perf_counter()
         self._is_confirmed = True
@@ -166,7 +166,7 @@ class Reference:
         given = self._signature
         is_rounded = any(parameter.dtype in ROUNDING for parameter in given.parameters)
         return {
-            place: Expected.roughly(
+            place: Expected.from_kernel(
                 value.copy(), given.parameters[place].dtype, given.length, is_rounded
             )
             for place, value in outputs.items()

@@ -30,7 +30,7 @@ _LEAST_S = 0.003
 _ALIGNED, _LENGTH_BYTES = 64, 8
 
 
-class Kept(NamedTuple):
+class CachedReference(NamedTuple):
     """What one task computes.
 
     Attributes
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
     confirmed: bool
 
 
-class KeptReferences:
+class ReferenceCache:
     """The files in one folder, or none where there is no folder.
 
     Parameters
@@ -64,7 +64,7 @@ class KeptReferences:
         self._folder = None if shared is None else shared / _FOLDER
         self._most_bytes = most_bytes
 
-    def read(self, key: str) -> Kept | None:
+    def read(self, key: str) -> CachedReference | None:
         """What was kept of a task; None where nothing is, or the file is damaged."""
         if self._folder is None:
             return None
@@ -75,7 +75,7 @@ class KeptReferences:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, key: str, found: Kept, spent_s: float) -> None:
+    def write(self, key: str, found: CachedReference, spent_s: float) -> None:
         """Keep what took so many seconds, if that is worth it and there is room."""
         size = sum(each.held_bytes for each in found.expected.values())
         if self._folder is None or spent_s < max(_LEAST_S, size / _BYTES_A_SECOND):
@@ -103,7 +103,7 @@ class KeptReferences:
         return self._folder / hashlib.sha256(key.encode()).hexdigest()
 
 
-def _parts(key: str, found: Kept) -> list[bytes | memoryview]:
+def _parts(key: str, found: CachedReference) -> list[bytes | memoryview]:
     """The file: the length of its header, the header, and the arrays."""
     arrays, described, offset, checksum = [], [], 0, 0
     for place, expected in found.expected.items():
@@ -132,7 +132,7 @@ def _parts(key: str, found: Kept) -> list[bytes | memoryview]:
     return [len(header).to_bytes(_LENGTH_BYTES, "little"), header, *arrays]
 
 
-def _parsed(content: mmap.mmap, key: str) -> Kept | None:
+def _parsed(content: mmap.mmap, key: str) -> CachedReference | None:
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     begin = _LENGTH_BYTES + length
     header = json.loads(content[_LENGTH_BYTES:begin])
@@ -149,4 +149,4 @@ def _parsed(content: mmap.mmap, key: str) -> Kept | None:
     expected = {
         place: Expected(found["value"], found.get("allowance")) for place, found in arrays.items()
     }
-    return Kept(expected, header["positive"], header["confirmed"])
+    return CachedReference(expected, header["positive"], header["confirmed"])

@@ -28,7 +28,7 @@ def whole(array: Any, extents: Sequence[int]) -> np.ndarray:
     return array.reshape((1,) * (len(extents) - array.ndim) + array.shape)
 
 
-def chosen(x: Number, kind: str, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+def extreme(x: Number, kind: str, reduced: Sequence[int], extents: Sequence[int]) -> Number:
     """The largest or the least along some axes, which stay with extent 1."""
     value = _reduced(whole(x.value, extents), _COMBINE[kind], reduced)
     error = x.error
@@ -97,7 +97,7 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
     return Number(value, error, a.dtype)
 
 
-def of_words(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
+def word_products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int]) -> Number:
     """The sum of dot products of words along some axes, which stay with extent 1.
 
     Parameters

@@ -24,7 +24,7 @@ _FLOATS = {
     "positive inputs": lambda generator, shape: np.exp(generator.standard_normal(shape)),
 }
 # What hands its inputs on with the values they have.
-_HANDS_ON = frozenset(
+_PASSES_ON = frozenset(
     {"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice"}
     | {"Concat", "Expand", "Tile", "Split", "Clip", "Max", "Min"}
 )
@@ -139,7 +139,7 @@ def _is_number(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) ->
                 is_read = True
                 continue
             kind = _number(node, "to") if node.op_type == "Cast" else TensorProto.INT64
-            if not _hands_on(node, position) or kind == TensorProto.BOOL:
+            if not _passes_on(node, position) or kind == TensorProto.BOOL:
                 return False
             fresh = [output for output in node.output if output not in seen]
             seen.update(fresh)
@@ -188,20 +188,20 @@ def _rows_read(
                 continue
             elif node.op_type in ("LSTM", "GRU", "RNN") and position == 4:
                 rows += [shape[0] + 1] if shape else []
-            elif _hands_on(node, position):
+            elif _passes_on(node, position):
                 fresh = [output for output in node.output if output not in seen]
                 seen.update(fresh)
                 pending += fresh
     return rows
 
 
-def _hands_on(node: NodeProto, position: int) -> bool:
+def _passes_on(node: NodeProto, position: int) -> bool:
     """Whether a node's outputs hold values of the input at this position."""
     if node.op_type in _ALONG_AXIS | _BY_TUPLES:
         return position == 0
     if node.op_type == "Where":
         return position > 0
-    return node.op_type in _HANDS_ON
+    return node.op_type in _PASSES_ON
 
 
 def _number(node: NodeProto, name: str) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.onnx_graph.graph import attach_weights, detach_weights
+from fewtune.onnx_graph.graph import attach_weights, detach_weights, operator_name
 from fewtune.verify.comparison import compare
 from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import OnnxruntimeSession
@@ -74,8 +74,7 @@ def locate(
 
 def describe(node: NodeProto) -> str:
     """A node as a message names it, such as ``Resize 'up2'``."""
-    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return f"{kind} {(node.name or node.output[0])!r}"
+    return f"{operator_name(node)} {(node.name or node.output[0])!r}"
 
 
 def _spread(low: int, high: int) -> list[int]:

@@ -10,9 +10,8 @@ from onnx import ModelProto, numpy_helper
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.onnx_graph.float16 import has_halves
-from fewtune.onnx_graph.graph import attach_weights, detach_weights
-from fewtune.onnx_graph.simplify import with_shapes
+from fewtune.onnx_graph.float16 import has_float16
+from fewtune.onnx_graph.simplify import inferred
 from fewtune.verify.draws import GIVEN, Draw
 from fewtune.verify.jitter.transforms import has_transforms
 from fewtune.verify.noise import NoiseMeter
@@ -125,10 +124,8 @@ def _meter(
     """
     steps = _steps(model.model) | _steps(simplified.model)
     models = [simplified, model]
-    if any(each(model.model) for each in (is_quantised, has_halves, has_transforms)):
-        light_model, weights = detach_weights(model.model)
-        shaped = attach_weights(with_shapes(light_model), weights)
-        models = [LightModel(shaped, model.arrays), simplified]
+    if any(each(model.model) for each in (is_quantised, has_float16, has_transforms)):
+        models = [LightModel(inferred(model.model), model.arrays), simplified]
     try:
         return NoiseMeter(models[0], threads, steps, amplitude)
     except InputError:

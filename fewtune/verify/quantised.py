@@ -18,7 +18,7 @@ def is_quantised(model: ModelProto) -> bool:
     return any(node.op_type in QUANTISED for node in model.graph.node)
 
 
-def openable(model: ModelProto) -> list[str]:
+def safe_outputs(model: ModelProto) -> list[str]:
     """Values that can be outputs, and onnxruntime still computes the others with whole numbers.
 
     Where the floats between a dequantisation and a quantisation are asked for, it computes in

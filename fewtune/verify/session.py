@@ -16,7 +16,7 @@ from fewtune.onnx_graph.graph import (
     static_shape,
     type_name,
 )
-from fewtune.onnx_graph.observed_shapes import cannot_load, first_words
+from fewtune.onnx_graph.observed_shapes import cannot_load, short_message
 
 
 def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]:
@@ -101,7 +101,7 @@ class OnnxruntimeSession:
         try:
             return self._session.run(None, inputs)
         except Exception as error:  # noqa: BLE001 (onnxruntime raises a class a status)
-            raise InputError(f"onnxruntime cannot run the model: {first_words(error)}") from None
+            raise InputError(f"onnxruntime cannot run the model: {short_message(error)}") from None
 
 
 def _session(

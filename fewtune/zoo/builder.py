@@ -258,7 +258,7 @@ class GraphBuilder:
         target = self.constant(f"{name}_shape", shape)
         return self.node("Reshape", [value, target], name, channels)
 
-    def part(self, value: str, name: str, start: int, end: int, axis: int) -> str:
+    def slice(self, value: str, name: str, start: int, end: int, axis: int) -> str:
         """Take a stretch of one axis."""
         bounds = {"start": start, "end": end, "axis": axis}
         made = [self.constant(f"{name}_{bound}", [at]) for bound, at in bounds.items()]

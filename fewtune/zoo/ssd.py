@@ -67,11 +67,11 @@ def _decoded(builder: GraphBuilder, offsets: str, anchors: np.ndarray) -> str:
     """Turn offsets from the anchors, in units of what they vary by, into corners of boxes."""
     centers, sizes = anchors[np.newaxis, :, :2], anchors[np.newaxis, :, 2:]
     units = builder.constant("center_units", _CENTER_DEVIATION * sizes)
-    center = builder.part(offsets, "center_offsets", 0, 2, axis=2)
+    center = builder.slice(offsets, "center_offsets", 0, 2, axis=2)
     center = builder.node("Mul", [center, units], "center_shift")
     center = builder.node("Add", [center, builder.constant("anchor_centers", centers)], "center")
     deviation = builder.constant("size_deviation", _SIZE_DEVIATION)
-    growth = builder.part(offsets, "size_offsets", 2, 4, axis=2)
+    growth = builder.slice(offsets, "size_offsets", 2, 4, axis=2)
     growth = builder.node("Exp", [builder.node("Mul", [growth, deviation], "size_log")], "growth")
     half = builder.node("Mul", [growth, builder.constant("half_anchors", sizes / 2)], "half_size")
     first = builder.node("Sub", [center, half], "first_corner")

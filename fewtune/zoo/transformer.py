@@ -39,7 +39,7 @@ def bert_mini(builder: GraphBuilder) -> None:
         last = "hidden" if layer == _LAYERS else f"{name}_normalization"
         value = builder.layer_normalization(value, last, _EPSILON)
     builder.output(value, (1, _TOKENS, _WIDTH))
-    first = builder.part(value, "first_token", 0, 1, axis=1)
+    first = builder.slice(value, "first_token", 0, 1, axis=1)
     first = builder.reshape(first, "first_row", 1, _WIDTH)
     pooled = builder.node("Tanh", [builder.dense(first, "pooler", _WIDTH)], "pooled")
     builder.output(pooled, (1, _WIDTH))
@@ -54,7 +54,7 @@ def _embedded(builder: GraphBuilder, tokens: str, types: str) -> str:
     value = builder.node("Gather", [words, tokens], "words", _WIDTH)
     sentence = builder.node("Gather", [sentences, types], "sentences", _WIDTH)
     value = builder.node("Add", [value, sentence], "words_and_sentences")
-    place = builder.part(places, "places", 0, _TOKENS, axis=0)
+    place = builder.slice(places, "places", 0, _TOKENS, axis=0)
     value = builder.node("Add", [value, place], "embeddings")
     return builder.layer_normalization(value, "embeddings_normalization", _EPSILON)
 

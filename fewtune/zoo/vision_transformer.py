@@ -32,7 +32,7 @@ def vit_tiny(builder: GraphBuilder) -> None:
         inner = builder.linear(builder.gelu(inner, f"{name}_gelu"), f"{name}_outer", _WIDTH)
         value = builder.node("Add", [value, inner], f"{name}_sum")
     value = builder.layer_normalization(value, "last_normalization", _EPSILON)
-    first = builder.part(value, "first_token", 0, 1, axis=1)
+    first = builder.slice(value, "first_token", 0, 1, axis=1)
     first = builder.reshape(first, "first_row", 1, _WIDTH)
     builder.output(builder.dense(first, "logits", _CLASSES), (1, _CLASSES))
 

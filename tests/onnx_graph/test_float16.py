@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.model.reference import run_onnxruntime
-from fewtune.onnx_graph.float16 import halves_in_floats, has_halves
+from fewtune.onnx_graph.float16 import has_float16, widen_float16
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from tests.tiny_models import half_precision_model, tiny_convolutional_model
@@ -24,8 +24,8 @@ def types_of(model) -> set[int]:
 
 def test_weights_are_widened_and_the_interface_kept() -> None:
     model = half_precision_model()
-    wide = halves_in_floats(model)
-    assert has_halves(model)
+    wide = widen_float16(model)
+    assert has_float16(model)
     assert types_of(model) == {TensorProto.FLOAT16}
     assert types_of(wide) == {TensorProto.FLOAT}
     assert list(wide.graph.input) == list(model.graph.input)
@@ -34,7 +34,7 @@ def test_weights_are_widened_and_the_interface_kept() -> None:
 
 def test_floats_are_left_alone() -> None:
     model = tiny_convolutional_model()
-    assert halves_in_floats(model) is model
+    assert widen_float16(model) is model
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_casts_and_constants_inside_are_widened() -> None:
         [helper.make_tensor_value_info("y", half, [4])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    wide = halves_in_floats(model)
+    wide = widen_float16(model)
     (actual,) = run_onnxruntime(wide, {"x": np.arange(4, dtype="i4")}, 1)
     np.testing.assert_array_equal(actual, np.array([0, 2, 4, 6], "f2"))
     assert actual.dtype == np.float16

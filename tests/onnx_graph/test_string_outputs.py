@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from fewtune.onnx_graph.string_outputs import border_notes, numbers_at_borders
+from fewtune.onnx_graph.string_outputs import replace_string_outputs, string_output_notes
 from fewtune.verify.session import run_onnxruntime
 
 DOMAIN = "ai.onnx.ml"
@@ -51,12 +51,12 @@ def test_labels_and_maps_become_numbers():
     maps = helper.make_value_info("shares", helper.make_sequence_type_proto(map_type))
     model = classifier(linear("label"), named, mapped, outputs=[texts, maps])
     names, shares = run_onnxruntime(model, FEEDS, 1)
-    numbers_at_borders(model)
+    replace_string_outputs(model)
     places, rows = run_onnxruntime(model, FEEDS, 1)
     assert [TEXTS[place] for place in places] == list(names)
     np.testing.assert_array_equal(rows, [[each[text] for text in TEXTS] for each in shares])
-    notes = border_notes(model)
-    assert "the places, from 0, among 'cat', 'dog', 'owl'" in notes[0]
+    notes = string_output_notes(model)
+    assert "the indices, from 0, among 'cat', 'dog', 'owl'" in notes[0]
     assert "output 'shares' is a tensor" in notes[1]
 
 
@@ -71,7 +71,7 @@ def test_a_table_of_texts_becomes_places():
     texts = helper.make_tensor_value_info("name", TensorProto.STRING, None)
     model = classifier(best, chosen, flat, outputs=[texts], tables=tables)
     (names,) = run_onnxruntime(model, FEEDS, 1)
-    numbers_at_borders(model)
+    replace_string_outputs(model)
     (places,) = run_onnxruntime(model, FEEDS, 1)
     assert [[*TEXTS, "pig"][place] for place in places] == list(names)
 
@@ -80,6 +80,6 @@ def test_texts_that_are_read_stay():
     upper = helper.make_node("StringConcat", ["label", "label"], ["name"])
     texts = helper.make_tensor_value_info("name", TensorProto.STRING, [8])
     model = classifier(linear("label"), upper, outputs=[texts])
-    numbers_at_borders(model)
-    assert border_notes(model) == []
+    replace_string_outputs(model)
+    assert string_output_notes(model) == []
     assert model.graph.output[0].type.tensor_type.elem_type == TensorProto.STRING

@@ -12,7 +12,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.simplify import (
     can_show_fault,
     constant_weights,
-    explain_blindness,
+    explain_constant_weights,
     simplify,
 )
 from fewtune.onnx_graph.weight_check import check_finite
@@ -67,7 +67,7 @@ def test_constant_weights_are_named_and_small_ones_left_out():
 def test_most_parameters_must_vary():
     assert can_show_fault(constant_model(512))
     assert not can_show_fault(constant_model(128))
-    explanation = explain_blindness(constant_model(128))
+    explanation = explain_constant_weights(constant_model(128))
     assert "(constant)" in explanation
     assert "\n" not in explanation
 

@@ -13,7 +13,7 @@ from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel
 from fewtune.verify.comparison import is_graded
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.jitter.jittered import jittered
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
@@ -91,7 +91,7 @@ def made(request) -> tuple[CompiledModel, Reference, dict[str, str]]:
     inputs, outputs = tensor_specs(bound)
     draws = drawn_inputs(simplified, inputs, 0)
     reference = make_reference(bound, simplified, outputs, draws, 1, 0)
-    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
 
     def check(compiled: CompiledModel) -> CompiledModel:
         if not reference.taps:

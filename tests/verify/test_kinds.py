@@ -16,7 +16,7 @@ from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.session import tensor_specs
 from tests.tiny_models import random_weight
@@ -173,7 +173,7 @@ def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
     )
     target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
     compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
-    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
     reference.taps[:] = inside.taps(compiled, order)
     names = [tap.expected.name for tap in reference.taps]
     return reference.check_library(compiled, order), names

@@ -15,9 +15,9 @@ from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.verify.comparison import Expected, compare_steps
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.make_reference import make_reference
-from fewtune.verify.quantised import is_quantised, openable
+from fewtune.verify.quantised import is_quantised, safe_outputs
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.sites import Site
@@ -69,7 +69,7 @@ def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]
         bound, simplified, outputs, drawn_inputs(simplified, inputs, 0), 1, 0
     )
     compiled = lower_checked(bound, target(), ImportOptions(), lambda each: each).found
-    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
     reference.taps[:] = inside.taps(compiled, ["x"])
     return compiled, reference, inside.note
 
@@ -133,7 +133,7 @@ def test_what_is_fused_is_not_opened(quantised, tmp_path) -> None:
     model, _ = quantised_network(tmp_path)
     assert is_quantised(model)
     kinds = {name: node.op_type for node in model.graph.node for name in node.output}
-    opened = {kinds[name] for name in openable(model)}
+    opened = {kinds[name] for name in safe_outputs(model)}
     assert "QuantizeLinear" in opened
     assert opened.isdisjoint({"DequantizeLinear", "Conv", "Relu", "Add"})
 

@@ -16,7 +16,7 @@ from fewtune.runtime.executable import CompiledModel, Observer
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.comparison import Expected
 from fewtune.verify.draws import drawn_inputs
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
@@ -57,7 +57,7 @@ def gated() -> tuple[CompiledModel, Reference]:
     draws = drawn_inputs(simplified, inputs, 0)
     reference = make_reference(bound, simplified, outputs, draws, 1, 0)
     compiled = lower_checked(bound, target, ImportOptions(), lambda each: each).found
-    inside = Inside(bound, simplified, reference.feeds, 1, 0)
+    inside = IntermediateValues(bound, simplified, reference.feeds, 1, 0)
     reference.taps[:] = inside.taps(compiled, ["x"])
     return compiled, reference
 

@@ -1,1 +1,1 @@
-"""Quantised graphs in integers: products of bytes, and the arithmetic around them."""
+"""Quantised graphs rewritten in integers: products of bytes, and the arithmetic around them."""

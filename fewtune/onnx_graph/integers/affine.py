@@ -1,4 +1,4 @@
-"""What a quantised graph's floats stand for: whole numbers, scaled and shifted."""
+"""Float tensors of a quantised graph as scaled and shifted integer tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 255
 
 @dataclass(frozen=True)
 class Bytes:
-    """A float tensor that is an unsigned byte tensor less its zero point, times its scale.
+    """A float tensor as (bytes - zero) * scale.
 
     Attributes
     ----------
@@ -31,18 +31,18 @@ class Bytes:
     zero: int
 
     def is_like(self, other: Bytes) -> bool:
-        """Whether the two have scale and zero point in common."""
+        """Whether two tensors have the same scale and zero point."""
         return (self.scale, self.zero) == (other.scale, other.zero)
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A float tensor that is a tensor times a factor plus an offset, within bounds.
+    """A float tensor as tensor * factor + offset, clipped.
 
     Attributes
     ----------
     name : str
-        int32 or float32.
+        The tensor, int32 or float32.
     factor, offset : numpy.ndarray
         float64, broadcast to the tensor.
     least, most : float
@@ -56,7 +56,7 @@ class Scaled:
     most: float = np.inf
 
     def bounded(self, least: float, most: float) -> Scaled:
-        """The same, clipped."""
+        """The same tensor, clipped to these bounds as well."""
         return replace(
             self,
             least=min(max(self.least, least), most),
@@ -65,13 +65,13 @@ class Scaled:
 
 
 def scaled_bytes(given: Bytes) -> Scaled:
-    """Dequantised bytes as a tensor times a factor."""
+    """Dequantised bytes as a `Scaled` tensor."""
     scale = np.float64(given.scale)
     return Scaled(given.name, np.array(scale), np.array(-scale * given.zero))
 
 
 def number(graph: GraphBuilder, name: str) -> np.ndarray | None:
-    """A constant of one element; None of anything else."""
+    """The value of a one-element constant; None for any other value."""
     value = graph.value(name) if name else None
     return value.reshape(-1)[0] if value is not None and value.size == 1 else None
 
@@ -79,12 +79,13 @@ def number(graph: GraphBuilder, name: str) -> np.ndarray | None:
 def parameters(
     graph: GraphBuilder, scale: str, zero: str, element_type: int
 ) -> tuple[np.float32, int] | None:
-    """Scale and zero point of a tensor of bytes, counted from 0 where it is of signed ones.
+    """Scale and zero point of a tensor of bytes.
 
     Returns
     -------
     parameters : (float, int) or None
-        None unless both are one float32 number and one byte each.
+        The zero point is that of unsigned bytes: 128 is added to a signed one. None unless the
+        scale is one positive float32 number and the zero point one byte.
     """
     if element_type not in _BYTE:
         return None
@@ -97,9 +98,14 @@ def parameters(
 def quantised(
     graph: GraphBuilder, given: Scaled, scale: np.float32, zero: int, output: str | None = None
 ) -> str:
-    """Quantise: one product, one rounding half to even, bounds; gives an uint8 tensor.
+    """Quantise to uint8: one product, one rounding half to even, one clip.
 
-    Bounds of the floats become bounds of the bytes: rounding keeps the order.
+    Rounding is monotone, so bounds of the floats become bounds of the bytes.
+
+    Returns
+    -------
+    name : str
+        The uint8 tensor.
     """
     offset = given.offset / np.float64(scale)
     factor = (given.factor / np.float64(scale)).astype(np.float32)
@@ -119,7 +125,7 @@ def quantised(
 
 
 def floats_of(graph: GraphBuilder, given: Scaled | Bytes, output: str | None = None) -> str:
-    """The float tensor itself."""
+    """Compute the float tensor."""
     if isinstance(given, Bytes):
         data = graph.cast(given.name, TensorProto.FLOAT)
         if given.zero:

@@ -1,4 +1,4 @@
-"""Bounds, sums, means and copies of dequantised bytes."""
+"""Clips, sums, means and copies of dequantised bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import (
     Bytes,
     Scaled,
@@ -16,19 +17,18 @@ from fewtune.onnx_graph.integers.affine import (
     scaled_bytes,
 )
 from fewtune.onnx_graph.integers.walk import QUANTIZE, Walk
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
 def bounded(walk: Walk, node: NodeProto, least: float, most: float) -> bool:
-    """Clip a tensor that is kept back: bounds of floats, which become bounds of bytes."""
+    """Clip a deferred tensor: bounds of floats become bounds of bytes."""
     found = walk.scaled(node.input[0])
     if found is None:
         return False
-    return walk.keep(node.output[0], found.bounded(least, most))
+    return walk.defer(node.output[0], found.bounded(least, most))
 
 
 def clip(walk: Walk, node: NodeProto) -> bool:
-    """A ``Clip`` of constant bounds."""
+    """A ``Clip`` with constant bounds."""
     given = attributes_of(node)
     bounds: list[float] = []
     names = optional(node.input[1:], 2)
@@ -41,7 +41,7 @@ def clip(walk: Walk, node: NodeProto) -> bool:
 
 
 def added(walk: Walk, node: NodeProto) -> bool:
-    """The sum of two dequantised tensors: as whole numbers of the second one's scale."""
+    """The sum of two dequantised tensors, in units of the second one's scale."""
     if len(node.input) != 2:  # noqa: PLR2004
         return False
     first, second = (walk.bytes_of(name) for name in node.input)
@@ -55,11 +55,11 @@ def added(walk: Walk, node: NodeProto) -> bool:
     total = graph.op("Add", data)
     offset = -sum(np.float64(each.scale) * each.zero for each in (first, second))
     scaled = Scaled(total, np.array(np.float64(second.scale)), np.array(offset))
-    return walk.keep(node.output[0], scaled)
+    return walk.defer(node.output[0], scaled)
 
 
 def moved(walk: Walk, node: NodeProto) -> bool:
-    """Move bytes as they are."""
+    """An operator that only moves elements, or takes the largest: applied to the bytes."""
     found = walk.bytes_of(node.input[0])
     if found is None or len([name for name in node.output if name]) != len(node.output):
         return False
@@ -87,12 +87,12 @@ def _with_bytes(walk: Walk, node: NodeProto, inputs: list[str], like: Bytes) -> 
     copy.name = outputs[0]
     graph.add(copy, {})
     for name, output in zip(node.output, outputs, strict=True):
-        walk.keep(name, replace(like, name=output))
+        walk.defer(name, replace(like, name=output))
     return True
 
 
 def concatenation(walk: Walk, node: NodeProto) -> bool:
-    """Join bytes of one scale; of several scales, where the result is quantised anyway."""
+    """Concatenate bytes of one scale, or of several if the result is only quantised again."""
     parts = [walk.floats.get(name) for name in node.input]
     if any(part is None for part in parts):
         return False
@@ -126,7 +126,7 @@ def average(walk: Walk, node: NodeProto) -> bool:
     found, given = walk.bytes_of(node.input[0]), attributes_of(node)
     if found is None:
         return False
-    # Zeros that are counted are none of the bytes'.
+    # Zeros of the padding that are counted are not the bytes' zero point.
     if given.get("count_include_pad") and found.zero and any(given.get("pads", [])):
         return False
     graph = walk.graph
@@ -137,4 +137,4 @@ def average(walk: Walk, node: NodeProto) -> bool:
     copy.input[0], copy.output[0] = graph.cast(found.name, TensorProto.FLOAT), output
     copy.name = output
     graph.add(copy, {})
-    return walk.keep(node.output[0], replace(scaled_bytes(found), name=output))
+    return walk.defer(node.output[0], replace(scaled_bytes(found), name=output))

@@ -1,4 +1,4 @@
-"""Convolutions and products of dequantised bytes, and those that are of integers as they come."""
+"""Convolutions and products of dequantised bytes, and ONNX's integer operators."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import Bytes, Scaled
 from fewtune.onnx_graph.integers.walk import Walk
 from fewtune.onnx_graph.integers.weights import Window, as_signed, sums_fit
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 _PLANE = 4
-# Filters of the widest vector, and the most groups that are joined to fill one.
+# Lanes of the widest vector, and the most groups that are joined to fill it.
 _LANES, _MOST_JOINED = 16, 16
 
 
@@ -36,7 +36,7 @@ def convolution(walk: Walk, node: NodeProto) -> bool:
         return False
     sums = _summed(walk, "ConvInteger", given, weights, added[0], window.attributes)
     factor = (scales * np.float64(given.scale)).reshape(1, -1, 1, 1)
-    return walk.keep(node.output[0], Scaled(sums, factor, added[1]))
+    return walk.defer(node.output[0], Scaled(sums, factor, added[1]))
 
 
 def product(walk: Walk, node: NodeProto) -> bool:
@@ -61,22 +61,22 @@ def _matrix(
     weight: str,
     bias: str,
     alpha: float,
-    turned: bool = False,
+    transposed: bool = False,
 ) -> bool:
-    found = _operands(walk, data, weight, axis=0 if turned else 1)
+    found = _operands(walk, data, weight, axis=0 if transposed else 1)
     if found is None:
         return False
     given, weights, scales = found
     shape = walk.graph.shape(given.name)
     if weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
         return False
-    weights = np.ascontiguousarray(weights.T) if turned else weights
+    weights = np.ascontiguousarray(weights.T) if transposed else weights
     factor = scales * np.float64(given.scale) * alpha
     added = _added(walk, bias, factor, (-1,))
     if added is None or not sums_fit(weights, (0,), added[0]):
         return False
     sums = _summed(walk, "MatMulInteger", given, weights, added[0], {})
-    return walk.keep(node.output[0], Scaled(sums, factor, added[1]))
+    return walk.defer(node.output[0], Scaled(sums, factor, added[1]))
 
 
 def _operands(
@@ -92,7 +92,7 @@ def _operands(
 def _added(
     walk: Walk, bias: str, scales: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """A bias as whole numbers of the sums, where it is that, and as floats."""
+    """A bias as integers in units of the sums, and as floats; one of both is zero."""
     none = np.zeros(1)
     if not bias:
         return none.astype(np.int64), none
@@ -158,7 +158,7 @@ def integer_convolution(walk: Walk, node: NodeProto) -> bool:
     if not _has_kernel(window, weights.values, shape):
         return False
     if weights.moved.any():
-        # What the windows' bytes add up to is another convolution.
+        # The sums of the windows' bytes would be another convolution.
         return False
     sums = window.sums(weights.whole, shape)
     return _with_zero(walk, node, weights, zero, sums, (1, 2, 3), window.attributes)
@@ -166,7 +166,17 @@ def integer_convolution(walk: Walk, node: NodeProto) -> bool:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights less their zero points, and as signed bytes, from which they are that far away."""
+    """Constant weights.
+
+    Attributes
+    ----------
+    whole : numpy.ndarray
+        Weights less their zero points, int64.
+    values : numpy.ndarray
+        The same as int8, less ``moved``.
+    moved : numpy.ndarray
+        Along the axis of zero points; zero if the weights fit int8.
+    """
 
     whole: np.ndarray
     values: np.ndarray
@@ -205,9 +215,9 @@ def _with_zero(
     attributes: dict[str, object],
     total: Callable[[str], str] | None = None,
 ) -> bool:
-    """The sums of signed bytes, and what is to be added for the zero points.
+    """Write a product of bytes, with corrections for zero points.
 
-    Of ``(data - zero) (values + moved)``: ``data values + total(data) moved - zero sums``.
+    ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``.
     """
     graph, data = walk.graph, node.input[0]
     place = graph.value(zero) if zero else np.zeros(1, np.uint8)
@@ -245,10 +255,10 @@ def _with_zero(
 
 
 def _has_kernel(window: Window, weights: np.ndarray, shape: list[int]) -> bool:
-    """Whether a convolution has a kernel of bytes that is no slower than one of floats.
+    """Whether a convolution has a kernel of bytes that is not slower than one of floats.
 
-    Groups whose filters fill no vector are joined, with zeros between them: of too many, zeros
-    would be most of the work.
+    Groups whose filters do not fill a vector are joined, with zeros between them. With too many
+    groups, zeros would be most of the work.
     """
     groups, filters = window.groups, weights.shape[0]
     depthwise = groups == shape[1] == filters and weights.shape[1] == 1

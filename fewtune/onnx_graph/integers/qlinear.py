@@ -1,4 +1,4 @@
-"""Operators that dequantise and quantise themselves: as the three operators that they stand for."""
+"""QLinear operators, each as dequantisation, the operator on floats, and quantisation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers import elementwise, products, quantisation
 from fewtune.onnx_graph.integers.affine import parameters
 from fewtune.onnx_graph.integers.walk import DEQUANTIZE, QUANTIZE, Walk
 from fewtune.onnx_graph.integers.weights import Dequantised
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
 def qlinear_convolution(walk: Walk, node: NodeProto) -> bool:
@@ -19,8 +19,8 @@ def qlinear_convolution(walk: Walk, node: NodeProto) -> bool:
     data, scale, zero, weight, weight_scale, weight_zero, out_scale, out_zero, bias = optional(
         node.input, 9
     )
-    first = _taken(walk, [data, scale, zero])
-    second = _taken(walk, [weight, weight_scale, weight_zero], axis=0)
+    first = _operand(walk, [data, scale, zero])
+    second = _operand(walk, [weight, weight_scale, weight_zero], axis=0)
     if first is None or second is None or not _is_byte(walk, out_scale, out_zero):
         return False
     inputs = [first, second]
@@ -28,18 +28,22 @@ def qlinear_convolution(walk: Walk, node: NodeProto) -> bool:
         inputs.append(_whole_bias(walk, bias, scale, weight_scale))
     result = walk.graph.fresh(f"{node.output[0]}_float")
     conv = NodeProto(op_type="Conv", input=inputs, output=[result], attribute=node.attribute)
-    return products.convolution(walk, conv) and _given(walk, result, out_scale, out_zero, node)
+    return products.convolution(walk, conv) and _quantised_result(
+        walk, result, out_scale, out_zero, node
+    )
 
 
 def qlinear_product(walk: Walk, node: NodeProto) -> bool:
     """A ``QLinearMatMul`` with constant weights."""
-    first, second = _taken(walk, node.input[:3]), _taken(walk, node.input[3:6], axis=1)
+    first, second = _operand(walk, node.input[:3]), _operand(walk, node.input[3:6], axis=1)
     out_scale, out_zero = node.input[6:8]
     if first is None or second is None or not _is_byte(walk, out_scale, out_zero):
         return False
     result = walk.graph.fresh(f"{node.output[0]}_float")
     product = NodeProto(op_type="MatMul", input=[first, second], output=[result])
-    return products.product(walk, product) and _given(walk, result, out_scale, out_zero, node)
+    return products.product(walk, product) and _quantised_result(
+        walk, result, out_scale, out_zero, node
+    )
 
 
 def qlinear_dense(walk: Walk, node: NodeProto) -> bool:
@@ -47,7 +51,7 @@ def qlinear_dense(walk: Walk, node: NodeProto) -> bool:
     given, names = attributes_of(node), optional(node.input, 9)
     bias, out_scale, out_zero = names[6:9]
     axis = 0 if given.get("transB") else 1
-    first, second = _taken(walk, names[:3]), _taken(walk, names[3:6], axis=axis)
+    first, second = _operand(walk, names[:3]), _operand(walk, names[3:6], axis=axis)
     if first is None or second is None or given.get("alpha", 1.0) != 1.0:
         return False
     if out_scale and not _is_byte(walk, out_scale, out_zero):
@@ -58,37 +62,37 @@ def qlinear_dense(walk: Walk, node: NodeProto) -> bool:
     result = walk.graph.fresh(f"{node.output[0]}_float") if out_scale else node.output[0]
     dense = helper.make_node("Gemm", inputs, [result], **given)
     return products.dense(walk, dense) and (
-        not out_scale or _given(walk, result, out_scale, out_zero, node)
+        not out_scale or _quantised_result(walk, result, out_scale, out_zero, node)
     )
 
 
 def qlinear_sum(walk: Walk, node: NodeProto) -> bool:
     """A ``QLinearAdd``."""
     names = optional(node.input, 8)
-    parts = [_taken(walk, names[:3]), _taken(walk, names[3:6])]
+    parts = [_operand(walk, names[:3]), _operand(walk, names[3:6])]
     if None in parts or not _is_byte(walk, *names[6:8]):
         return False
     result = walk.graph.fresh(f"{node.output[0]}_float")
     summed = NodeProto(op_type="Add", input=parts, output=[result])
-    return elementwise.added(walk, summed) and _given(walk, result, *names[6:8], node)
+    return elementwise.added(walk, summed) and _quantised_result(walk, result, *names[6:8], node)
 
 
 def qlinear_average(walk: Walk, node: NodeProto) -> bool:
-    """A ``QLinearGlobalAveragePool`` of channels first."""
+    """A ``QLinearGlobalAveragePool`` in channels-first layout."""
     names = optional(node.input, 5)
-    first = _taken(walk, names[:3])
+    first = _operand(walk, names[:3])
     last = attributes_of(node).get("channels_last", 0)
     if first is None or last or not _is_byte(walk, *names[3:5]):
         return False
     result = walk.graph.fresh(f"{node.output[0]}_float")
     pool = NodeProto(op_type="GlobalAveragePool", input=[first], output=[result])
-    return elementwise.average(walk, pool) and _given(walk, result, *names[3:5], node)
+    return elementwise.average(walk, pool) and _quantised_result(walk, result, *names[3:5], node)
 
 
 def qlinear_concatenation(walk: Walk, node: NodeProto) -> bool:
     """A ``QLinearConcat``."""
     scale, zero, *others = node.input
-    taken = [_taken(walk, others[begin : begin + 3]) for begin in range(0, len(others), 3)]
+    taken = [_operand(walk, others[begin : begin + 3]) for begin in range(0, len(others), 3)]
     if None in taken or not _is_byte(walk, scale, zero):
         return False
     result = walk.graph.fresh(f"{node.output[0]}_float")
@@ -104,8 +108,8 @@ def _is_byte(walk: Walk, scale: str, zero: str) -> bool:
     return parameters(walk.graph, scale, zero, kind) is not None
 
 
-def _taken(walk: Walk, names: Sequence[str], axis: int = 1) -> str | None:
-    """A name for an operand in floats, which is kept back."""
+def _operand(walk: Walk, names: Sequence[str], axis: int = 1) -> str | None:
+    """Name of a dequantised operand, which is deferred; None if it is not supported."""
     data = names[0]
     name = walk.graph.fresh(f"{data}_float")
     inputs = [each for each in names if each]
@@ -129,7 +133,7 @@ def _whole_bias(walk: Walk, bias: str, scale: str, weight_scale: str) -> str:
     return name
 
 
-def _given(walk: Walk, name: str, scale: str, zero: str, node: NodeProto) -> bool:
+def _quantised_result(walk: Walk, name: str, scale: str, zero: str, node: NodeProto) -> bool:
     shape = walk.graph.shape(node.output[0])
     if shape is not None:
         walk.graph.declare(name, TensorProto.FLOAT, shape)

@@ -1,18 +1,18 @@
-"""Where floats become bytes, and bytes floats."""
+"""QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import Bytes, parameters, quantised
 from fewtune.onnx_graph.integers.walk import QUANTIZE, Walk
 from fewtune.onnx_graph.integers.weights import Dequantised
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
 def dequantize(walk: Walk, node: NodeProto) -> bool:
-    """Keep back what a ``DequantizeLinear`` gives."""
+    """Defer the result of a ``DequantizeLinear``."""
     graph = walk.graph
     data, scale, zero = optional(node.input, 3)
     given = attributes_of(node)
@@ -21,12 +21,12 @@ def dequantize(walk: Walk, node: NodeProto) -> bool:
     values = graph.value(data)
     if values is not None:
         return _dequantised_weights(walk, node, values, scale, zero, given)
-    # Of what onnxruntime's own operators give, ONNX's inference knows no type.
+    # The zero point tells the type: ONNX's inference knows no outputs of onnxruntime's operators.
     kind = graph.element_type(zero if zero else data)
     found = parameters(graph, scale, zero, kind)
     if found is None:
         return False
-    walk.keep(node.output[0], Bytes(walk.unsigned_of(data, kind), *found))
+    walk.defer(node.output[0], Bytes(walk.unsigned_of(data, kind), *found))
     return True
 
 
@@ -45,7 +45,7 @@ def _dequantised_weights(
 
 
 def quantize(walk: Walk, node: NodeProto) -> bool:
-    """Quantise what was kept back; bytes that were just dequantised stay as they are."""
+    """Quantise a tensor; bytes that were dequantised with the same parameters are reused."""
     graph = walk.graph
     data, scale, zero = optional(node.input, 3)
     given = attributes_of(node)

@@ -1,10 +1,10 @@
-"""A quantised graph in integers: what stands between two dequantisations is one kernel of bytes.
+"""Rewrites a quantised graph in integers: the operators between two quantisations fuse to a kernel.
 
-The walk keeps, of each float tensor, what it is in whole numbers (`affine`), and writes the floats
-only where an operator asks for them. A convolution or product of dequantised bytes becomes
-``ConvInteger`` or ``MatMulInteger`` of unsigned activations and signed weights; scales and biases
-follow as elementwise operators, which TVM fuses into it. Maxima, copies and views move bytes as
-they are. Whatever else a model has stays in floats.
+One pass over the graph represents each float tensor by integers (`affine`), and writes its floats
+only if an operator needs them. A convolution or product of dequantised bytes becomes
+``ConvInteger`` or ``MatMulInteger`` of unsigned activations and signed weights. Scales and biases
+follow as elementwise operators, which TVM fuses into it. Maxima, copies and views apply to the
+bytes. All other operators stay in floats.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from collections.abc import Callable
 import numpy as np
 from onnx import ModelProto, NodeProto
 
+from fewtune.onnx_graph.graph import STANDARD, names_read
 from fewtune.onnx_graph.integers import elementwise, products, qlinear, quantisation
-from fewtune.onnx_graph.integers.walk import DEQUANTIZE, QUANTIZE, Walk, read_by
-from fewtune.onnx_graph.operators.builder import MICROSOFT, STANDARD
+from fewtune.onnx_graph.integers.walk import DEQUANTIZE, QUANTIZE, Walk
+from fewtune.onnx_graph.operators.builder import MICROSOFT
 from fewtune.onnx_graph.operators.quantized.products import HANDLERS as IN_FLOATS
 
 _INTEGER_OPERATORS = ("ConvInteger", "MatMulInteger")
-# A model without any of these has no bytes to multiply.
+# A model without any of these is not quantised.
 _QUANTISED = frozenset(
     {QUANTIZE, DEQUANTIZE, "QLinearConv", "QLinearMatMul", "QGemm", *_INTEGER_OPERATORS}
 )
-# What moves elements, or takes the largest, of its first input.
+# Operators that move elements of their first input, or take the largest.
 _MOVERS = ("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _MOVERS += ("Slice", "Split", "DepthToSpace", "SpaceToDepth")
 _HANDLERS: dict[tuple[str, str], Callable[[Walk, NodeProto], bool]] = {
@@ -56,20 +57,20 @@ _HANDLERS: dict[tuple[str, str], Callable[[Walk, NodeProto], bool]] = {
 }
 
 
-def integers(model: ModelProto) -> ModelProto:
+def to_integers(model: ModelProto) -> ModelProto:
     """Rewrite a quantised model's products into integers.
 
     Parameters
     ----------
     model : ModelProto
-        Static shapes, shapes inferred, operator set 11 or later; it is left as it is.
+        With static and inferred shapes, of operator set 11 or later; it is left as it is.
 
     Returns
     -------
     model : ModelProto
-        Same inputs and outputs, equal but for the last rounding; the model itself where nothing in
-        it is quantised. Of ``ConvInteger`` and ``MatMulInteger`` those are left whose data are
-        unsigned with a constant zero point, or none, and whose weights are signed constants.
+        Same inputs and outputs, equal up to the last rounding; the model itself if it is not
+        quantised. All ``ConvInteger`` and ``MatMulInteger`` in it have unsigned data with a
+        constant zero point or none, and signed constant weights.
     """
     if not any(node.op_type in _QUANTISED for node in model.graph.node):
         return model
@@ -82,12 +83,12 @@ def integers(model: ModelProto) -> ModelProto:
 
 
 def _visit(walk: Walk, node: NodeProto) -> None:
-    """Write a node in integers; as it is where it cannot be."""
+    """Write a node in integers if possible, otherwise as it is."""
     domain = "" if node.domain in STANDARD else node.domain
     handler = _HANDLERS.get((domain, node.op_type))
     if handler is not None and handler(walk, node):
         return
-    for name in read_by(node):
+    for name in names_read(node):
         walk.write(name)
     if domain == "" and node.op_type in _INTEGER_OPERATORS:
         IN_FLOATS["", node.op_type](walk.graph, node, {})

@@ -1,11 +1,11 @@
-"""What a walk through a quantised graph knows: of each float tensor, what it is in integers."""
+"""State of the pass over a quantised graph: the integer form of each float tensor."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import nested_graphs
+from fewtune.onnx_graph.graph import names_read
 from fewtune.onnx_graph.integers.affine import Bytes, Scaled, floats_of, scaled_bytes
 from fewtune.onnx_graph.integers.weights import Dequantised
 from fewtune.onnx_graph.operators.builder import GraphBuilder
@@ -15,23 +15,25 @@ _SIGNED = 128
 
 
 class Walk:
-    """Keeps tensors back until an operator asks for them.
+    """Defers float tensors until an operator needs their floats.
 
     Parameters
     ----------
     model : ModelProto
-        As `fewtune.onnx_graph.integers.rewrite.integers` takes it.
+        As for `fewtune.onnx_graph.integers.rewrite.to_integers`.
 
     Attributes
     ----------
     graph : GraphBuilder
         The rewritten graph.
     floats : dict
-        Float tensors that are kept back, by name.
+        Deferred float tensors, by name.
     weights : dict
-        Dequantised constants, and the nodes that compute them.
+        Dequantised constants by name, each with the node that computes it.
     unsigned : dict of (str, bool)
-        Quantised tensors by name: the unsigned one that holds them, and whether they are signed.
+        By name of a quantised tensor, the unsigned tensor that holds it, and whether it is signed.
+    written : set of str
+        Deferred tensors that were written after all.
     readers : dict of list
         The nodes that read a tensor; None stands for the caller, who reads an output.
     """
@@ -44,13 +46,13 @@ class Walk:
         self.written: set[str] = set()
         self.readers: dict[str, list[NodeProto | None]] = {}
         for node in model.graph.node:
-            for name in read_by(node):
+            for name in names_read(node):
                 self.readers.setdefault(name, []).append(node)
         for value in model.graph.output:
             self.readers.setdefault(value.name, []).append(None)
 
     def write(self, name: str) -> None:
-        """See that the graph has a tensor that the walk has kept back."""
+        """Add the nodes that compute a deferred tensor, unless the graph has them."""
         if name in self.written:
             return
         graph = self.graph
@@ -75,8 +77,8 @@ class Walk:
         readers = self.readers.get(name, [])
         return all(node is not None and node.op_type == QUANTIZE for node in readers)
 
-    def keep(self, name: str, value: Bytes | Scaled) -> bool:
-        """Keep a float tensor back."""
+    def defer(self, name: str, value: Bytes | Scaled) -> bool:
+        """Defer a float tensor; returns True."""
         self.floats[name] = value
         shape = self.graph.shape(name)
         if shape is not None:
@@ -85,17 +87,17 @@ class Walk:
         return True
 
     def bytes_of(self, name: str) -> Bytes | None:
-        """The bytes that a float tensor was dequantised from, where it was."""
+        """The bytes that a float tensor was dequantised from, if any."""
         found = self.floats.get(name)
         return found if isinstance(found, Bytes) else None
 
     def scaled(self, name: str) -> Scaled | None:
-        """A float tensor that nothing else needs as floats."""
+        """A deferred float tensor; None if it has more than one reader."""
         found = self.floats.get(name)
         if isinstance(found, Bytes):
             return scaled_bytes(found)
         readers = self.readers.get(name, [])
-        # More readers than one: each would compute it anew.
+        # Each of several readers would compute it again.
         return found if found is not None and len(readers) <= 1 else None
 
     def unsigned_of(self, name: str, element_type: int) -> str:
@@ -111,13 +113,3 @@ class Walk:
         self.unsigned[name] = (found, True)
         self.written.add(name)
         return found
-
-
-def read_by(node: NodeProto) -> list[str]:
-    """What a node and the graphs nested in it read."""
-    names = [name for name in node.input if name]
-    for graph in nested_graphs(node):
-        for inner in graph.node:
-            names += read_by(inner)
-        names += [value.name for value in graph.output]
-    return names

@@ -1,4 +1,4 @@
-"""Constant quantised weights as signed bytes, and what zero points add to sums of products."""
+"""Constant quantised weights as signed bytes, and sums of weights that correct for zero points."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MOST_SUM = 2**31 - 1
 
 @dataclass(frozen=True)
 class Dequantised:
-    """A constant that stands for another: (values - zero) * scale along an axis.
+    """A dequantised constant: (values - zero) * scale along an axis.
 
     Attributes
     ----------
     values, scale, zero : numpy.ndarray
-        ``scale`` and ``zero`` have one element, or one for each place of the axis.
+        ``scale`` and ``zero`` have one element, or one for each index of the axis.
     axis : int
     """
 
@@ -28,11 +28,11 @@ class Dequantised:
     axis: int
 
     def centred(self) -> np.ndarray | None:
-        """The values less their zero points as int8; None where these do not fit."""
+        """The values less their zero points as int8; None if they do not fit."""
         return as_signed(self.values, self._along(self.zero))
 
     def scales(self, axis: int) -> np.ndarray | None:
-        """One scale, or one for each place of an axis; None where they lie along another."""
+        """One scale, or one for each index of an axis; None if they are along another axis."""
         if self.scale.size == 1:
             return self.scale.reshape(-1)
         if self.axis % self.values.ndim != axis % self.values.ndim:
@@ -48,7 +48,7 @@ class Dequantised:
 
 
 def as_signed(values: np.ndarray, zero: np.ndarray | int) -> np.ndarray | None:
-    """Values less their zero points as int8; None where these do not fit."""
+    """Values less their zero points as int8; None if they do not fit."""
     if values.dtype not in (np.int8, np.uint8):
         return None
     whole = values.astype(np.int32) - np.asarray(zero, np.int32)
@@ -58,7 +58,7 @@ def as_signed(values: np.ndarray, zero: np.ndarray | int) -> np.ndarray | None:
 
 
 def sums_fit(weights: np.ndarray, axes: tuple[int, ...], added: np.ndarray) -> bool:
-    """Whether no sum of products with unsigned bytes can leave int32."""
+    """Whether all sums of products with unsigned bytes fit int32."""
     most = np.abs(weights.astype(np.int64)).sum(axes) * 2 * _MOST_DATA
     return bool(most.max(initial=0) + np.abs(added.astype(np.int64)).max(initial=0) < _MOST_SUM)
 
@@ -79,9 +79,11 @@ class Window:
         Parameters
         ----------
         given : dict
+            The attributes.
         shape : list of int
-            Of the input, channels first.
+            Shape of the input, channels first.
         kernel : list of int
+            Height and width.
         """
         strides = [int(each) for each in given.get("strides", [1, 1])]
         dilations = [int(each) for each in given.get("dilations", [1, 1])]
@@ -100,7 +102,7 @@ class Window:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """As ONNX has them."""
+        """Attributes of ONNX's operator."""
         return {
             "strides": self.strides,
             "dilations": self.dilations,
@@ -109,14 +111,14 @@ class Window:
         }
 
     def sums(self, weights: np.ndarray, shape: list[int]) -> np.ndarray:
-        """Sums of the weights whose taps lie within the input.
+        """Sums of the weights whose taps are inside the input.
 
         Parameters
         ----------
         weights : numpy.ndarray
-            Filters, channels, rows, columns.
+            (filters, channels, rows, columns).
         shape : list of int
-            Of the input, channels first.
+            Shape of the input, channels first.
 
         Returns
         -------
@@ -130,7 +132,7 @@ class Window:
         return np.einsum("orc,yr,xc->oyx", taps, *inside)[None]
 
     def _inside(self, axis: int, extent: int, taps: int) -> np.ndarray:
-        """Of each output along an axis, whether each tap lies within the input."""
+        """Whether each tap is inside the input, for each output along an axis, (outputs, taps)."""
         first, last = self.pads[axis], self.pads[axis + 2]
         step, reach = self.strides[axis], self.dilations[axis]
         outputs = (extent + first + last - (taps - 1) * reach - 1) // step + 1

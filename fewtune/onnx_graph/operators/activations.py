@@ -1,4 +1,4 @@
-"""Activation functions that other operators name in an attribute."""
+"""Activation functions that fused and recurrent operators name in an attribute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 Activation = Callable[[GraphBuilder, str], str]
 
-# Defaults of alpha and beta, for those that have them. Of the three that have none in ONNX,
+# Defaults of alpha and beta. ONNX has none for affine, scaledtanh and thresholdedrelu, for which
 # onnxruntime takes 0.
 _PARAMETERS = {
     "affine": (0.0, 0.0),
@@ -29,12 +29,18 @@ _PLAIN = {
 
 
 def activation(name: str, alphas: list[float], betas: list[float]) -> Activation | None:
-    """The activation of a name, whose parameters are taken from the front of the lists.
+    """The activation of a name.
+
+    Parameters
+    ----------
+    name : str
+    alphas, betas : list of float
+        Its parameters are taken from the front of these lists, in place.
 
     Returns
     -------
     activation : callable or None
-        Adds its nodes to a graph and gives the result's name; None of an unknown name.
+        Adds its nodes to a graph and returns the result's name; None for an unknown name.
     """
     kind = name.lower()
     if kind in _PLAIN:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
-_HEADS_FIRST = 4
+HEADS_FIRST = 4
 _MASKED = -10000.0
 
 
@@ -34,7 +35,7 @@ class _Settings:
 
 
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """One product for queries, keys and values, whose parts attend to each other."""
+    """Self-attention: one product gives queries, keys and values."""
     data, weight, bias, mask, past, added = optional(node.input, 6)
     given, settings = attributes_of(node), _Settings.of(node)
     shape, columns = graph.shape(data), graph.shape(weight)
@@ -46,7 +47,7 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
         products = graph.op("Add", [products, bias])
     ends = np.cumsum([0, *sizes]).tolist()
     parts = [graph.slice(products, 2, ends[i], ends[i + 1]) for i in range(3)]
-    query, key, value = (_by_heads(graph, part, settings.heads) for part in parts)
+    query, key, value = (by_heads(graph, part, settings.heads) for part in parts)
     if past:
         pasts = [_without_first(graph, graph.slice(past, 0, i, i + 1)) for i in range(2)]
         key = graph.concat([pasts[0], key], 2)
@@ -58,7 +59,7 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
 
 
 def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Queries, keys and values that were multiplied before."""
+    """Attention of queries, keys and values that are separate inputs."""
     query, key, value, bias, mask, added, *pasts = optional(node.input, 8)
     settings = _Settings.of(node)
     shapes = [graph.shape(name) for name in (query, key, value)]
@@ -67,14 +68,14 @@ def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     parts = []
     begin = 0
     for name, shape in zip((query, key, value), shapes, strict=True):
-        if len(shape) == _HEADS_FIRST:
+        if len(shape) == HEADS_FIRST:
             parts.append(name)
             continue
         if bias:
             offset = graph.fold_slice(bias, 0, begin, begin + shape[2])
             begin += shape[2]
             name = graph.op("Add", [name, offset])  # noqa: PLW2901
-        parts.append(_by_heads(graph, name, settings.heads))
+        parts.append(by_heads(graph, name, settings.heads))
     for index, past in enumerate(pasts, start=1):
         if past:
             parts[index] = graph.concat([past, parts[index]], 2)
@@ -85,7 +86,7 @@ def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return _attend(graph, node, settings, tuple(parts), mask, added, output)
 
 
-def _by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
+def by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
     """From (batch, length, heads x size) to (batch, heads, length, size)."""
     batch, length, width = graph.shape(data)
     apart = graph.reshape(data, [batch, length, heads, width // heads])
@@ -127,7 +128,7 @@ def _attend(
 def _offsets(
     graph: GraphBuilder, settings: _Settings, mask: str, sizes: list[int], dtype: np.dtype
 ) -> list[str | None]:
-    """What is added to the scores of keys that must not be seen; None of an unknown mask."""
+    """Biases that mask scores; None in the list stands for a mask of an unknown form."""
     batch, length, total = sizes
     offsets: list[str | None] = []
     if settings.causal:
@@ -151,13 +152,13 @@ def _offsets(
 
 
 def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Rotate pairs of a head's elements by angles of their places."""
+    """Rotate pairs of a head's elements by angles that depend on their position."""
     data, places, cosines, sines = node.input
     given, shape = attributes_of(node), graph.shape(data)
     half = (graph.shape(cosines) or [0, 0])[1]
     if shape is None or given.get("is_packed_batching") or given.get("scale", 1.0) != 1.0:
         return graph.refuse(node, "is packed or scaled, which is not supported")
-    if len(shape) == _HEADS_FIRST:
+    if len(shape) == HEADS_FIRST:
         heads_last = graph.transpose(data, [0, 2, 1, 3])
         batch, heads, length, size = shape
     else:
@@ -174,31 +175,55 @@ def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
         else:
             taken = graph.op("Gather", [cache, places], axis=0)
             factors.append(graph.reshape(taken, [batch, length, 1, half]))
-    rotated = graph.slice(heads_last, 3, 0, 2 * half) if size > 2 * half else heads_last
-    interleaved = bool(given.get("interleaved"))
-    if interleaved:
-        pairs = graph.reshape(rotated, [batch, length, heads, half, 2])
-        parts = [
-            graph.reshape(graph.slice(pairs, 4, i, i + 1), [batch, length, heads, half])
-            for i in range(2)
-        ]
-    else:
-        parts = [graph.slice(rotated, 3, i * half, (i + 1) * half) for i in range(2)]
-    (first, second), (cosine, sine) = parts, factors
-    real = graph.op("Sub", [graph.op("Mul", [first, cosine]), graph.op("Mul", [second, sine])])
-    other = graph.op("Add", [graph.op("Mul", [first, sine]), graph.op("Mul", [second, cosine])])
-    if interleaved:
-        joined = graph.concat([graph.unsqueeze(each, 4) for each in (real, other)], 4)
-        result = graph.reshape(joined, [batch, length, heads, 2 * half])
-    else:
-        result = graph.concat([real, other], 3)
-    if size > 2 * half:
-        result = graph.concat([result, graph.slice(heads_last, 3, 2 * half, size)], 3)
-    if len(shape) == _HEADS_FIRST:
+    result = rotated(graph, heads_last, factors, 2 * half, bool(given.get("interleaved")))
+    if len(shape) == HEADS_FIRST:
         graph.transpose(result, [0, 2, 1, 3], node.output[0])
     else:
         graph.reshape(result, shape, node.output[0])
     return True
+
+
+def rotated(
+    graph: GraphBuilder, data: str, angles: Sequence[str], rotary: int, interleaved: bool = False
+) -> str:
+    """Rotate pairs of elements along the last axis by angles.
+
+    Parameters
+    ----------
+    graph : GraphBuilder
+    data : str
+        Of rank 4, (..., size).
+    angles : sequence of str
+        Cosines and sines, broadcast to (..., rotary / 2).
+    rotary : int
+        Elements that are rotated, the first of the axis; the others stay.
+    interleaved : bool
+        Whether a pair is two neighbours; otherwise its elements are ``rotary / 2`` apart.
+
+    Returns
+    -------
+    result : str
+        Of the same shape.
+    """
+    *outer, size = graph.shape(data)
+    half = rotary // 2
+    rotating = graph.slice(data, 3, 0, rotary) if rotary < size else data
+    if interleaved:
+        pairs = graph.reshape(rotating, [*outer, half, 2])
+        parts = [graph.reshape(graph.slice(pairs, 4, i, i + 1), [*outer, half]) for i in range(2)]
+    else:
+        parts = [graph.slice(rotating, 3, i * half, (i + 1) * half) for i in range(2)]
+    (first, second), (cosine, sine) = parts, angles
+    real = graph.op("Sub", [graph.op("Mul", [first, cosine]), graph.op("Mul", [second, sine])])
+    imaginary = graph.op("Add", [graph.op("Mul", [first, sine]), graph.op("Mul", [second, cosine])])
+    if interleaved:
+        joined = graph.concat([graph.unsqueeze(each, 4) for each in (real, imaginary)], 4)
+        result = graph.reshape(joined, [*outer, rotary])
+    else:
+        result = graph.concat([real, imaginary], 3)
+    if rotary < size:
+        result = graph.concat([result, graph.slice(data, 3, rotary, size)], 3)
+    return result
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

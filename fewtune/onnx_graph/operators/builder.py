@@ -1,45 +1,50 @@
-"""A graph under construction: nodes are added one by one, types and small constants are known."""
+"""A builder of ONNX graphs that knows the types of values and the values of small constants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from fewtune.onnx_graph.graph import AXES_AS_INPUT, static_shape
+from fewtune.onnx_graph.graph import (
+    AXES_AS_INPUT,
+    STANDARD,
+    names_read,
+    operator_name,
+    static_shape,
+)
 from fewtune.onnx_graph.operators.known_values import KnownValues
 
-STANDARD = ("", "ai.onnx")
 MICROSOFT = "com.microsoft"
 _REDUCTION_AXES_AS_INPUT = 18
 # TVM's kernel of a concatenation tests for each element which part it belongs to.
 _JOINED_AT_ONCE = 16
 
 Scope = dict[str, str]
-"""The names of a nested graph, and what they are called in the graph under construction."""
+"""Names in a nested graph, to names in the graph under construction."""
 
 Handler = Callable[["GraphBuilder", NodeProto, Scope], bool]
 
 
 class GraphBuilder(KnownValues):
-    """Builds a model's nodes anew, knowing the type of each value and the value of small constants.
+    """Rebuilds a model's nodes, and expands some of them.
 
     Parameters
     ----------
     model : ModelProto
-        Static shapes of its inputs; it is left as it is.
+        With static input shapes; it is left as it is.
     handlers : dict
-        By domain and operator, what expands a node: a function of the builder, the node, and the
-        scope that its nested graphs see. It returns whether it did.
+        By domain and operator, a function that expands a node. Its arguments are the builder, the
+        node, and the scope of its nested graphs; it returns whether it expanded the node.
 
     Attributes
     ----------
     opset : int
     refusals : list of str
-        Why nodes could not be expanded.
+        Reasons why nodes could not be expanded.
     sequences : dict of list of str
-        Values that are sequences, with the tensors that they hold.
+        Values that are sequences, with their tensors.
     """
 
     def __init__(self, model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> None:
@@ -57,7 +62,7 @@ class GraphBuilder(KnownValues):
         return len(self._nodes)
 
     def forget(self, count: int) -> None:
-        """Take back the nodes that came after the first ``count``."""
+        """Remove all nodes but the first ``count``."""
         del self._nodes[count:]
 
     def op(
@@ -67,17 +72,17 @@ class GraphBuilder(KnownValues):
         output: str | None = None,
         **attributes: object,
     ) -> str:
-        """Add a node of one output, and give that output's name.
+        """Add a node of one output, and return that output's name.
 
         Parameters
         ----------
         operator : str
-            Of ONNX's own operators.
+            An operator of ONNX's default domain.
         inputs : sequence of str
         output : str, optional
-            The name it is to have; a fresh one by default.
+            Name of the output; a fresh one by default.
         attributes
-            Without those that are None.
+            Those that are None are left out.
         """
         return self.ops(
             operator, inputs, [output or self.fresh(f"{operator.lower()}_")], **attributes
@@ -86,13 +91,13 @@ class GraphBuilder(KnownValues):
     def ops(
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: object
     ) -> list[str]:
-        """Add a node of several outputs, whose names are given."""
+        """Add a node of several outputs with these names."""
         self._names.update(outputs)
         self.add(_node(operator, inputs, outputs, attributes), {})
         return list(outputs)
 
     def fold(self, operator: str, inputs: Sequence[str], **attributes: object) -> str:
-        """As `op`; computed now where the inputs are constants, however large: for weights."""
+        """As `op`, but folded if the inputs are constants of any size: for weights."""
         output = self.fresh(f"{operator.lower()}_")
         node = _node(operator, inputs, [output], attributes)
         if not self.compute(node, most=None):
@@ -100,19 +105,20 @@ class GraphBuilder(KnownValues):
         return output
 
     def refuse(self, node: NodeProto, reason: str) -> bool:
-        """Note why a node cannot be expanded; it stays as it is."""
+        """Record why a node cannot be expanded; returns False."""
         name = f"node {node.name!r}" if node.name else f"the node of output {node.output[0]!r}"
-        domain = f"{node.domain}." if node.domain not in STANDARD else ""
-        self.refusals.append(f"{domain}{node.op_type} ({name}) {reason}")
+        self.refusals.append(f"{operator_name(node)} ({name}) {reason}")
         return False
 
     def add(self, node: NodeProto, scope: Scope) -> None:
-        """Add a node: expanded, computed now, or as it is.
+        """Add a node: expanded, folded, or as it is.
 
         Parameters
         ----------
         node : NodeProto
-            Its inputs and outputs are names of this graph; its nested graphs see ``scope``.
+            Its inputs and outputs are names of this graph.
+        scope : dict
+            Names that its nested graphs see.
         """
         domain = "" if node.domain in STANDARD else node.domain
         if node.op_type == "Identity" and node.input[0] in self.sequences:
@@ -152,14 +158,14 @@ class GraphBuilder(KnownValues):
         return self.op("Unsqueeze", [data, self.constant([axis], np.int64)], output)
 
     def slice(self, data: str, axis: int, begin: int, end: int, output: str | None = None) -> str:
-        """What lies between two places of an axis."""
+        """Take the elements from ``begin`` to before ``end`` of an axis."""
         if self.opset < 10:
             return self.op("Slice", [data], output, axes=[axis], starts=[begin], ends=[end])
         bounds = [self.constant([each], np.int64) for each in (begin, end, axis)]
         return self.op("Slice", [data, *bounds], output)
 
     def fold_slice(self, data: str, axis: int, begin: int, end: int) -> str:
-        """As `slice`; computed now where the data are constant: for weights."""
+        """As `slice`, but folded if the data are constant: for weights."""
         if self.opset < 10:
             return self.fold("Slice", [data], axes=[axis], starts=[begin], ends=[end])
         bounds = [self.constant([each], np.int64) for each in (begin, end, axis)]
@@ -168,7 +174,7 @@ class GraphBuilder(KnownValues):
     def clip(
         self, data: str, least: float | None, most: float | None, output: str | None = None
     ) -> str:
-        """Bound the elements of a value."""
+        """Clip the elements of a value; None is no bound."""
         if self.opset < 11:
             return self.op("Clip", [data], output, min=least, max=most)
         bounds = [
@@ -184,7 +190,7 @@ class GraphBuilder(KnownValues):
         keepdims: int = 1,
         output: str | None = None,
     ) -> str:
-        """Reduce over axes, over all where these are None."""
+        """Reduce over axes; None reduces over all."""
         first = AXES_AS_INPUT if operator == "ReduceSum" else _REDUCTION_AXES_AS_INPUT
         if axes is None or self.opset < first:
             return self.op(operator, [data], output, axes=axes and list(axes), keepdims=keepdims)
@@ -192,7 +198,7 @@ class GraphBuilder(KnownValues):
         return self.op(operator, inputs, output, keepdims=keepdims)
 
     def concat(self, parts: Sequence[str], axis: int, output: str | None = None) -> str:
-        """Join along an axis; many parts in groups of a few."""
+        """Concatenate along an axis; many parts in groups."""
         parts = list(parts)
         while len(parts) > _JOINED_AT_ONCE:
             groups = [parts[i : i + _JOINED_AT_ONCE] for i in range(0, len(parts), _JOINED_AT_ONCE)]
@@ -207,15 +213,16 @@ class GraphBuilder(KnownValues):
     # The result
 
     def model(self) -> ModelProto:
-        """The model with the nodes that were added, and the constants that they read."""
+        """The rebuilt model, with the constants that its nodes read."""
         graph = self._model.graph
         for value in graph.output:
             if value.name in self._tensors and value.name not in self._given:
-                # An output that is a constant is computed like any other.
+                # A folded output of the model still needs a node that writes it.
                 name = self.fresh(f"{value.name}_constant")
                 self._set_constant(name, self.value(value.name))
                 self._nodes.append(helper.make_node("Identity", [name], [value.name]))
-        read = {value.name for value in graph.output} | set(_names_read(self._nodes))
+        read = {value.name for value in graph.output}
+        read |= {name for node in self._nodes for name in names_read(node)}
         made = {name for node in self._nodes for name in node.output}
         result = ModelProto(ir_version=self._model.ir_version)
         result.opset_import.extend(self._model.opset_import)
@@ -249,13 +256,3 @@ def _node(
         if each is not None:
             node.attribute.append(helper.make_attribute(name, each))
     return node
-
-
-def _names_read(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """What nodes and the graphs nested in them read."""
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                yield from _names_read(graph.node)
-                yield from (value.name for value in graph.output)

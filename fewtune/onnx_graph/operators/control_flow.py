@@ -1,6 +1,7 @@
-"""If, Loop and Scan whose conditions and lengths are constants: branches inlined, bodies unrolled.
+"""If, Loop and Scan with constant conditions and lengths: branches inlined, bodies unrolled.
 
-A constant is what is known once the model's shapes are bound: a trip count read off a shape, too.
+A constant is any value that is known once the model's shapes are bound, such as a trip count that
+is read from a shape.
 """
 
 from __future__ import annotations
@@ -8,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, NodeProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.operators import all_steps
+from fewtune.onnx_graph.graph import attributes_of
+from fewtune.onnx_graph.operators import batched_loops
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
-# A model of more nodes takes minutes to import and to compile.
+# A model of more nodes takes minutes to import and compile.
 _MOST_NODES = 20_000
 _MOST_STEPS = 2000
 SCAN_WITHOUT_BATCH = 9
 
 
 class TooLongError(InputError):
-    """A loop has more steps than can be unrolled, perhaps without end: nothing should run it."""
+    """A loop has too many steps to be unrolled, and may never end: nothing should run it."""
 
 
 def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Inline the branch of a constant condition; of any other both, where their shapes agree."""
+    """Inline the branch of a constant condition, else both branches if their shapes are equal."""
     if inline_constant_if(graph, node, scope):
         return True
     branches = {attribute.name: attribute.g for attribute in node.attribute}
@@ -44,18 +46,18 @@ def _if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def inline_constant_if(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Inline the branch of an If's constant condition; False where it is none."""
+    """Inline the branch of an If with a constant condition; False if the condition is not."""
     condition = graph.value(node.input[0])
     if condition is None:
         return False
     wanted = "then_branch" if condition.reshape(()) else "else_branch"
     (chosen,) = (attribute.g for attribute in node.attribute if attribute.name == wanted)
-    all_steps.give(graph, _inlined(graph, chosen, {}, scope), node.output)
+    batched_loops.name_outputs(graph, _inlined(graph, chosen, {}, scope), node.output)
     return True
 
 
 def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Unroll a loop whose trip count and condition are constants."""
+    """Batch or unroll a loop whose trip count and condition are constants."""
     (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
     trips, condition = [*node.input, "", ""][:2]
     most = graph.value(trips) if trips else None
@@ -69,7 +71,7 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(node, "has neither a trip count nor a condition: it never ends")
     carried = list(node.input[2:])
     scans: list[list[str]] = [[] for _ in node.output[len(carried) :]]
-    if most is not None and all_steps.loop(graph, node, int(most.reshape(())), scope):
+    if most is not None and batched_loops.batch_loop(graph, node, int(most.reshape(())), scope):
         return True
     going = condition or graph.constant(True)
     step, begin = 0, graph.node_count
@@ -94,7 +96,7 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         given = [graph.constant(np.array(step, np.int64)), going, *carried]
         results = _inlined(graph, body, dict(zip(names, given, strict=True)), scope)
         if graph.refusals:
-            # The other steps would be refused for the same nodes.
+            # Further steps would be refused for the same nodes.
             return False
         going, carried = results[0], results[1 : 1 + len(carried)]
         for parts, part in zip(scans, results[1 + len(carried) :], strict=True):
@@ -104,8 +106,8 @@ def _loop(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Unroll a scan, whose length is that of an axis."""
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    """Batch or unroll a scan, whose length is that of an axis."""
+    given = attributes_of(node)
     inputs = list(node.input)
     if graph.opset < SCAN_WITHOUT_BATCH:
         if inputs.pop(0):
@@ -116,7 +118,7 @@ def _scan(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(node, "reads tensors whose shape is not known before the model runs")
     outputs = len(given["body"].output) - count
     if graph.opset >= SCAN_WITHOUT_BATCH:
-        if all_steps.scan(graph, node, inputs[:count], inputs[count:], given, scope):
+        if batched_loops.batch_scan(graph, node, inputs[:count], inputs[count:], given, scope):
             return True
         results = _scanned(graph, node, inputs[:count], inputs[count:], given, scope)
         if results is None:
@@ -144,9 +146,9 @@ def _scanned(
     given: dict[str, object],
     scope: Scope,
 ) -> tuple[list[str], list[list[str]]] | None:
-    """The states after the last step, and each output's parts in order; None if too long."""
+    """The states after the last step, and each output's parts in order; None if refused."""
     body: GraphProto = given["body"]
-    axes, backwards = all_steps.of_sequences(graph, sequences, given)
+    axes, backwards = batched_loops.sequence_axes(graph, sequences, given)
     length = graph.shape(sequences[0])[axes[0]]
     scans: list[list[str]] = [[] for _ in body.output[len(states) :]]
     begin, names = graph.node_count, [value.name for value in body.input]
@@ -176,11 +178,11 @@ def _scanned(
 
 
 def step_of(graph: GraphBuilder, data: str, axis: int, step: int) -> str:
-    """One place of an axis, without the axis.
+    """Take one index of an axis, and drop the axis.
 
-    The index is a tensor that the kernel reads, of two axes: a number would be written into the
-    kernel, and one index of one axis becomes a slice (`fewtune.onnx_graph.gathers`). Either way
-    there would be as many kernels as steps.
+    The index is a tensor of two axes, which the kernel reads: so one kernel serves all steps. A
+    scalar would be written into the kernel, and an index of one axis becomes a slice
+    (`fewtune.onnx_graph.gathers`): there would be a kernel for each step.
     """
     shape = graph.shape(data)
     if graph.value(data) is not None or shape[axis] == 1:
@@ -199,7 +201,7 @@ def stacked(graph: GraphBuilder, parts: list[str], axis: int, output: str | None
 def _inlined(
     graph: GraphBuilder, nested: GraphProto, inputs: dict[str, str], scope: Scope
 ) -> list[str]:
-    """Add the nodes of a nested graph; what its outputs are called in this one."""
+    """Add the nodes of a nested graph; returns the names of its outputs in this graph."""
     names = {**scope, **inputs}
     for tensor in nested.initializer:
         names[tensor.name] = graph.nested_tensor(tensor)
@@ -218,7 +220,7 @@ def _inlined(
 
 
 def _taken_by_step(graph: GraphBuilder, node: NodeProto, unrolled: bool) -> bool:
-    """Whether a node gathers one place of an axis in a step of a loop, which then is added."""
+    """Add a Gather of one index in an unrolled step by `step_of`; False for any other node."""
     if not unrolled or node.op_type != "Gather":
         return False
     data, index = node.input
@@ -238,7 +240,7 @@ def _finish(
     scans: list[list[str]],
     axes: Sequence[int],
 ) -> bool:
-    all_steps.give(graph, states, node.output[: len(states)])
+    batched_loops.name_outputs(graph, states, node.output[: len(states)])
     for parts, axis, output in zip(scans, axes, node.output[len(states) :], strict=True):
         if not parts:
             return graph.refuse(node, f"has no step, so that output {output!r} is empty")

@@ -1,16 +1,16 @@
-"""Transposed convolutions with the padding that their attributes only imply."""
+"""Transposed convolutions whose attributes imply the padding."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 
 def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Write pads out, and dilations into weights that are constant."""
+    """Write out implied pads, and insert the zeros of dilations into constant weights."""
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])
     if data is None or kernel is None:

@@ -1,11 +1,11 @@
-"""One walk through a model that expands what TVM's importer lacks."""
+"""One pass over a model that expands operators that TVM's importer lacks."""
 
 from __future__ import annotations
 
 from onnx import ModelProto
 
 from fewtune.errors import InputError
-from fewtune.onnx_graph.graph import all_nodes
+from fewtune.onnx_graph.graph import STANDARD, all_nodes
 from fewtune.onnx_graph.operators import (
     attention,
     control_flow,
@@ -17,24 +17,25 @@ from fewtune.onnx_graph.operators import (
     sequences,
     standard_attention,
 )
-from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Handler
-from fewtune.onnx_graph.operators.classical import arithmetic, trees, vectors
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
+from fewtune.onnx_graph.operators.classical import arithmetic, support_vectors, trees
 from fewtune.onnx_graph.operators.quantized import affine, channels_last, microsoft, products
-from fewtune.onnx_graph.operators.recurrent import layers, whole
+from fewtune.onnx_graph.operators.recurrent import kernel_layers, layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
 from fewtune.onnx_graph.operators.tensors import (
     fourier,
     grouped_attention,
+    indexing,
     ngrams,
-    parts,
-    places,
+    split_pad,
 )
 from fewtune.onnx_graph.operators.vision import patches, pooling
 
-# Before quantised graphs are rewritten in integers, which knows ONNX's own operators.
-FIRST = channels_last.HANDLERS
+# Used before quantised graphs are rewritten in integers, which needs ONNX's own operators.
+CHANNELS_LAST = channels_last.HANDLERS
+# Used before a model is simplified.
 EARLY: dict[tuple[str, str], Handler] = {
-    **FIRST,
+    **CHANNELS_LAST,
     **control_flow.HANDLERS,
     **fused.HANDLERS,
     **attention.HANDLERS,
@@ -48,40 +49,41 @@ EARLY: dict[tuple[str, str], Handler] = {
     **standard_attention.HANDLERS,
     **sequences.HANDLERS,
     **fourier.HANDLERS,
-    **places.HANDLERS,
-    **parts.HANDLERS,
+    **indexing.HANDLERS,
+    **split_pad.HANDLERS,
     **ngrams.HANDLERS,
     **arithmetic.HANDLERS,
     **trees.HANDLERS,
-    **vectors.HANDLERS,
+    **support_vectors.HANDLERS,
     **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,
 }
-LATE: dict[tuple[str, str], Handler] = {**layers.HANDLERS, **quantized_layers.HANDLERS}
-# As `LATE`, without the layers that one kernel computes.
-LATE_BUT_WHOLE: dict[tuple[str, str], Handler] = {**LATE, **whole.HANDLERS}
+# Used after a model is simplified: all recurrent layers are unrolled.
+UNROLLED: dict[tuple[str, str], Handler] = {**layers.HANDLERS, **quantized_layers.HANDLERS}
+# The same without layers of which one kernel computes all steps.
+UNROLLED_WITHOUT_KERNEL: dict[tuple[str, str], Handler] = {**UNROLLED, **kernel_layers.HANDLERS}
 
 
 def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> ModelProto:
-    """Expand the nodes that a family of handlers knows.
+    """Expand a model's nodes by some handlers.
 
     Parameters
     ----------
     model : ModelProto
-        Static shapes, shapes inferred; it is left as it is.
+        With static and inferred shapes; it is left as it is.
     handlers : dict
-        `EARLY`, before a model is simplified, or `LATE`, after it, or `LATE_BUT_WHOLE`.
+        By domain and operator, such as `EARLY`.
 
     Returns
     -------
     model : ModelProto
-        Same inputs, outputs and results; the model itself where it has nothing to expand.
+        Same inputs, outputs and results; the model itself if it has nothing to expand.
 
     Raises
     ------
     InputError
-        Naming every node that is of these kinds and cannot be expanded, and why.
+        Naming every node of these operators that cannot be expanded, and why.
     """
     kinds = {("" if n.domain in STANDARD else n.domain, n.op_type) for n in all_nodes(model.graph)}
     if not kinds & handlers.keys():

@@ -1,27 +1,17 @@
-"""What onnxruntime's optimiser fuses: convolutions and products with activations, layer norms."""
+"""Operators that onnxruntime's optimiser fuses: with activations, or into layer norms."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.activations import activation
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
 LAYER_NORM = 17
-_Attributes = dict[str, object]
-
-
-def attributes_of(node: NodeProto) -> _Attributes:
-    """A node's attributes by name."""
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-
-def optional(names: object, count: int) -> list[str]:
-    """The first names of a node's inputs or outputs, empty where there is none."""
-    return [*names, *[""] * count][:count]
 
 
 def _fused_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -89,11 +79,11 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  
 
 
 def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Gelu, and BiasGelu: of the sum with a vector."""
+    """Gelu, and BiasGelu, which adds a vector first."""
     data, bias = optional(node.input, 2)
     if bias:
         data = graph.op("Add", [data, bias])
-    _give_gelu(
+    _add_gelu(
         graph,
         data,
         "Erf",
@@ -111,11 +101,11 @@ def _fast_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     factor = math.sqrt(2 / math.pi)
     inner = graph.op("Mul", [square, _number(graph, data, factor * 0.044715)])
     inner = graph.op("Add", [inner, _number(graph, data, factor)])
-    _give_gelu(graph, data, "Tanh", graph.op("Mul", [data, inner]), node.output[0])
+    _add_gelu(graph, data, "Tanh", graph.op("Mul", [data, inner]), node.output[0])
     return True
 
 
-def _give_gelu(graph: GraphBuilder, data: str, operator: str, inner: str, output: str) -> None:
+def _add_gelu(graph: GraphBuilder, data: str, operator: str, inner: str, output: str) -> None:
     half = graph.op("Mul", [data, _number(graph, data, 0.5)])
     gate = graph.op("Add", [graph.op(operator, [inner]), _number(graph, data, 1.0)])
     graph.op("Mul", [half, gate], output)
@@ -142,7 +132,7 @@ def normalized(
     output: str,
     centred: bool = True,
 ) -> None:
-    """Normalise over the last axis: layer normalisation, or by the root mean square alone."""
+    """Normalise over the last axis: layer normalisation, or RMS normalisation if not centred."""
     axis = len(graph.shape(data)) - 1
     if centred and graph.opset >= LAYER_NORM:
         inputs = [data, scale, *([bias] if bias else [])]

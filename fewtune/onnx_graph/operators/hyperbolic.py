@@ -1,7 +1,8 @@
-"""Sinh, Cosh and Atanh near zero and near overflow, where differences of exponentials are no use.
+"""Sinh, Cosh and Atanh that are accurate near zero and near overflow.
 
-TVM's ``atanh`` is a logarithm of what is rounded next to one: of numbers near zero no digit is
-right. So it is with half the difference of two exponentials, which also overflows before its half.
+TVM's ``atanh`` is the logarithm of a number that is rounded next to one: near zero no digit of the
+result is right. The same holds for ``sinh`` as half the difference of two exponentials, which also
+overflow earlier than their half.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _atanh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
 
 
 def _half_exponentials(graph: GraphBuilder, data: str) -> tuple[str, str]:
-    """Half of exp(x) and of exp(-x): by their square roots, which are finite where a half is."""
+    """Half of exp(x) and of exp(-x), by square roots, which are finite whenever the half is."""
     dtype = graph.dtype(data)
     halves = []
     for sign in (0.5, -0.5):
@@ -52,7 +53,7 @@ def _half_exponentials(graph: GraphBuilder, data: str) -> tuple[str, str]:
 def _near_zero(
     graph: GraphBuilder, node: NodeProto, large: str, limit: float, series: list[float]
 ) -> None:
-    """Choose a series in odd powers, the lowest first, where a number is small."""
+    """Write a series in odd powers, lowest first, for small elements, else ``large``."""
     data = node.input[0]
     dtype = graph.dtype(data)
     square = graph.op("Mul", [data, data])

@@ -1,4 +1,4 @@
-"""What is known of a graph under construction: names, types, and the values of small constants."""
+"""Names, types and values of small constants of a graph under construction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from fewtune.onnx_graph.graph import element_count, opset_of
+from fewtune.onnx_graph.graph import RANDOM, element_count, opset_of
 
-# Values up to this size are computed while the graph is built: shapes, counters, conditions.
+# Values up to this size are folded while the graph is built: shapes, counters, conditions.
 FOLDED_ELEMENTS = 1024
-_NOT_FOLDED = frozenset({"RandomNormal", "RandomUniform", "Multinomial", "Bernoulli"})
 
 
 class KnownValues:
@@ -43,7 +42,7 @@ class KnownValues:
             self._names.update(node.output)
 
     def shape(self, name: str) -> list[int] | None:
-        """Static shape of a value, None where it is not known."""
+        """Static shape of a value; None if it is not known."""
         kind = self._types.get(name)
         if kind is None or not kind.tensor_type.HasField("shape"):
             return None
@@ -51,22 +50,22 @@ class KnownValues:
         return None if min(sizes, default=0) < 0 else sizes
 
     def element_type(self, name: str) -> int:
-        """ONNX element type of a value, 0 where it is not known."""
+        """ONNX element type of a value; 0 if it is not known."""
         kind = self._types.get(name)
         return kind.tensor_type.elem_type if kind is not None else 0
 
     def dtype(self, name: str) -> np.dtype:
-        """Numpy's type of a value's elements; float32 where it is not known."""
+        """NumPy's type of a value's elements; float32 if it is not known."""
         return helper.tensor_dtype_to_np_dtype(self.element_type(name) or TensorProto.FLOAT)
 
     def value(self, name: str) -> np.ndarray | None:
-        """A constant's value, None of what is no constant."""
+        """A constant's value; None if the value is not constant."""
         if name not in self._values and name in self._tensors:
             self._values[name] = numpy_helper.to_array(self._tensors[name])
         return self._values.get(name)
 
     def fresh(self, hint: str) -> str:
-        """A name that no value has."""
+        """A name that no value has yet."""
         name, count = hint, 0
         while name in self._names:
             count += 1
@@ -75,7 +74,7 @@ class KnownValues:
         return name
 
     def constant(self, value: object, dtype: object = None, hint: str = "constant") -> str:
-        """Name of an initialiser of this value, one for all that are equal."""
+        """Name of an initialiser with this value; equal values share one."""
         array = np.asarray(value, dtype)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._by_content:
@@ -85,7 +84,7 @@ class KnownValues:
         return self._by_content[key]
 
     def _set_constant(self, name: str, array: np.ndarray) -> None:
-        # Of a scalar, numpy gives no array.
+        # NumPy returns scalars where an array of rank 0 is meant.
         array = np.asarray(array)
         self._values[name] = array
         self._tensors[name] = numpy_helper.from_array(array, name)
@@ -95,17 +94,22 @@ class KnownValues:
         self._names.add(name)
 
     def nested_tensor(self, tensor: TensorProto) -> str:
-        """Name in this graph of a nested graph's initialiser, the same for all its copies."""
+        """Name in this graph of a nested graph's initialiser; its copies share one."""
         return self.constant(numpy_helper.to_array(tensor), hint=tensor.name)
 
     def compute(self, node: NodeProto, most: int | None = FOLDED_ELEMENTS) -> bool:
-        """Whether all of a node's outputs are constants of few elements, which then are known.
+        """Fold a node, if all its inputs are constants.
 
         Parameters
         ----------
         node : NodeProto
         most : int or None
-            Elements of a constant that is read or made; None for any.
+            Most elements of a constant that is read or written; None for any.
+
+        Returns
+        -------
+        is_folded : bool
+            Whether the outputs are known constants now.
         """
         if node.op_type == "Shape":
             shape = self.shape(node.input[0])
@@ -119,7 +123,7 @@ class KnownValues:
             size = np.prod(self.shape(node.input[0]), dtype=np.int64)
             self._set_constant(node.output[0], np.array(size, np.int64))
             return True
-        if node.op_type in _NOT_FOLDED or any(a.HasField("g") for a in node.attribute):
+        if node.op_type in RANDOM or any(a.HasField("g") for a in node.attribute):
             return False
         given = {name: self._small(name, most) for name in node.input if name}
         if any(array is None for array in given.values()):
@@ -156,11 +160,11 @@ class KnownValues:
         return self.value(name)
 
     def declare(self, name: str, element_type: int, shape: Sequence[int]) -> None:
-        """Take down a value's type, where it is known better than ONNX's inference knows it."""
+        """Set a value's type, which ONNX's inference would not find."""
         self._types[name] = helper.make_tensor_type_proto(element_type, list(shape))
 
     def infer(self, node: NodeProto) -> None:
-        """Take down the types of a node's outputs, where ONNX's inference knows them."""
+        """Infer the types of a node's outputs, as far as ONNX's inference knows them."""
         try:
             schema = onnx.defs.get_schema(node.op_type, self.opset, "")
             data = {

@@ -1,21 +1,22 @@
-"""Normalisations in the forms that TVM's importer lacks: further outputs, all axes, norms."""
+"""Normalisations in forms that TVM's importer lacks: further outputs, all axes, norms."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import LAYER_NORM, attributes_of, optional
+from fewtune.onnx_graph.operators.fused import LAYER_NORM
 
-# As an attribute of float32 has it.
+# ONNX's default, rounded to float32 as attributes are.
 EPSILON = float(np.float32(1e-5))
 
 
 def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Mean and inverse deviation as well, where they have a name; doubles, which TVM lacks.
+    """Layer normalisation with outputs of mean and deviation, or of doubles, which TVM lacks.
 
-    So are nodes of older operator sets, which had none: onnxruntime's optimiser writes them.
+    Nodes in older operator sets, which onnxruntime's optimiser writes, are expanded as well.
     """
     data, shape = node.input[0], graph.shape(node.input[0])
     kind = graph.element_type(data)
@@ -46,7 +47,7 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
 
 
 def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Over all axes, for which TVM has no kernel."""
+    """RMS normalisation over all axes, for which TVM has no kernel."""
     shape, given = graph.shape(node.input[0]), attributes_of(node)
     if shape is None or given.get("axis", -1) % len(shape) != 0:
         return False
@@ -60,12 +61,12 @@ def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
 
 
 def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Divide by the norm along an axis; what is all zero stays so, as in onnxruntime."""
+    """Divide by the norm along an axis; zeros stay zero, as in onnxruntime."""
     given, data = attributes_of(node), node.input[0]
     kind = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
     norm = graph.reduce(kind, data, [given.get("axis", -1)])
     zero = graph.constant(0, graph.dtype(data))
-    # Also that of numbers whose squares are no numbers any more.
+    # A norm is also zero if the squares underflow.
     is_zero = graph.op("Equal", [norm, zero])
     graph.op("Where", [is_zero, zero, graph.op("Div", [data, norm])], node.output[0])
     return True

@@ -1,4 +1,4 @@
-"""Small operators that TVM's importer lacks, or of which it reads only some forms."""
+"""Small operators that TVM's importer lacks, or of which it lacks some forms."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import itertools
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 _MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
-# Powers of whole numbers that onnxruntime computes by multiplying.
+# Exponents of integer powers that onnxruntime computes by multiplying.
 _MULTIPLIED = (2.0, 3.0)
 _WHOLE = frozenset({TensorProto.INT32, TensorProto.INT64})
-# Since this operator set Softmax and its kin work along one axis; before, on matrices.
+# Since this operator set Softmax and Hardmax work along one axis; before, on matrices.
 _ONE_AXIS = 13
-# What a reduction does to an element that it leaves by itself.
+# What a reduction over no axes does to each element.
 _OF_ONE_ELEMENT = {
     "ReduceL1": "Abs",
     "ReduceL2": "Abs",
@@ -27,15 +28,11 @@ _OF_ONE_ELEMENT = {
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
-def _attributes(node: NodeProto) -> dict[str, object]:
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
-
-
 def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     shape = graph.shape(node.input[0])
     if shape is None:
         return graph.refuse(node, "has an input whose shape is not known")
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     element_type = int(attributes.get("dtype", graph.element_type(node.input[0])))
     dtype = helper.tensor_dtype_to_np_dtype(element_type)
     eye = graph.constant(np.eye(*shape, k=int(attributes.get("k", 0)), dtype=dtype))
@@ -44,7 +41,7 @@ def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
 
 
 def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     signs = [attributes.get(f"detect_{side}", 1) for side in ("positive", "negative")]
     if all(signs):
         return False
@@ -67,7 +64,7 @@ def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     power, shape = graph.value(exponent), graph.shape(base)
     is_one = power is not None and power.size == 1 and power.ndim <= len(shape or [])
     if power is not None and is_one and float(power.reshape(())) in _MULTIPLIED:
-        # In doubles, large numbers lose their last digits.
+        # In doubles, large integers would lose their last digits.
         factors = [base] * int(power.reshape(()))
         product = functools.reduce(lambda one, other: graph.op("Mul", [one, other]), factors)
         graph.op("Identity", [product], node.output[0])
@@ -78,7 +75,7 @@ def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
 
 
 def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """TVM compares single bits as floats, which LLVM refuses."""
+    """Equality of booleans by Xor: TVM compares them as floats, which LLVM refuses."""
     if graph.element_type(node.input[0]) != TensorProto.BOOL:
         return False
     graph.op("Not", [graph.op("Xor", list(node.input))], node.output[0])
@@ -86,11 +83,11 @@ def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
 
 
 def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """One where the largest element of a row stands, the first of several."""
+    """One at the largest element of each row, the first of equal ones; zero elsewhere."""
     data, shape = node.input[0], graph.shape(node.input[0])
     if shape is None:
         return graph.refuse(node, "has an input whose shape is not known")
-    axis = _attributes(node).get("axis", -1 if graph.opset >= _ONE_AXIS else 1) % len(shape)
+    axis = attributes_of(node).get("axis", -1 if graph.opset >= _ONE_AXIS else 1) % len(shape)
     rows = list(shape)
     if graph.opset < _ONE_AXIS:
         rows, axis = [int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))], 1
@@ -103,14 +100,14 @@ def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A comparison with each place: TVM's has values of other types, and no depth with an axis."""
+    """OneHot as a comparison with all indices: TVM lacks value types, and a depth with an axis."""
     data, shape = node.input[0], graph.shape(node.input[0])
     given, values = graph.value(node.input[1]), graph.value(node.input[2])
     if shape is None or given is None or given.size != 1:
         return graph.refuse(node, "has a depth that is no constant: bind it by --constant")
     depth = int(given.reshape(()))
-    axis = _attributes(node).get("axis", -1) % (len(shape) + 1)
-    # A float that is no whole number is no place.
+    axis = attributes_of(node).get("axis", -1) % (len(shape) + 1)
+    # Floats are compared as floats: 1.5 is no index.
     is_float = graph.element_type(data) in _FLOATS
     places = data if is_float else graph.cast(data, TensorProto.INT64)
     dtype = graph.dtype(data) if is_float else np.dtype(np.int64)
@@ -129,8 +126,8 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Forms of reductions that TVM has otherwise than ONNX: without axes, of bits, whole means."""
-    given, data = _attributes(node), node.input[0]
+    """Reductions in which TVM differs from ONNX: over no axes, of booleans, of integers."""
+    given, data = attributes_of(node), node.input[0]
     named = node.input[1] if len(node.input) > 1 else ""
     axes = graph.value(named) if named else np.array(given.get("axes", []))
     if axes is not None and not axes.size and given.get("noop_with_empty_axes"):
@@ -159,8 +156,12 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """TVM's maximum is a kernel whose values lie near the result, and are no value of the model."""
-    attributes, data = _attributes(node), node.input[0]
+    """LogSumExp in ONNX's operators.
+
+    In TVM's form the maximum is a kernel whose values are near the result. The check of values
+    between operators would take them for the result.
+    """
+    attributes, data = attributes_of(node), node.input[0]
     given = graph.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     shape = graph.shape(data)
     named = attributes.get("axes") if given is None else given.tolist()
@@ -171,12 +172,12 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
         return False
     axes = [int(axis) % len(shape) for axis in named or range(len(shape))]
     if not axes:
-        # Of a scalar.
+        # The input is a scalar.
         graph.op("Identity", [data], node.output[0])
         return True
     most = graph.reduce("ReduceMax", data, axes)
     zero = graph.constant(0, graph.dtype(data))
-    # An infinity less itself is no number.
+    # Infinity minus infinity is NaN.
     most = graph.op("Where", [graph.op("IsInf", [most]), zero, most])
     sums = graph.reduce("ReduceSum", graph.op("Exp", [graph.op("Sub", [data, most])]), axes)
     kept = bool(attributes.get("keepdims", 1))
@@ -188,7 +189,7 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
 
 
 def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Of numbers without a sign, of which TVM asks whether they are below zero."""
+    """Sign of unsigned integers: TVM compares them with zero as signed ones."""
     if graph.dtype(node.input[0]).kind != "u":
         return False
     is_any = graph.cast(node.input[0], TensorProto.BOOL)
@@ -212,8 +213,8 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Batch normalisation in training mode: by the batch's own mean and variance."""
-    attributes = _attributes(node)
+    """Batch normalisation in training mode, by the batch's own mean and variance."""
+    attributes = attributes_of(node)
     if not attributes.get("training_mode"):
         return False
     data, scale, bias, mean, variance = node.input
@@ -245,7 +246,7 @@ def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool: 
 
 
 def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Of matrices up to 4x4, by the rule of Laplace: larger ones want an elimination."""
+    """Determinant of matrices up to 4x4, by Leibniz' formula: larger ones need an elimination."""
     shape = graph.shape(node.input[0])
     if shape is None or shape[-1] > _MOST_EXPANDED:
         return graph.refuse(node, f"is of matrices larger than {_MOST_EXPANDED}x{_MOST_EXPANDED}")

@@ -1,13 +1,13 @@
-"""Sequences of static length: each is a list of tensors, known while the graph is built."""
+"""Sequences of static length: lists of tensors that are known while the graph is built."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.control_flow import stacked
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 _LENGTH = "has a sequence whose length is not known before the model runs"
 _PLACE = "has a position that depends on the input's values"
@@ -73,7 +73,7 @@ def _at(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: AR
 
 
 def _index(graph: GraphBuilder, node: NodeProto) -> int | None:
-    """The place that a node names, the last where it names none; None where it is refused."""
+    """The position that a node reads, by default the last; None if it is refused."""
     name, place = optional(node.input, 2)
     parts = graph.sequences.get(name)
     if parts is None:

@@ -7,10 +7,9 @@ import math
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.operators.attention import HEADS_FIRST, by_heads, rotated
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
-
-_BY_HEADS = 4
 
 
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -20,10 +19,10 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
         return False
     if given.get("left_window_size", -1) >= 0 or given.get("right_window_size", -1) >= 0:
         return graph.refuse(node, "has a sliding window, which is not supported")
-    is_flat = len(graph.shape(query)) < _BY_HEADS
+    is_flat = len(graph.shape(query)) < HEADS_FIRST
     if is_flat:
-        query = _by_heads(graph, query, given["q_num_heads"])
-        key, value = (_by_heads(graph, each, given["kv_num_heads"]) for each in (key, value))
+        query = by_heads(graph, query, given["q_num_heads"])
+        key, value = (by_heads(graph, each, given["kv_num_heads"]) for each in (key, value))
     output, present_key, present_value, products = optional(node.output, 4)
     past = graph.shape(past_key)[2] if past_key else 0
     key = _with_past(graph, past_key, key, present_key)
@@ -44,8 +43,8 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     wide = graph.cast(stages[2], given.get("softmax_precision") or graph.element_type(query))
     likely = graph.cast(graph.op("Softmax", [wide], axis=-1), graph.element_type(query))
     if total is not None:
-        # A row of which everything is masked gives no number; it counts as zero.
-        # Not by the largest of a row: TVM begins at the lowest finite number, above -inf.
+        # Softmax of a row that is masked as a whole is NaN; it counts as zero. The largest of a
+        # row does not tell: TVM's maximum starts at the lowest finite number, above -inf.
         lowest = graph.constant(np.finfo(dtype).min, dtype)
         masked = graph.cast(graph.op("Less", [total, lowest]), TensorProto.FLOAT)
         fewest = graph.reduce("ReduceMin", masked, [-1])
@@ -62,12 +61,6 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return True
 
 
-def _by_heads(graph: GraphBuilder, data: str, heads: int) -> str:
-    batch, rows, width = graph.shape(data)
-    by_head = graph.reshape(data, [batch, rows, heads, width // heads])
-    return graph.transpose(by_head, [0, 2, 1, 3])
-
-
 def _with_past(graph: GraphBuilder, past: str, data: str, present: str) -> str:
     if past:
         return graph.concat([past, data], 2, present or None)
@@ -75,7 +68,7 @@ def _with_past(graph: GraphBuilder, past: str, data: str, present: str) -> str:
 
 
 def _repeated(graph: GraphBuilder, data: str, heads: int) -> str:
-    """Each head as often as queries share it."""
+    """Repeat each head for the queries that share it."""
     batch, own, rows, width = graph.shape(data)
     if own == heads:
         return data
@@ -100,7 +93,7 @@ def _biases(
     causal: bool,
     dtype: np.dtype,
 ) -> list[str]:
-    """What is added to the scores: 0 where a key counts, -inf where not."""
+    """Biases of the scores: 0 where a key counts, -inf where it is masked."""
     (rows, columns), found = extents, []
 
     def hidden(allowed: str) -> str:
@@ -133,42 +126,20 @@ def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     given, shape = attributes_of(node), graph.shape(data)
     if shape is None or graph.shape(cosines) is None:
         return False
-    if len(shape) == _BY_HEADS:
-        batch, heads, rows, width = shape
+    if len(shape) == HEADS_FIRST:
+        width = shape[3]
         by_head = graph.transpose(data, [0, 2, 1, 3])
     else:
-        batch, rows, heads = *shape[:2], given["num_heads"]
+        heads = given["num_heads"]
         width = shape[2] // heads
-        by_head = graph.reshape(data, [batch, rows, heads, width])
-    turned = given.get("rotary_embedding_dim") or width
+        by_head = graph.reshape(data, [*shape[:2], heads, width])
+    rotary = given.get("rotary_embedding_dim") or width
     caches = [
         graph.unsqueeze(graph.op("Gather", [cache, places], axis=0) if places else cache, 2)
         for cache in (cosines, sines)
     ]
-    moving = by_head if turned == width else graph.slice(by_head, 3, 0, turned)
-    half = turned // 2
-    if given.get("interleaved"):
-        pairs = graph.reshape(moving, [batch, rows, heads, half, 2])
-        parts = [
-            graph.reshape(graph.slice(pairs, 4, i, i + 1), [batch, rows, heads, half])
-            for i in (0, 1)
-        ]
-    else:
-        parts = [graph.slice(moving, 3, i * half, (i + 1) * half) for i in (0, 1)]
-
-    def product(part: int, cache: int) -> str:
-        return graph.op("Mul", [parts[part], caches[cache]])
-
-    real = graph.op("Sub", [product(0, 0), product(1, 1)])
-    imaginary = graph.op("Add", [product(0, 1), product(1, 0)])
-    if given.get("interleaved"):
-        ends = [graph.unsqueeze(each, 4) for each in (real, imaginary)]
-        result = graph.reshape(graph.concat(ends, 4), [batch, rows, heads, turned])
-    else:
-        result = graph.concat([real, imaginary], 3)
-    if turned < width:
-        result = graph.concat([result, graph.slice(by_head, 3, turned, width)], 3)
-    if len(shape) == _BY_HEADS:
+    result = rotated(graph, by_head, caches, rotary, bool(given.get("interleaved")))
+    if len(shape) == HEADS_FIRST:
         graph.transpose(result, [0, 2, 1, 3], node.output[0])
     else:
         graph.reshape(result, shape, node.output[0])

@@ -163,9 +163,9 @@ def test_weights_that_are_no_signed_bytes_stay_in_floats():
 
 
 def test_floats_alone_are_left_alone():
-    from fewtune.onnx_graph.integers.rewrite import integers
+    from fewtune.onnx_graph.integers.rewrite import to_integers
 
     node = helper.make_node("Relu", ["x"], ["y"])
     model = model_of([node], {"x": (FLOAT, (2,))}, {"y": (FLOAT, (2,))}, {})
-    assert integers(model) is model
+    assert to_integers(model) is model
     assert not [numpy_helper.to_array(each) for each in model.graph.initializer]

@@ -1,1 +1,1 @@
-"""Operators of classical machine learning (domain ai.onnx.ml), written in ONNX's own."""
+"""Operators of classical machine learning (domain ai.onnx.ml), rewritten in ONNX's own."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 _DOMAIN = "ai.onnx.ml"
 _MOST_KEYS = 4096
@@ -17,30 +17,28 @@ def _floats(graph: GraphBuilder, name: str) -> str:
     return graph.cast(name, TensorProto.FLOAT)
 
 
-def _numbers(graph: GraphBuilder, values: object) -> str:
-    return graph.constant(np.array(values), np.float32)
-
-
 def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     given = attributes_of(node)
     data = _floats(graph, node.input[0])
     if given.get("offset"):
-        data = graph.op("Sub", [data, _numbers(graph, given["offset"])])
-    graph.op("Mul", [data, _numbers(graph, given.get("scale") or [1.0])], node.output[0])
+        data = graph.op("Sub", [data, graph.constant(given["offset"], np.float32)])
+    graph.op("Mul", [data, graph.constant(given.get("scale") or [1.0], np.float32)], node.output[0])
     return True
 
 
 def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     given = attributes_of(node)
     transform = given.get("post_transform", b"NONE").decode()
-    # Of one target alone onnxruntime transforms nothing, where ONNX asks for it.
+    # onnxruntime does not transform a single target, although ONNX specifies it.
     is_one = int(given.get("targets", 1)) == 1 and transform != "NONE"
     if transform not in scores.TRANSFORMS or is_one:
         return graph.refuse(node, f"transforms its result by {transform}, which is not supported")
     matrix = np.array(given["coefficients"], np.float32).reshape(int(given.get("targets", 1)), -1)
-    result = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])
+    result = graph.op(
+        "MatMul", [_floats(graph, node.input[0]), graph.constant(matrix.T, np.float32)]
+    )
     if given.get("intercepts"):
-        result = graph.op("Add", [result, _numbers(graph, given["intercepts"])])
+        result = graph.op("Add", [result, graph.constant(given["intercepts"], np.float32)])
     scores.transformed(graph, result, transform, node.output[0])
     return True
 
@@ -58,10 +56,12 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     if shape is None or len(shape) != 2:  # noqa: PLR2004
         return graph.refuse(node, "reads features whose shape, (rows, features), is not known")
     matrix = np.array(given["coefficients"], np.float32).reshape(len(intercepts), -1)
-    product = graph.op("MatMul", [_floats(graph, node.input[0]), _numbers(graph, matrix.T)])
-    total = graph.op("Add", [product, _numbers(graph, intercepts)])
+    product = graph.op(
+        "MatMul", [_floats(graph, node.input[0]), graph.constant(matrix.T, np.float32)]
+    )
+    total = graph.op("Add", [product, graph.constant(intercepts, np.float32)])
     if is_binary:
-        # The second class' score alone; of one score onnxruntime makes no softmax.
+        # There is only the second class' score, to which onnxruntime applies no softmax.
         scores.label_above(graph, total, 0.0, labels, node.output[0])
         share = graph.op("Sigmoid", [total]) if transform == "LOGISTIC" else total
         scores.both_sides(graph, share, "NONE", True, node.output[1])
@@ -85,7 +85,7 @@ def _imputer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Numbers for numbers: the place of the key that a number equals, then that key's value."""
+    """Map integers or floats: find the index of the equal key, then gather that key's value."""
     given, data = attributes_of(node), node.input[0]
     keys, values = (_coded(given, side) for side in ("keys", "values"))
     if keys is None or values is None or len(keys) > _MOST_KEYS:
@@ -97,7 +97,7 @@ def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
     apart = graph.reshape(data, [*shape, 1])
     same = graph.op("Equal", [apart, graph.constant(keys, graph.dtype(data))])
-    # Of a key that is listed twice the first counts.
+    # Descending numbers: of a key that is listed twice the first counts.
     numbers = graph.constant(np.arange(len(keys), 0, -1), np.int64)
     found = graph.op("Mul", [graph.cast(same, TensorProto.INT64), numbers])
     place = graph.reduce("ReduceMax", found, [len(shape)], 0)
@@ -113,7 +113,7 @@ def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _coded(given: dict[str, object], side: str) -> np.ndarray | None:
-    """Keys or values that are numbers; None where they are texts."""
+    """Keys or values that are numbers; None for strings."""
     if f"{side}_tensor" in given:
         array = numpy_helper.to_array(given[f"{side}_tensor"]).reshape(-1)
         return array if array.dtype.kind in "if" else None
@@ -131,7 +131,7 @@ def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
     operator = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
     norm = graph.reduce(operator, data, [len(shape) - 1])
-    # A row without a norm stays as it is, as one of words that are all unknown.
+    # A row of norm zero, such as a text of unknown words only, stays as it is.
     is_zero = graph.op("Equal", [norm, graph.constant(0, np.float32)])
     divisor = graph.op("Where", [is_zero, graph.constant(1, np.float32), norm])
     graph.op("Div", [data, divisor], node.output[0])
@@ -158,7 +158,7 @@ def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
 
 
 def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Whether a number is each of the categories, along a new last axis."""
+    """Compare each element with all categories, along a new last axis."""
     categories = attributes_of(node).get("cats_int64s")
     if not categories:
         return graph.refuse(node, "has texts as categories: encode them before the model")

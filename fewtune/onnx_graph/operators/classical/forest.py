@@ -1,4 +1,4 @@
-"""The trees of an ensemble in arrays, read from any of ONNX's forms of it."""
+"""Decision trees of an ensemble as arrays, read from any of ONNX's forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from onnx import numpy_helper
 
 _LEAF = "LEAF"
-# TreeEnsemble of ai.onnx.ml 5 numbers them.
+# In the order in which TreeEnsemble of ai.onnx.ml 5 numbers modes, aggregates and transforms.
 MEMBER = "BRANCH_MEMBER"
 _MODES = (
     "BRANCH_LEQ",
@@ -26,7 +26,7 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 class UnknownFormError(ValueError):
-    """An ensemble of a form that is not known; the message follows the node's name."""
+    """An ensemble of an unknown form; the message continues a sentence on the node."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,24 @@ class Forest:
     Attributes
     ----------
     features, splits, modes, missing : numpy.ndarray
-        Of the conditions: the feature that one reads, what it is compared with, how, and whether
-        NaN fulfils it.
+        (conditions,): the feature that is compared, the value that it is compared with, the kind
+        of comparison, and whether NaN fulfils the condition.
     members : numpy.ndarray
-        (conditions, size): the set that a feature is to be in, filled up with NaN; of size 0
-        where there are no sets.
+        (conditions, size): the set that a feature is tested against, padded with NaN; size 0 if
+        there are no sets.
     children : numpy.ndarray
-        (conditions, 2): where a condition leads that is fulfilled, and where one that is not: to
-        the condition of this number, or, beyond these, to a leaf.
+        (conditions, 2): the child of a condition that is fulfilled, and of one that is not.
+        Numbers below that of the conditions are conditions, the others leaves.
     roots : numpy.ndarray
-        Where each tree begins, numbered as the children are.
+        (trees,): the root of each tree, numbered as the children.
     depth : int
-        Conditions on the longest way.
+        Conditions on the longest path.
     trees : numpy.ndarray
-        The tree of each leaf.
+        (leaves,): the tree of each leaf.
     weights, weighted : numpy.ndarray
-        (leaves, targets): what a leaf adds to each target, and whether it does.
+        (leaves, targets): the value that a leaf adds to each target, and whether it has one.
     base : numpy.ndarray
-        What is added to each target, or nothing.
+        (targets,): the base values; empty if there are none.
     transform, aggregate : str
     """
 
@@ -75,7 +75,7 @@ class Forest:
 
 @dataclass
 class _Nodes:
-    """Nodes in any order: the children of an inner one, or the weights of a leaf."""
+    """Nodes in any order: inner ones with their children, leaves with their weights."""
 
     features: np.ndarray
     splits: np.ndarray
@@ -88,7 +88,7 @@ class _Nodes:
 
 
 def forest_of(operator: str, given: Mapping[str, Any]) -> Forest:
-    """The forest that a node holds.
+    """Read a forest from a node's attributes.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def forest_of(operator: str, given: Mapping[str, Any]) -> Forest:
     Raises
     ------
     UnknownFormError
-        If it has conditions that are not known, or is no forest.
+        If a kind of condition is unknown, or a tree has a cycle.
     """
     if operator == "TreeEnsemble":
         nodes, targets = _numbered(given), int(given.get("n_targets", 1))
@@ -118,7 +118,7 @@ def forest_of(operator: str, given: Mapping[str, Any]) -> Forest:
 
 
 def _array(given: Mapping[str, Any], name: str) -> np.ndarray:
-    """Values of an attribute in its own precision; those of a tensor come first."""
+    """Values of an attribute; those of its tensor form, which may be doubles, come first."""
     tensor = given.get(f"{name}_as_tensor")
     if tensor is not None:
         return numpy_helper.to_array(tensor).reshape(-1)
@@ -126,7 +126,7 @@ def _array(given: Mapping[str, Any], name: str) -> np.ndarray:
 
 
 def _numbered(given: Mapping[str, Any]) -> _Nodes:
-    """Of TreeEnsemble, whose nodes and leaves are numbered apart."""
+    """Nodes of TreeEnsemble, which numbers conditions and leaves separately."""
     modes = [int(each) for each in numpy_helper.to_array(given["nodes_modes"])]
     sets = _sets(given, [_MODES[each] == MEMBER for each in modes])
     inner, weights = len(modes), numpy_helper.to_array(given["leaf_weights"]).reshape(-1)
@@ -139,7 +139,7 @@ def _numbered(given: Mapping[str, Any]) -> _Nodes:
     ]
     tracked = given.get("nodes_missing_value_tracks_true") or [0] * inner
     entries = zip(given["leaf_targetids"], weights, strict=True)
-    # A root whose branches both lead to one leaf is how a tree of one leaf is written.
+    # A tree of a single leaf is written as a root with that leaf as both children.
     return _Nodes(
         np.array(given["nodes_featureids"], np.int64),
         numpy_helper.to_array(given["nodes_splits"]).reshape(-1),
@@ -153,7 +153,7 @@ def _numbered(given: Mapping[str, Any]) -> _Nodes:
 
 
 def _sets(given: Mapping[str, Any], chosen: list[bool]) -> list[list[float]]:
-    """The set of each condition, empty where it has none. NaN ends each of those that are given."""
+    """The set of each condition, empty if it has none; in the attribute, NaN ends each set."""
     found: list[list[float]] = [[]]
     values = given.get("membership_values")
     for each in () if values is None else numpy_helper.to_array(values).reshape(-1):
@@ -166,7 +166,7 @@ def _sets(given: Mapping[str, Any], chosen: list[bool]) -> list[list[float]]:
 
 
 def _named(given: Mapping[str, Any], kind: str) -> _Nodes:
-    """Of the older operators, whose nodes have a number within their tree."""
+    """Nodes of the older operators, which number nodes within their tree."""
     names = list(zip(given["nodes_treeids"], given["nodes_nodeids"], strict=True))
     places = {name: place for place, name in enumerate(names)}
     modes = [mode.decode() for mode in given["nodes_modes"]]
@@ -189,7 +189,7 @@ def _named(given: Mapping[str, Any], kind: str) -> _Nodes:
         _array(given, f"{kind}_weights"),
         strict=True,
     ):
-        # What an inner node adds is never read.
+        # Weights of inner nodes are never read.
         leaves.get(places[tree, number], []).append((int(target), weight))
     tracked = given.get("nodes_missing_value_tracks_true") or [0] * len(names)
     below = {place for pair in children if pair is not None for place in pair}
@@ -208,7 +208,7 @@ def _named(given: Mapping[str, Any], kind: str) -> _Nodes:
 def _laid_out(
     nodes: _Nodes, targets: int, base: np.ndarray, transform: str, aggregate: str
 ) -> Forest:
-    """Number conditions and leaves apart, and follow the trees down."""
+    """Number conditions before leaves, and find each tree's depth and leaves."""
     inner = [place for place, pair in enumerate(nodes.children) if pair is not None]
     outer = [place for place, pair in enumerate(nodes.children) if pair is None]
     numbers = np.zeros(len(nodes.children), np.int64)
@@ -221,7 +221,7 @@ def _laid_out(
     while len(level):
         depth += 1
         if depth > len(inner):
-            raise UnknownFormError("has a tree with a way that never ends")
+            raise UnknownFormError("has a tree with a cycle")
         trees[children[level]] = trees[level][:, None]
         level = np.unique(children[level])
         level = level[level < len(inner)]

@@ -1,4 +1,4 @@
-"""What classifiers make of raw scores: the label of the best class, and probabilities."""
+"""From raw scores of classifiers to labels and probabilities."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 _OPERATORS = {"LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
 TRANSFORMS = frozenset({"NONE", "SOFTMAX_ZERO", *_OPERATORS})
-# Nearer to zero a score is none (onnxruntime).
-_NONE_BELOW = 1e-7
+# onnxruntime takes scores up to this magnitude for zero.
+_ZERO_UP_TO = 1e-7
 
 
 def transformed(graph: GraphBuilder, scores: str, transform: str, output: str) -> str:
-    """Raw scores, (rows, classes), as `transform` has them; one of `TRANSFORMS`."""
+    """Apply a transform, one of `TRANSFORMS`, to raw scores, (rows, classes)."""
     if transform == "NONE":
         return graph.op("Identity", [scores], output)
     if transform == "SOFTMAX_ZERO":
-        return _softmax_of_others(graph, scores, output)
+        return _softmax_of_nonzero(graph, scores, output)
     axis = {"axis": 1} if transform == "SOFTMAX" else {}
     return graph.op(_OPERATORS[transform], [scores], output, **axis)
 
 
-def _softmax_of_others(graph: GraphBuilder, scores: str, output: str) -> str:
-    """Softmax of the scores that are not zero; those that are stay so."""
+def _softmax_of_nonzero(graph: GraphBuilder, scores: str, output: str) -> str:
+    """Softmax of the scores that are not zero; zeros stay zero."""
     most, dtype = graph.reduce("ReduceMax", scores, [1]), graph.dtype(scores)
-    limit = graph.constant(_NONE_BELOW, dtype)
-    is_none = graph.op("LessOrEqual", [graph.op("Abs", [scores]), limit])
+    limit = graph.constant(_ZERO_UP_TO, dtype)
+    is_zero = graph.op("LessOrEqual", [graph.op("Abs", [scores]), limit])
     raised = graph.op("Exp", [graph.op("Sub", [scores, most])])
-    shares = graph.op("Where", [is_none, graph.constant(0, dtype), raised])
+    shares = graph.op("Where", [is_zero, graph.constant(0, dtype), raised])
     return graph.op("Div", [shares, graph.reduce("ReduceSum", shares, [1])], output)
 
 
 def best_label(graph: GraphBuilder, scores: str, labels: Sequence[int], output: str) -> None:
-    """Label of the class of the highest score, the first of several; (rows)."""
+    """Write the label of the highest score, the first of equal ones, (rows,)."""
     if not output:
         return
     best = graph.op("ArgMax", [scores], axis=1, keepdims=0)
@@ -46,7 +46,7 @@ def best_label(graph: GraphBuilder, scores: str, labels: Sequence[int], output: 
 def label_above(
     graph: GraphBuilder, score: str, bound: float, labels: Sequence[int], output: str
 ) -> None:
-    """The second label where a score, (rows, 1), is above the bound, else the first; (rows)."""
+    """Write the second label if a score, (rows, 1), is above a bound, else the first, (rows,)."""
     if not output:
         return
     above = graph.op("Greater", [score, graph.constant(bound, graph.dtype(score))])
@@ -57,7 +57,10 @@ def label_above(
 def both_sides(
     graph: GraphBuilder, score: str, transform: str, is_share: bool, output: str
 ) -> None:
-    """Scores of both classes from the second's, (rows, 1): its share of one, or its margin."""
+    """Write scores of two classes, (rows, 2), from the second's, (rows, 1).
+
+    The first class' score is one less the second's if that is a share, else its negative.
+    """
     if is_share:
         sides = [graph.op("Sub", [graph.constant(1, graph.dtype(score)), score]), score]
         graph.op("Concat", sides, output, axis=1)

@@ -1,8 +1,8 @@
-"""Ensembles of decision trees: all conditions in one comparison, the leaves, a matrix product.
+"""Ensembles of decision trees: one comparison of all conditions, and one matrix product.
 
-A leaf is reached if every condition on the way to it has the outcome that the leaf requires. The
-leaves, as zeros and ones, times their values are one matrix product. A large forest is walked
-instead: it becomes one plain regressor, which the import turns into a kernel of loops
+A leaf is reached if every condition on the path to it has the outcome that the leaf requires. The
+reached leaves, as zeros and ones, are multiplied by the matrix of their values. A large forest is
+traversed instead: it becomes one plain regressor, which the import turns into a kernel of loops
 (`fewtune.model.passes.loops.walking`).
 """
 
@@ -13,6 +13,7 @@ import re
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
 from fewtune.onnx_graph.operators.classical.forest import (
@@ -21,31 +22,30 @@ from fewtune.onnx_graph.operators.classical.forest import (
     UnknownFormError,
     forest_of,
 )
-from fewtune.onnx_graph.operators.classical.ways import Ways, ways_of
-from fewtune.onnx_graph.operators.fused import attributes_of
+from fewtune.onnx_graph.operators.classical.paths import DecisionPaths, decision_paths
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
-# Attributes that say what is made of the sums.
+# Attributes, or their beginnings, that are about sums and not about trees.
 _ABOUT_SCORES = ("base_values", "classlabels_", "post_transform")
-# Ten trees of a hundred leaves, ten conditions deep; of a million, a compiler takes minutes.
+# Ten trees of a hundred leaves, ten conditions deep. A million take a compiler minutes.
 _MOST_CONDITIONS = 10_000
-# Begins the doc string of the regressor that replaces an ensemble that is walked.
+# Begins the doc string of the regressor that replaces a traversed ensemble.
 WALKED = "walks: "
-# Old operator sets have no LessOrEqual; of NaN, "not greater" would be true.
+# Old operator sets have no LessOrEqual, and "not greater" is true of NaN.
 _COMPARISONS = {
     "BRANCH_LEQ": ("Less", "Equal"),
     "BRANCH_LT": ("Less",),
     "BRANCH_GTE": ("Greater", "Equal"),
     "BRANCH_GT": ("Greater",),
     "BRANCH_EQ": ("Equal",),
-    # Not "not equal", which TVM 0.27 finds false of NaN.
+    # Not "not equal", which is false of NaN in TVM 0.27.
     "BRANCH_NEQ": ("Less", "Greater"),
 }
 
 
 def _forest(graph: GraphBuilder, node: NodeProto) -> Forest | None:
-    """The node's forest; None where it is refused."""
+    """The node's forest; None if it is refused."""
     shape = graph.shape(node.input[0])
     if shape is None or len(shape) != _BINARY:
         graph.refuse(node, "reads features whose shape, (rows, features), is not known")
@@ -87,7 +87,7 @@ def _conditions(graph: GraphBuilder, data: str, forest: Forest) -> str:
 
 
 def _members(graph: GraphBuilder, read: str, forest: Forest) -> str:
-    """Whether what each condition reads is in its set, (rows, conditions)."""
+    """Whether the feature of each condition is in its set, (rows, conditions)."""
     rows, conditions = graph.shape(read)
     sets = graph.constant(forest.members[None].astype(graph.dtype(read)))
     same = graph.op("Equal", [graph.reshape(read, [rows, conditions, 1]), sets])
@@ -96,13 +96,13 @@ def _members(graph: GraphBuilder, read: str, forest: Forest) -> str:
 
 
 def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str | None:
-    """What the leaves reached add up to, (rows, targets); None where the node is refused."""
+    """Sums of the reached leaves, (rows, targets); None if the node is refused."""
     data = node.input[0]
     if graph.element_type(data) != TensorProto.DOUBLE:
         data = graph.cast(data, TensorProto.FLOAT)
-    ways = ways_of(forest, _MOST_CONDITIONS)
-    if ways is not None:
-        total = _product(graph, data, forest, ways)
+    paths = decision_paths(forest, _MOST_CONDITIONS)
+    if paths is not None:
+        total = _product(graph, data, forest, paths)
     elif forest.members.size:
         graph.refuse(node, "has conditions of sets in many or in single leaves: not supported")
         return None
@@ -115,7 +115,7 @@ def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str | None:
 
 
 def _walked(graph: GraphBuilder, node: NodeProto, data: str, forest: Forest) -> str:
-    """The same by a node of the same trees, which does nothing but add up leaves."""
+    """Sums of leaves by one node of the same trees, which has no transform or labels."""
     kept = [each for each in node.attribute if not each.name.startswith(_ABOUT_SCORES)]
     output = graph.fresh(f"{node.output[0]}_walked")
     kind = graph.element_type(data)
@@ -134,22 +134,22 @@ def _walked(graph: GraphBuilder, node: NodeProto, data: str, forest: Forest) -> 
     return output
 
 
-def _product(graph: GraphBuilder, data: str, forest: Forest, ways: Ways) -> str:
-    """The same by a product of all leaves."""
+def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPaths) -> str:
+    """Sums of leaves by a matrix product over all leaves."""
     kind = graph.element_type(data)
-    weights = forest.weights[ways.leaves].astype(graph.dtype(data))
+    weights = forest.weights[paths.leaves].astype(graph.dtype(data))
     rows = graph.shape(data)[0]
     if forest.depth == 0:
         reached = graph.constant(np.ones((rows, len(weights)), weights.dtype))
     else:
         met = _conditions(graph, data, forest)
-        on_way = graph.op("Gather", [met, graph.constant(ways.conditions)], axis=1)
-        right = graph.op("Xor", [on_way, graph.constant(~ways.fulfilled)])
+        on_path = graph.op("Gather", [met, graph.constant(paths.conditions)], axis=1)
+        right = graph.op("Xor", [on_path, graph.constant(~paths.fulfilled)])
         reached = graph.reduce("ReduceMin", graph.cast(right, kind), [2], 0)
     count = len(forest.roots)
     if forest.aggregate in ("MIN", "MAX"):
         apart = np.zeros((len(weights), count), weights.dtype)
-        apart[np.arange(len(weights)), ways.trees] = weights[:, 0]
+        apart[np.arange(len(weights)), paths.trees] = weights[:, 0]
         each = graph.op("MatMul", [reached, graph.constant(apart)])
         total = graph.reduce(f"Reduce{forest.aggregate.title()}", each, [1])
     else:
@@ -170,7 +170,7 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
         return False
     kind = graph.element_type(node.input[0]) if node.op_type == "TreeEnsemble" else 0
     total = graph.cast(total, kind or TensorProto.FLOAT)
-    # onnxruntime transforms several targets only.
+    # onnxruntime does not transform a single target.
     transform = forest.transform if forest.weights.shape[1] > 1 else "NONE"
     scores.transformed(graph, total, transform, node.output[0])
     return True
@@ -194,7 +194,7 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         scores.transformed(graph, total, forest.transform, node.output[1])
         return True
     is_plain = forest.transform in ("NONE", "LOGISTIC") and len(forest.base) <= 1
-    # All leaves score the first class, whose score onnxruntime takes for the second's.
+    # All leaves score the first class: onnxruntime uses that score as the second's.
     is_one = np.flatnonzero(forest.weighted.any(axis=0)).tolist() == [0]
     if classes != _BINARY or not is_one or not is_plain:
         return graph.refuse(node, "scores two classes apart, or one: its form is not supported")
@@ -207,7 +207,10 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 
 def _all_scored(forest: Forest) -> bool:
-    """Whether every class has a score in every row, or none could be the best without one."""
+    """Whether every row scores every class, or no score is negative.
+
+    Otherwise a class without a score could be the best.
+    """
     if (forest.weights >= 0).all():
         return True
     count = int(forest.trees.max()) + 1

@@ -1,1 +1,1 @@
-"""Quantised operators of ONNX and of onnxruntime, as products of whole numbers in float32."""
+"""Quantised operators of ONNX and onnxruntime, computed with integers in float32."""

@@ -1,6 +1,6 @@
-"""Quantising and dequantising, as plain nodes of float32.
+"""Quantisation and dequantisation as plain nodes of float32.
 
-A result that is quantised is rounded by onnxruntime's own formula: half to even.
+Results are rounded half to even, as onnxruntime does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 MOST_OF_BYTE = 255
 _ROUND = 11
@@ -24,14 +24,14 @@ _INTEGERS = {
 
 
 def floats(graph: GraphBuilder, value: str) -> str:
-    """A value in float32."""
+    """A value cast to float32."""
     if graph.element_type(value) == TensorProto.FLOAT:
         return value
     return graph.fold("Cast", [value], to=TensorProto.FLOAT)
 
 
 def along(graph: GraphBuilder, vector: str, rank: int, axis: int) -> str:
-    """A scale or zero point in float32, shaped to meet an axis; a number has no axes."""
+    """A scale or zero point in float32, reshaped to broadcast along an axis, or to a scalar."""
     shape, vector = graph.shape(vector), floats(graph, vector)
     if shape is None or int(np.prod(shape)) == 1:
         return graph.fold("Reshape", [vector, graph.constant(np.zeros(0), np.int64)])
@@ -43,7 +43,7 @@ def along(graph: GraphBuilder, vector: str, rank: int, axis: int) -> str:
 
 
 def centred(graph: GraphBuilder, data: str, zero_point: str, axis: int = 1) -> str:
-    """Whole numbers in float32, counted from the zero point."""
+    """Quantised integers less their zero point, in float32."""
     result = floats(graph, data)
     known = graph.value(zero_point) if zero_point else None
     if not zero_point or (known is not None and not known.any()):
@@ -55,7 +55,7 @@ def centred(graph: GraphBuilder, data: str, zero_point: str, axis: int = 1) -> s
 def rounded(
     graph: GraphBuilder, data: str, zero_point: str, element_type: int, output: str, axis: int = 1
 ) -> str:
-    """Round half to even, add the zero point, saturate."""
+    """Round half to even, add the zero point, and clip to the type's range."""
     limits = np.iinfo(_INTEGERS[element_type])
     result = _half_to_even(graph, data)
     known = graph.value(zero_point) if zero_point else None
@@ -69,14 +69,14 @@ def rounded(
 def _half_to_even(graph: GraphBuilder, data: str) -> str:
     if graph.opset >= _ROUND:
         return graph.op("Round", [data])
-    # Above 2**23 float32 has whole numbers only: a sum is rounded to one.
+    # Above 2**23 float32 holds integers only, so that the addition rounds.
     shift = graph.constant(np.float32(1.5 * 2**23))
     data = graph.clip(data, -float(2**20), float(2**20))
     return graph.op("Sub", [graph.op("Add", [data, shift]), shift])
 
 
 def _blocks(graph: GraphBuilder, value: str, shape: list[int], axis: int, size: int) -> str:
-    """Repeat each scale or zero point of a blocked axis."""
+    """Repeat each scale or zero point along the elements of its block."""
     given = graph.shape(value)
     axis %= len(shape)
     apart = [*given[: axis + 1], 1, *given[axis + 1 :]]
@@ -93,7 +93,7 @@ def _quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     given, shape = attributes_of(node), graph.shape(data)
     element_type = graph.element_type(zero_point) if zero_point else given.get("output_dtype", 0)
     element_type = element_type or TensorProto.UINT8
-    # Of other types TVM's importer knows some.
+    # Other types are left to TVM's importer.
     if shape is None or graph.shape(scale) is None or element_type not in _INTEGERS:
         return False
     axis, size = given.get("axis", 1), given.get("block_size", 0)
@@ -120,7 +120,7 @@ def _dequantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     scale = along(graph, floats(graph, scale), len(shape), axis)
     result = centred(graph, data, zero_point, axis)
     if graph.value(result) is not None and graph.value(scale) is not None:
-        # A quantised weight: what it stands for is computed now.
+        # A quantised weight is dequantised now.
         result = graph.fold("Cast", [graph.fold("Mul", [result, scale])], to=kind)
         graph.op("Identity", [result], node.output[0])
     elif kind == TensorProto.FLOAT:
@@ -139,7 +139,7 @@ def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
 
 
 def dynamic_quantize(graph: GraphBuilder, data: str, outputs: Sequence[str]) -> None:
-    """Quantise to uint8 by the range that the values have: quantised, scale and zero point."""
+    """Quantise to uint8 by the range of the values; outputs are values, scale and zero point."""
     output, scale, zero_point = outputs
     zero, most = graph.constant(np.float32(0)), graph.constant(np.float32(MOST_OF_BYTE))
     high = graph.op("Max", [graph.reduce("ReduceMax", data, None, 0), zero])

@@ -1,15 +1,18 @@
-"""Quantised operators whose channels come last, as onnxruntime's optimiser writes them."""
+"""Quantised operators in channels-last layout, which onnxruntime's optimiser writes."""
 
 from __future__ import annotations
 
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 
 def _channels_first(operator: str) -> Handler:
-    """A node as ONNX's own operator between two transposes; its filters are laid out as there."""
+    """Handler that writes a node as ONNX's own operator between two transposes.
+
+    Filters need none: their layout is ONNX's.
+    """
 
     def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
         given, shape = attributes_of(node), graph.shape(node.input[0])

@@ -1,6 +1,6 @@
-"""Quantised operators of onnxruntime's own (domain com.microsoft).
+"""onnxruntime's own quantised operators (domain com.microsoft).
 
-Those of activations and pools go through floats: dequantised, computed, quantised again.
+Activations and poolings are dequantised, computed in floats, and quantised again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 from fewtune.onnx_graph.operators.quantized.affine import along, centred, floats, rounded
 from fewtune.onnx_graph.operators.quantized.products import combined_scale
 
@@ -20,11 +20,12 @@ def _dequantized(graph: GraphBuilder, data: str, scale: str, zero: str) -> str:
     return graph.op("Mul", [centred(graph, data, zero), along(graph, scale, 0, 0)])
 
 
-# Where onnxruntime rounds sums with the zero point: with an odd one, halves go the other way.
+# Operators that add the zero point before they round: if it is odd, halves are rounded the other
+# way.
 _ROUNDED_LAST = frozenset({"QLinearAveragePool"})
 
 
-def _give_quantized(
+def _add_quantized(
     graph: GraphBuilder, node: NodeProto, data: str, scale: str, zero: str, like: str
 ) -> bool:
     kind = graph.element_type(zero) if zero else graph.element_type(like)
@@ -69,7 +70,7 @@ def _unary(
         if graph.shape(data) is None:
             return graph.refuse(node, "reads a tensor whose shape is not known")
         result = compute(graph, node, _dequantized(graph, data, scale, zero))
-        return _give_quantized(graph, node, result, out_scale, out_zero, data)
+        return _add_quantized(graph, node, result, out_scale, out_zero, data)
 
     return expand
 
@@ -107,14 +108,14 @@ def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     scale, zero, *others = node.input
     parts = [_dequantized(graph, *others[begin : begin + 3]) for begin in range(0, len(others), 3)]
     joined = graph.concat(parts, attributes_of(node)["axis"])
-    return _give_quantized(graph, node, joined, scale, zero, others[0])
+    return _add_quantized(graph, node, joined, scale, zero, others[0])
 
 
 def _where(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
     chosen, first, second, last = node.input[0], node.input[1:4], node.input[4:7], node.input[7:]
     sides = [_dequantized(graph, *side) for side in (first, second)]
     result = graph.op("Where", [chosen, *sides])
-    return _give_quantized(graph, node, result, *optional(last, 2), first[0])
+    return _add_quantized(graph, node, result, *optional(last, 2), first[0])
 
 
 def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -175,7 +176,7 @@ def _scaled_product(
 
 
 def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A product with weights of 2, 4 or 8 bits in blocks, which are written out in floats."""
+    """A product with constant weights of 2, 4 or 8 bits in blocks, which are dequantised."""
     data, packed, scales, zeros, group, bias = optional(node.input, 6)
     given = attributes_of(node)
     bits, block, inner, outer = (given[key] for key in ("bits", "block_size", "K", "N"))
@@ -204,7 +205,7 @@ def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
 
 
 def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Rows of a table quantised in blocks, which is written out in floats."""
+    """A gather from a constant table quantised in blocks, which is dequantised."""
     data, places, scales, zeros = optional(node.input, 4)
     given = attributes_of(node)
     arrays = [graph.value(name) for name in (data, scales)]
@@ -236,7 +237,7 @@ def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool: 
 
 
 def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """The attention of `fewtune.onnx_graph.operators.attention`, of what the integers stand for."""
+    """The attention of `fewtune.onnx_graph.operators.attention`, on dequantised inputs."""
     data, weight, bias, scale, weight_scale, mask, zero, weight_zero, past = optional(node.input, 9)
     inputs = [
         _dequantized(graph, data, scale, zero),
@@ -254,7 +255,7 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Whole numbers of some bits, the lowest bits of a byte first."""
+    """Unpack integers of a few bits from bytes, the lowest bits first."""
     parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
     return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)
 

@@ -1,8 +1,8 @@
-"""ONNX's quantised products, as products of whole numbers in float32.
+"""ONNX's quantised products, computed with integers in float32.
 
-Sums of products of 8-bit numbers are exact in float32 up to 2**24, so a kernel of float32 gives
-the integers that one of int32 would, and is one that is tuned. Where sums may be larger and the
-result is int32, the summed axis is cut into parts that cannot be; their sums are added in int32.
+Sums of products of 8-bit integers are exact in float32 up to 2**24. So a tuned float32 kernel gives
+the same integers as one of int32. If sums may be larger and the result is int32, the summed axis is
+split into parts with smaller sums, which are added in int32.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 from fewtune.onnx_graph.operators.quantized.affine import (
     MOST_OF_BYTE,
     along,
@@ -22,13 +22,13 @@ from fewtune.onnx_graph.operators.quantized.affine import (
     rounded,
 )
 
-# Up to here float32 has every whole number.
+# Float32 holds every integer up to this.
 _EXACT = 2**24
 _EVEN = 16
 
 
 def combined_scale(graph: GraphBuilder, first: str, second: str, result: str) -> str:
-    """First times second over result, in float32, as onnxruntime computes it."""
+    """Product of two scales over the result's, in float32, in onnxruntime's order."""
     first, second = floats(graph, first), floats(graph, second)
     return graph.fold("Div", [graph.fold("Mul", [first, second]), result])
 
@@ -73,12 +73,12 @@ def _qlinear_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _parts(graph: GraphBuilder, weight: str, axis: int, extent: int, others: int) -> list[int]:
-    """Where to cut a summed axis so that no part's sum can leave what float32 has exactly."""
+    """Where to split a summed axis so that the sum of each part is exact in float32."""
     known = graph.value(weight)
     if known is None:
         sums = np.full(extent, float(MOST_OF_BYTE * others))
     else:
-        # Over the taps of a convolution's filter; the largest of all columns or filters.
+        # Summed over a filter's taps; the largest of all columns or filters.
         moved = np.abs(np.moveaxis(known, axis, 0).astype(np.float64))
         taps = moved.reshape(extent, known.shape[0], -1).sum(-1) if others > 1 else moved
         sums = taps.reshape(extent, -1).max(-1)
@@ -86,7 +86,7 @@ def _parts(graph: GraphBuilder, weight: str, axis: int, extent: int, others: int
     ends = [0]
     while largest[extent] - largest[ends[-1]] > _EXACT:
         fits = int(np.searchsorted(largest, largest[ends[-1]] + _EXACT, "right")) - 1
-        # Extents without divisors have no good schedules.
+        # Extents with few divisors have no good schedules.
         even = fits - (fits - ends[-1]) % _EVEN
         ends.append(max(even if even > ends[-1] else fits, ends[-1] + 1))
     return [*ends, extent]
@@ -117,7 +117,7 @@ def _matmul_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def integer_products(graph: GraphBuilder, left: str, right: str) -> list[str]:
-    """Matrix products of whole numbers, of parts of the summed axis; each is exact."""
+    """Matrix products of integers, one for each part of the summed axis; each is exact."""
     first, second = graph.shape(left), graph.shape(right)
     axis = max(0, len(second) - 2)
     ends = _parts(graph, right, axis, second[axis], 1)

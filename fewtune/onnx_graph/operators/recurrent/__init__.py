@@ -1,1 +1,1 @@
-"""LSTM, GRU and RNN of static length, written step by step."""
+"""LSTM, GRU and RNN of static length, unrolled or left to one kernel."""

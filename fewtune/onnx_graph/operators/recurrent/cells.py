@@ -11,7 +11,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 @dataclass
 class State:
-    """What a direction carries from step to step; None where it is zero."""
+    """State of a direction between steps; None stands for zeros."""
 
     hidden: str | None
     cell: str | None = None
@@ -19,18 +19,27 @@ class State:
 
 @dataclass
 class Direction:
-    """One direction of a layer: (batch, inputs) and (batch, hidden) in, (batch, hidden) out.
+    """One direction of a layer, whose states are (batch, hidden).
 
     Attributes
     ----------
+    graph : GraphBuilder
+    kind : {"LSTM", "GRU", "RNN"}
+    batch, hidden : int
+    functions : list of callable
+        Activations, in ONNX's order.
+    clip : float or None
+        Bound of the activations' inputs.
     recurrent : str
-        Transposed weights, (hidden, gates x hidden).
+        Transposed recurrent weights, (hidden, gates x hidden).
     state_bias : str or None
-        GRU's, of the hidden gate's recurrent product, (hidden).
+        A GRU's bias of the hidden gate's recurrent product, (hidden,).
     peepholes : list of str or None
-        LSTM's weights from the cell to the gates i, o and f.
+        An LSTM's weights from the cell to the gates i, o and f, (hidden,) each.
+    reset_after, input_forget : bool
+        ONNX's ``linear_before_reset`` of a GRU and ``input_forget`` of an LSTM.
     recurrent_product : callable or None
-        Of a state with the recurrent weights, where that is no plain product.
+        Multiplies a state by the recurrent weights; a plain product unless given.
     """
 
     graph: GraphBuilder
@@ -47,7 +56,7 @@ class Direction:
     recurrent_product: Callable[[str], str] | None = None
 
     def step(self, given: str, state: State) -> State:
-        """One step from the input's product, (batch, gates x hidden)."""
+        """The next state, from the product of a step's input, (batch, gates x hidden)."""
         return {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.kind](given, state)
 
     def _rnn(self, given: str, state: State) -> State:

@@ -1,9 +1,9 @@
-"""LSTM, GRU and RNN, step by step.
+"""Unrolled LSTM, GRU and RNN.
 
-The products of all steps' inputs are one matrix product. A step's own product, of the state with
-the recurrent weights, has the same shape in every step: it is one task. What a step reads of the
-inputs' products is gathered by an index that the kernel reads, so that one kernel serves all steps;
-a slice would be a kernel a step.
+The products of all steps' inputs are one matrix product. The product of the state with the
+recurrent weights has the same shape at every step: it is one task. A step gathers its rows of the
+inputs' products by an index that the kernel reads, so one kernel serves all steps. A slice would be
+another kernel for each step.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.activations import Activation, activation
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.recurrent.cells import Direction, State
@@ -25,7 +26,7 @@ MOST_STEPS = 2000
 
 
 Product = Callable[[str, str, int], str]
-"""Of rows with a direction's weights: (rows, inputs), the weights of all directions, its index."""
+"""Multiplies rows, (rows, inputs), by the weights of all directions, of which it takes one."""
 
 
 def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -48,12 +49,17 @@ def expand_layer(
         Its first eight inputs are those of ONNX's operator.
     kind : {"LSTM", "GRU", "RNN"}
     product : callable, optional
-        Stands for the products with the weights, which then are (directions, inputs, gates x
+        Replaces the matrix products with weights, which then are (directions, inputs, gates x
         hidden).
     most_steps : int
+        A layer with more steps is refused.
+
+    Returns
+    -------
+    is_expanded : bool
     """
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    data, weights, recurrent, *others = [*node.input, *[""] * 8][:8]
+    given = attributes_of(node)
+    data, weights, recurrent, *others = optional(node.input, 8)
     bias, lengths, first_hidden, first_cell, peepholes = others
     shape, recurrent_shape = graph.shape(data), graph.shape(recurrent)
     if shape is None or recurrent_shape is None:
@@ -111,11 +117,11 @@ def expand_layer(
             new = direction.step(at, state)
             sequence[step], state = _masked(graph, mask, new, state, batch, hidden)
         sequences.append([sequence[step] for step in range(steps)])
-        finals.append(_after_none(graph, lengths, state, batch))
-    _give_sequence(graph, node, sequences, given, [steps, batch, hidden])
+        finals.append(_zero_if_empty(graph, lengths, state, batch))
+    _write_sequence(graph, node, sequences, given, [steps, batch, hidden])
     ends = [[state.hidden for state in finals], [state.cell for state in finals]]
     for name, values in zip(node.output[1:], ends, strict=False):
-        _give_ends(graph, name, values, given, [batch, hidden])
+        _write_last_states(graph, name, values, given, [batch, hidden])
     return True
 
 
@@ -126,7 +132,7 @@ def _of_state(product: Product, recurrent: str, index: int, state: str) -> str:
 def _functions(
     kind: str, directions: int, given: dict[str, object]
 ) -> list[list[Activation]] | None:
-    """Activation functions of each direction, None if one is unknown."""
+    """Activation functions of each direction; None if one is unknown."""
     named = [name.decode() for name in given.get("activations", [])]
     named = named or DEFAULTS[kind] * directions
     alphas = list(given.get("activation_alpha", []))
@@ -149,7 +155,7 @@ def part_of(graph: GraphBuilder, name: str, index: int, transposed: bool = False
 def _input_bias(
     graph: GraphBuilder, bias: str, index: int, hidden: int, kind: str, given: dict[str, object]
 ) -> str:
-    """What is added to the inputs' products: both biases, where the second needs no product."""
+    """Bias of the inputs' products: both of ONNX's biases, unless a GRU adds one elsewhere."""
     part, size = part_of(graph, bias, index), _GATES[kind] * hidden
     first = graph.fold_slice(part, 0, 0, size)
     second = graph.fold_slice(part, 0, size, 2 * size)
@@ -176,7 +182,7 @@ def _peepholes(graph: GraphBuilder, name: str, index: int, hidden: int) -> list[
 
 
 def _first(graph: GraphBuilder, name: str, index: int, given: dict[str, object]) -> str | None:
-    """A direction's state before its first step, (batch, hidden); None where it is zero."""
+    """A direction's initial state, (batch, hidden); None for zeros."""
     if not name:
         return None
     value = graph.value(name)
@@ -188,7 +194,7 @@ def _first(graph: GraphBuilder, name: str, index: int, given: dict[str, object])
 
 
 def _mask(graph: GraphBuilder, lengths: str, step: int, steps: int, batch: int) -> str | None:
-    """Which sequences still run at a step, (batch, 1); None where all do."""
+    """Which sequences still run at a step, (batch, 1); None if all do."""
     if not lengths:
         return None
     known = graph.value(lengths)
@@ -203,7 +209,7 @@ def _mask(graph: GraphBuilder, lengths: str, step: int, steps: int, batch: int) 
 def _masked(
     graph: GraphBuilder, mask: str | None, new: State, old: State, batch: int, hidden: int
 ) -> tuple[str, State]:
-    """The output and the state of a step in which some sequences may have ended."""
+    """Output and state of a step at which some sequences may have ended."""
     if mask is None:
         return new.hidden, new
     zeros = graph.constant(np.zeros((batch, hidden), graph.dtype(new.hidden)))
@@ -215,14 +221,14 @@ def _masked(
     return output, State(*kept)
 
 
-def _give_sequence(
+def _write_sequence(
     graph: GraphBuilder,
     node: NodeProto,
     sequences: list[list[str]],
     given: dict[str, object],
     sizes: list[int],
 ) -> None:
-    """Write all steps' outputs: (steps, directions, batch, hidden), or batch first."""
+    """Write the outputs of all steps: (steps, directions, batch, hidden), or batch first."""
     name = node.output[0] if node.output else ""
     if not name:
         return
@@ -237,8 +243,8 @@ def _give_sequence(
         graph.transpose(both[0], [2, 0, 1, 3], name)
 
 
-def _after_none(graph: GraphBuilder, lengths: str, state: State, batch: int) -> State:
-    """The last state of a sequence; zeros of one without steps, as onnxruntime has it."""
+def _zero_if_empty(graph: GraphBuilder, lengths: str, state: State, batch: int) -> State:
+    """The last state of each sequence; zeros for an empty one, as in onnxruntime."""
     if not lengths:
         return state
     is_none = graph.op("Equal", [lengths, graph.constant(0, np.int32)])
@@ -250,7 +256,7 @@ def _after_none(graph: GraphBuilder, lengths: str, state: State, batch: int) -> 
     return State(ended(state.hidden), ended(state.cell))
 
 
-def _give_ends(
+def _write_last_states(
     graph: GraphBuilder, name: str, values: list[str], given: dict[str, object], sizes: list[int]
 ) -> None:
     """Write the states after the last step: (directions, batch, hidden), or batch first."""

@@ -1,4 +1,4 @@
-"""onnxruntime's LSTM of 8-bit weights, which quantises what each product reads as it comes."""
+"""onnxruntime's LSTM with 8-bit weights, which quantises the input of each product."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import optional
 from fewtune.onnx_graph.operators.quantized.affine import (
     along,
     centred,
@@ -17,7 +17,7 @@ from fewtune.onnx_graph.operators.quantized.affine import (
 from fewtune.onnx_graph.operators.quantized.products import integer_products
 from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
 
-# Each step quantises its state, in a dozen nodes more than a step of floats has.
+# Each step quantises its state: a dozen nodes more than a step in floats.
 _MOST_STEPS = 200
 
 
@@ -29,13 +29,13 @@ def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
 
     @functools.cache
     def operands(weights: str, index: int) -> tuple[str, str]:
-        """A direction's weights, counted from their zero point, and their scale: for all steps."""
+        """A direction's weights less their zero point, and their scale; once for all steps."""
         scale, zero = (_of_direction(graph, name, index) for name in by_weight[weights])
         return centred(graph, part_of(graph, weights, index), zero, -1), along(graph, scale, 1, 0)
 
     @functools.cache
     def quantized(rows: str) -> tuple[str, str]:
-        """Rows in whole numbers, and their scale: once for the directions that read them."""
+        """Quantised rows and their scale; once for all directions that read them."""
         names = [graph.fresh(f"{rows}_{part}") for part in ("quantized", "scale", "zero")]
         dynamic_quantize(graph, rows, names)
         return centred(graph, names[0], names[2], -2), floats(graph, names[1])
@@ -50,7 +50,7 @@ def _product(graph: GraphBuilder, left: str, left_scale: str, right: str, scale:
     """Quantised rows times a direction's weights, scaled back."""
     sums = integer_products(graph, left, right)
     if len(sums) > 1:
-        # Each is exact; together they may be more than float32 holds exactly.
+        # Each sum is exact in float32, but their total may not be.
         whole = [graph.cast(each, TensorProto.INT32) for each in sums]
         while len(whole) > 1:
             whole[:2] = [graph.op("Add", whole[:2])]
@@ -60,7 +60,7 @@ def _product(graph: GraphBuilder, left: str, left_scale: str, right: str, scale:
 
 
 def _of_direction(graph: GraphBuilder, name: str, index: int) -> str:
-    """A direction's scale or zero point: one number, or one for each column."""
+    """A direction's scale or zero point: a scalar, or one for each column."""
     return (
         graph.fold_slice(name, 0, index, index + 1)
         if len(graph.shape(name)) == 1

@@ -1,1 +1,1 @@
-"""Operators on whole tensors: spectra, and elements taken or put by their places."""
+"""Operators on whole tensors: spectra, indexing, splitting, padding, n-grams."""

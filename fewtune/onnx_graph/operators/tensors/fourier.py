@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 
 def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -31,7 +31,7 @@ def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     if onesided and inverse and given[0] is None:
         length = 2 * (extent - 1)
     matrix = _fourier_matrix(min(extent, length), length, shape[-1], inverse, onesided)
-    # Rows are (place, part): the transformed axis goes last but one.
+    # A row is the transformed axis, which moves last but one, with the parts of its numbers.
     order = [each for each in range(len(shape) - 1) if each != axis] + [axis, len(shape) - 1]
     moved = graph.transpose(data, order)
     used = min(extent, length)
@@ -40,7 +40,7 @@ def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     outer = [shape[each] for each in order[:-2]]
     rows = int(np.prod(outer, dtype=np.int64))
     flat = graph.reshape(moved, [rows, used * shape[-1]])
-    # In double precision: sums of large terms may come to nearly nothing.
+    # In double precision: large terms may cancel.
     wide = graph.cast(flat, TensorProto.DOUBLE)
     product = graph.op("MatMul", [wide, graph.constant(matrix, np.float64)])
     product = graph.cast(product, graph.element_type(data))
@@ -51,7 +51,7 @@ def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
 
 
 def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Frames of a signal, gathered, times a constant matrix."""
+    """Gathered frames of a signal times a constant matrix."""
     signal, step, window, length = [*node.input, "", ""][:4]
     shape = graph.shape(signal)
     given = [graph.value(name) if name else None for name in (step, length)]
@@ -81,7 +81,10 @@ def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> b
 def _fourier_matrix(
     used: int, length: int, given_parts: int, inverse: bool, onesided: bool
 ) -> np.ndarray:
-    """(used * parts given, places * parts made) numbers, parts being real and imaginary."""
+    """The transform's matrix, (used * given_parts, frequencies * parts).
+
+    Parts are real and imaginary: 2, or 1 for real input, and for the output of a one-sided inverse.
+    """
     places = length // 2 + 1 if onesided and not inverse else length
     sign = 2j if inverse else -2j
     turns = np.outer(np.arange(used), np.arange(places)) / length
@@ -89,7 +92,7 @@ def _fourier_matrix(
     if inverse:
         factors = factors / length
         if onesided:
-            # Places beyond the middle are conjugates of those before it.
+            # Frequencies beyond the middle are conjugates of those before it.
             inner = (np.arange(used) > 0) & (np.arange(used) * 2 < length)
             factors = factors * np.where(inner, 2, 1)[:, None]
             factors = factors * (np.arange(used) <= length // 2)[:, None]

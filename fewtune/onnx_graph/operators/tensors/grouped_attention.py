@@ -1,4 +1,4 @@
-"""Attention whose heads share keys and values, with a cache of earlier ones (com.microsoft)."""
+"""Grouped-query attention with a cache of keys and values (com.microsoft)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from fewtune.onnx_graph.graph import attributes_of, optional
+from fewtune.onnx_graph.operators.attention import rotated
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 _OTHER_FORMS = ("local_window_size", "rotary_interleaved", "smooth_softmax", "softcap")
 
@@ -27,7 +28,7 @@ def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     heads, shared = int(given["num_heads"]), int(given["kv_num_heads"])
     batch, steps, width = shape
     size = width // heads
-    # How many keys stand before the first of these.
+    # Number of keys in the cache, before the new ones.
     first = graph.constant(np.zeros(batch, np.int64))
     if int(end.reshape(())) != steps:
         wide = graph.reshape(graph.cast(lengths, TensorProto.INT64), [batch])
@@ -47,7 +48,7 @@ def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             graph.unsqueeze(graph.op("Gather", [table, places], axis=0), 1)
             for table in (cosines, sines)
         ]
-        parts[:2] = [_rotated(graph, part, angles, size) for part in parts[:2]]
+        parts[:2] = [rotated(graph, part, angles, size) for part in parts[:2]]
     outputs = optional(node.output, 3)
     caches = [
         _cached(graph, past, part, first, int(end.reshape(())), output, scope)
@@ -75,21 +76,10 @@ def _grouped(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _rotated(graph: GraphBuilder, data: str, angles: list[str], size: int) -> str:
-    """Turn pairs of a head's halves by their place's angle."""
-    left, right = (graph.slice(data, 3, begin, begin + size // 2) for begin in (0, size // 2))
-    cosine, sine = angles
-    turned = [
-        graph.op(sign, [graph.op("Mul", [one, cosine]), graph.op("Mul", [other, sine])])
-        for sign, one, other in (("Sub", left, right), ("Add", right, left))
-    ]
-    return graph.concat(turned, 3)
-
-
 def _cached(
     graph: GraphBuilder, past: str, new: str, first: str, end: int, output: str, scope: Scope
 ) -> str:
-    """The keys or values so far, with the new ones behind those before."""
+    """The cache of keys or values, with the new ones written behind the earlier ones."""
     before = graph.shape(past) if past else None
     name = output or graph.fresh("cache")
     if before is None or not before[2]:

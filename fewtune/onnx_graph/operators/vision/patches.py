@@ -1,4 +1,4 @@
-"""Col2Im, DeformConv, RoiAlign: patches put together, and taken where a network says."""
+"""Col2Im, DeformConv, RoiAlign and AffineGrid: patches assembled or sampled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
 def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Each pixel is the sum of the few elements of patches that cover it."""
+    """Each pixel is the sum of the elements of patches that cover it."""
     data, image, block = node.input
     shape, sizes, blocks = graph.shape(data), graph.value(image), graph.value(block)
     if shape is None or sizes is None or blocks is None:
@@ -25,7 +25,7 @@ def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     elements, count = int(blocks.prod()), shape[2]
     if places is None or places.size != elements * count:
         return graph.refuse(node, "has an input of another size than its attributes make")
-    # Row m of the table holds, for each pixel, its m-th element, or the zero that stands last.
+    # Row m of the table has each pixel's m-th element, or the index of a zero behind all elements.
     covering: list[list[int]] = [[] for _ in range(int(sizes.prod()))]
     for element, pixel in enumerate(places.reshape(-1)):
         if pixel >= 0:
@@ -47,7 +47,7 @@ def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
 def _places(
     sizes: np.ndarray, blocks: np.ndarray, strides: object, dilations: object, pads: object
 ) -> np.ndarray | None:
-    """(elements of a block, blocks) pixels, -1 in the padding."""
+    """The pixel of each element of each block, (elements, blocks); -1 in the padding."""
     axes = sizes.size
     along = []
     for axis in range(axes):
@@ -70,7 +70,7 @@ def _places(
 
 
 def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Sample the image where the offsets point, then multiply by the filters as one product."""
+    """Sample the image at the offsets, then multiply by the filters as one matrix product."""
     data, weight, offset, bias, mask = optional(node.input, 5)
     shapes = [graph.shape(each) for each in (data, weight, offset)]
     if any(shape is None or len(shape) != 4 for shape in shapes):
@@ -81,7 +81,7 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     pads = given.get("pads") or [0] * 4
     groups, parts = int(given.get("group", 1)), int(given.get("offset_group", 1))
     taps, dtype = rows * columns, graph.dtype(data)
-    # Where a filter's taps lie without offsets, (1, 1, taps, down, across) for y and for x.
+    # Positions of a filter's taps without offsets, (taps, down, across) for y and for x.
     base = np.zeros((2, taps, down, across))
     for tap, (row, column) in enumerate(itertools.product(range(rows), range(columns))):
         base[0, tap] = (np.arange(down) * strides[0] - pads[0] + row * dilations[0])[:, None]
@@ -92,7 +92,7 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     for axis, extent in ((1, width), (0, height)):
         place = graph.slice(moved, 1, axis, axis + 1)
         place = graph.op("Add", [place, graph.constant(base[axis][None, None], dtype)])
-        # Places as GridSample counts them: -1 and 1 are the image's outer edges.
+        # GridSample's coordinates: -1 and 1 are the image's outer edges.
         place = graph.op("Mul", [place, graph.constant(2 / extent, dtype)])
         place = graph.op("Add", [place, graph.constant(1 / extent - 1, dtype)])
         grid.append(graph.reshape(place, [batch * parts, taps * down, across, 1]))
@@ -117,7 +117,7 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
 
 
 def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Scale the regions first: TVM 0.27 takes half a pixel off before it does."""
+    """Scale the regions first: TVM 0.27 subtracts half a pixel before it scales."""
     given = attributes_of(node)
     scale = float(given.pop("spatial_scale", 1.0))
     if scale == 1.0:
@@ -129,7 +129,7 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
 
 
 def _affine_grid(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Places of a plain grid times each image's matrix; ONNX's own function fails for one image."""
+    """A regular grid times each image's matrix; ONNX's own function fails for one image."""
     theta, size = node.input
     sizes = graph.value(size)
     if sizes is None:

@@ -1,4 +1,4 @@
-"""Padding that poolings only imply; max pooling with indices, and its inverse."""
+"""Poolings with implied padding; max pooling with indices, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 _PAD_AS_INPUT = 11
 
 
 def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Of a pooling with its places: windows gathered, their largest and its place taken."""
+    """Max pooling with indices: gather all windows, take the largest and its index."""
     if len(node.output) < 2 or not node.output[1]:  # noqa: PLR2004
         return _write_pads(graph, node, scope)
     data, given = node.input[0], attributes_of(node)
@@ -45,7 +45,7 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     largest = graph.reduce("ReduceMax", taken, [2], keepdims=0)
     graph.reshape(largest, pooled, node.output[0])
     tap = graph.op("ArgMax", [taken], axis=2, keepdims=0)
-    # A place in the tensor as it is: of its window's corner, of the tap, of image and channel.
+    # The index in the flattened input is that of the window's corner plus that of the tap.
     order = slice(None, None, -1) if given.get("storage_order") else slice(None)
     factors = [int(np.prod(sizes[order][axis + 1 :])) for axis in range(axes)][order]
     steps = [place * factor for place, factor in zip(inside, factors, strict=True)]
@@ -58,14 +58,14 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
 
 
 def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Write the padding of ``auto_pad`` out: TVM rounds strided extents down, ONNX up."""
+    """Write out the padding of ``auto_pad``: TVM rounds strided extents down, ONNX up."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     if given.get("auto_pad", b"NOTSET") == b"NOTSET" or shape is None:
         return False
     sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
     strides = given.get("strides") or [1] * axes
     pooled = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
-    # As onnxruntime has it, which pads as if the window was not dilated.
+    # onnxruntime pads as if the window were not dilated.
     before, after = _pads(given, sizes, _reaches(pooled, kernel, strides, [1] * axes))
     written = {**given, "pads": [*before, *after]}
     del written["auto_pad"]
@@ -74,7 +74,7 @@ def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 
 def _lp_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write out the padding that rounding up implies: TVM divides the sum there by fewer places."""
+    """Write out the padding of ``ceil_mode``, in which TVM divides sums by fewer elements."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     if not given.get("ceil_mode") or shape is None:
         return _write_pads(graph, node, scope)
@@ -89,7 +89,7 @@ def _lp_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         window = (kernel[axis] - 1) * dilations[axis] + 1
         last = -(-(extent + before[axis] + behind[axis] - window) // strides[axis])
         if last * strides[axis] >= extent + before[axis]:
-            last -= 1  # It would begin behind the end.
+            last -= 1  # This window would start behind the end.
         pooled.append(last + 1)
     after = _behind(_reaches(pooled, kernel, strides, dilations), before, sizes)
     written = {**given, "pads": [*before, *after], "ceil_mode": 0}
@@ -100,7 +100,7 @@ def _lp_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 def _reaches(
     pooled: list[int], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
-    """How much of each axis, padded, all its windows read."""
+    """Extent of each padded axis that its windows read."""
     return [
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, size, stride, dilation in zip(pooled, kernel, strides, dilations, strict=True)
@@ -108,7 +108,7 @@ def _reaches(
 
 
 def _behind(reaches: list[int], before: list[int], sizes: list[int]) -> list[int]:
-    """Padding after each axis: what its last window reads behind the end."""
+    """Padding behind each axis: the part that its last window reads behind the end."""
     return [
         max(0, reach - first - size)
         for reach, first, size in zip(reaches, before, sizes, strict=True)
@@ -118,7 +118,7 @@ def _behind(reaches: list[int], before: list[int], sizes: list[int]) -> list[int
 def _pads(
     given: dict[str, Any], sizes: list[int], reaches: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Padding before and after each axis, as written or as ``auto_pad`` implies it."""
+    """Padding before and behind each axis, from ``pads`` or ``auto_pad``."""
     mode, axes = given.get("auto_pad", b"NOTSET"), len(sizes)
     if mode == b"NOTSET":
         written = list(given.get("pads") or [0] * 2 * axes)
@@ -131,7 +131,7 @@ def _pads(
 
 
 def _flat_places(along: list[np.ndarray], sizes: list[int]) -> np.ndarray:
-    """Places in a flattened tensor of all combinations of places along its axes."""
+    """Flat indices of all combinations of indices along the axes of a tensor."""
     factors = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
     return _sums([place * factor for place, factor in zip(along, factors, strict=True)])
 

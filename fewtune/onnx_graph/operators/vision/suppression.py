@@ -1,4 +1,4 @@
-"""Non-maximum suppression of static size: its output padded to the largest that it can have."""
+"""Non-maximum suppression with its output padded to a static size."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Scope
 from fewtune.onnx_graph.operators.expand import expand
 
 _OPERATOR = "NonMaxSuppression"
-# A padded node's note of itself.
+# Begins the doc string of a padded node.
 _PADDED = "padded to rows: "
 
 
 def pad_selections(model: ModelProto) -> ModelProto:
-    """Give each suppression of known bounds an output of static size.
+    """Pad the output of each suppression with constant bounds to a static size.
 
-    Rows of -1 follow those that onnxruntime selects, up to the most that there can be. What is
-    gathered by them repeats the last box.
+    Rows of -1 follow the selected boxes, up to the most that can be selected. A gather by -1 reads
+    the last box.
 
     Parameters
     ----------
     model : ModelProto
-        Static shapes, as far as they are known; it is left as it is.
+        With static shapes as far as they are known; it is left as it is.
 
     Returns
     -------
     model : ModelProto
-        The model itself where there is nothing to pad.
+        The model itself if there is nothing to pad.
     """
     if not any(_is_open(node) for node in model.graph.node):
         return model
@@ -36,7 +36,7 @@ def pad_selections(model: ModelProto) -> ModelProto:
 
 
 def padding_notes(model: ModelProto) -> list[str]:
-    """What is to be said of the suppressions that `pad_selections` padded."""
+    """A note for the user on each suppression that `pad_selections` padded."""
     return [
         f"{node_text(node)}: its output is padded to {node.doc_string.removeprefix(_PADDED)} rows, "
         "the most boxes that it can select; rows beyond those selected hold -1, and what is "

@@ -6,7 +6,7 @@ from onnx import helper
 
 from fewtune.errors import InputError
 from fewtune.model.reference import run_onnxruntime
-from fewtune.onnx_graph.operators.expand import LATE, expand
+from fewtune.onnx_graph.operators.expand import UNROLLED, expand
 from tests.expanded_models import assert_same
 from tests.made.layers import GATES, layer
 
@@ -68,7 +68,7 @@ def test_batch_first_is_the_same_transposed():
     )
     # onnxruntime itself does not run this layout.
     ours = run_onnxruntime(
-        expand(batch_first, LATE), {"x": feeds["x"].transpose(1, 0, 2).copy()}, 1
+        expand(batch_first, UNROLLED), {"x": feeds["x"].transpose(1, 0, 2).copy()}, 1
     )
     sequence, last = run_onnxruntime(model, feeds, 1)
     np.testing.assert_allclose(ours[0], sequence.transpose(2, 0, 1, 3), atol=1e-5)
@@ -85,4 +85,4 @@ def test_all_steps_have_one_product_of_the_inputs():
 
 def test_too_many_steps_are_refused_by_name():
     with pytest.raises(InputError, match=r"LSTM \(node 'layer'\) has 3000 steps"):
-        expand(layer("LSTM", steps=3000)[0], LATE)
+        expand(layer("LSTM", steps=3000)[0], UNROLLED)

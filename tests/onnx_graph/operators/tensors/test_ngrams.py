@@ -46,5 +46,5 @@ def test_the_counts_are_onnxruntimes(shape, given):
 
 
 def test_runs_that_share_a_column_are_refused():
-    with pytest.raises(InputError, match="'count'.*several runs in one column"):
+    with pytest.raises(InputError, match="'count'.*several n-grams in one column"):
         expanded(vectorizer([6], ngram_indexes=[0, 1, 2, 3, 3, 4, 5]))

@@ -10,11 +10,11 @@ import pytest
 
 from fewtune.schedule_check import reference
 from fewtune.schedule_check.expected import Expected
-from fewtune.schedule_check.reference_cache import Kept, KeptReferences
+from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
 from fewtune.util.temporary import SESSION_PREFIX
 from tests.schedule_check.test_check import altered, checked, convolution
 
-FOUND = Kept(
+FOUND = CachedReference(
     {
         0: Expected(np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)),
         2: Expected(np.array([True, False]), None),
@@ -30,8 +30,8 @@ def only_file(folder: Path) -> Path:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    KeptReferences(tmp_path).write("a task", FOUND, spent_s=1.0)
-    read = KeptReferences(tmp_path).read("a task")
+    ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
+    read = ReferenceCache(tmp_path).read("a task")
     assert read is not None
     assert read[1:] == FOUND[1:]
     assert list(read.expected) == [0, 2]
@@ -39,12 +39,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.expected[0].allowance, FOUND.expected[0].allowance)
     assert read.expected[2].allowance is None
     assert read.expected[2].value.tolist() == [True, False]
-    assert KeptReferences(tmp_path).read("another") is None
+    assert ReferenceCache(tmp_path).read("another") is None
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last", "short", "empty"])
 def test_a_damaged_file_says_nothing(tmp_path: Path, place: str) -> None:
-    KeptReferences(tmp_path).write("a task", FOUND, spent_s=1.0)
+    ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
     file = only_file(tmp_path)
     content = bytearray(file.read_bytes())
     if place in ("short", "empty"):
@@ -52,19 +52,19 @@ def test_a_damaged_file_says_nothing(tmp_path: Path, place: str) -> None:
     else:
         content[{"first": 3, "middle": 40, "last": -1}[place]] ^= 0xFF
     file.write_bytes(content)
-    assert KeptReferences(tmp_path).read("a task") is None
+    assert ReferenceCache(tmp_path).read("a task") is None
 
 
 def test_what_is_too_much_or_found_quickly_is_not_kept(tmp_path: Path) -> None:
-    KeptReferences(tmp_path, most_bytes=10).write("a task", FOUND, spent_s=1.0)
-    KeptReferences(tmp_path).write("another", FOUND, spent_s=1e-6)
+    ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND, spent_s=1.0)
+    ReferenceCache(tmp_path).write("another", FOUND, spent_s=1e-6)
     assert not any((tmp_path / "references").glob("*"))
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    KeptReferences().write("a task", FOUND, spent_s=1.0)
-    assert KeptReferences().read("a task") is None
+    ReferenceCache().write("a task", FOUND, spent_s=1.0)
+    assert ReferenceCache().read("a task") is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,16 +1,16 @@
-"""Elements taken or put by their places along an axis."""
+"""Elements gathered or scattered along an axis."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 
 def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Write an update into a cache: at each place of it, what is new or what was there."""
+    """Write an update into a cache: select the new or the old element at each index."""
     cache, update, indices = [*node.input, ""][:3]
     shape, added, attributes = graph.shape(cache), graph.shape(update), attributes_of(node)
     if shape is None or added is None:
@@ -36,7 +36,7 @@ def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Read each sequence's places from its own end; what lies behind that stays."""
+    """Reverse each sequence up to its own length; elements behind it stay."""
     data, lengths = node.input
     shape, attributes = graph.shape(data), attributes_of(node)
     if shape is None:

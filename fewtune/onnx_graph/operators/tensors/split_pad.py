@@ -1,17 +1,16 @@
-"""Parts and borders of tensors in forms that TVM's importer lacks."""
+"""Split, Pad and ExpandDims in forms that TVM's importer lacks."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import NodeProto
 
-from fewtune.onnx_graph.graph import AXES_AS_INPUT
+from fewtune.onnx_graph.graph import AXES_AS_INPUT, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import attributes_of, optional
 
 
 def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A split some of whose parts are empty: TVM has none whose bounds are equal."""
+    """A split with empty parts, which TVM lacks."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     data, named = optional(node.input, 2)
     sizes = graph.value(named) if named else given.get("split")
@@ -39,7 +38,7 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
 
 
 def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """A border that repeats what is left where the other side is cut: cut first, then padded."""
+    """A wrapping pad with negative widths: slice first, then pad."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     data, pads, value, axes = optional(node.input, 4)
     widths = graph.value(pads) if pads else None
@@ -62,7 +61,7 @@ def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: A
 
 
 def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """An operator of onnxruntime's, of before Unsqueeze took its axes as an input."""
+    """Operator of onnxruntime from before Unsqueeze had its axes as an input."""
     data, axis = node.input
     place, shape = graph.value(axis), graph.shape(data)
     if place is None or place.size != 1 or shape is None:

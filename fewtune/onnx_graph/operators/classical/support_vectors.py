@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
-from fewtune.onnx_graph.operators.fused import attributes_of
 
 _DOMAIN = "ai.onnx.ml"
 _BINARY = 2
-# Begins the doc string of the node that couples a classifier's scores, which come from others.
+# Begins the doc string of the node that couples scores of pairs into probabilities.
 COUPLING = "couples: "
 
 
 def _features(graph: GraphBuilder, node: NodeProto) -> str | None:
-    """The data, (rows, features), as floats; None where the node is refused."""
+    """The data, (rows, features), as floats; None if the node is refused."""
     shape = graph.shape(node.input[0])
     if shape is None or len(shape) != 2:  # noqa: PLR2004
         graph.refuse(node, "reads features whose shape, (rows, features), is not known")
@@ -27,35 +27,32 @@ def _features(graph: GraphBuilder, node: NodeProto) -> str | None:
     return graph.cast(node.input[0], TensorProto.FLOAT)
 
 
-def _numbers(graph: GraphBuilder, values: object) -> str:
-    return graph.constant(np.array(values), np.float32)
-
-
 def _kernel(graph: GraphBuilder, data: str, vectors: np.ndarray, given: dict[str, Any]) -> str:
-    """Likeness of each row to each support vector, (rows, vectors)."""
+    """The kernel function of each row and support vector, (rows, vectors)."""
     kind = given.get("kernel_type", b"LINEAR").decode()
     gamma, shift, degree = (given.get("kernel_params") or [0.0, 0.0, 0.0])[:3]
     if kind == "RBF":
-        # Not by squares and a product: of near vectors the difference would be lost in rounding.
+        # Not by squares and a product, which lose the difference of near vectors in rounding.
         rows, features = graph.shape(data)
         apart = graph.op(
-            "Sub", [graph.reshape(data, [rows, 1, features]), _numbers(graph, vectors[None])]
+            "Sub",
+            [graph.reshape(data, [rows, 1, features]), graph.constant(vectors[None], np.float32)],
         )
         squares = graph.op("Mul", [apart, apart])
         distances = graph.reduce("ReduceSum", squares, [2], 0)
-        return graph.op("Exp", [graph.op("Mul", [distances, _numbers(graph, -gamma)])])
-    result = graph.op("MatMul", [data, _numbers(graph, vectors.T)])
+        return graph.op("Exp", [graph.op("Mul", [distances, graph.constant(-gamma, np.float32)])])
+    result = graph.op("MatMul", [data, graph.constant(vectors.T, np.float32)])
     if kind == "LINEAR":
         return result
-    result = graph.op("Mul", [result, _numbers(graph, gamma)])
-    result = graph.op("Add", [result, _numbers(graph, shift)])
+    result = graph.op("Mul", [result, graph.constant(gamma, np.float32)])
+    result = graph.op("Add", [result, graph.constant(shift, np.float32)])
     if kind == "SIGMOID":
         return graph.op("Tanh", [result])
     if degree in (2, 3):
-        # A library's power of a negative number may be NaN.
+        # A power of a negative number may be NaN.
         square = graph.op("Mul", [result, result])
         return square if degree == 2 else graph.op("Mul", [square, result])  # noqa: PLR2004
-    return graph.op("Pow", [result, _numbers(graph, degree)])
+    return graph.op("Pow", [result, graph.constant(degree, np.float32)])
 
 
 def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
@@ -70,11 +67,13 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     product = graph.op("MatMul", [data, graph.constant(weights.reshape(-1, 1))])
     is_side = bool(given.get("one_class", 0))
     total = graph.op(
-        "Add", [product, _numbers(graph, given["rho"][:1])], None if is_side else node.output[0]
+        "Add",
+        [product, graph.constant(given["rho"][:1], np.float32)],
+        None if is_side else node.output[0],
     )
     if is_side:
-        inside = graph.op("Greater", [total, _numbers(graph, 0.0)])
-        sides = [_numbers(graph, 1.0), _numbers(graph, -1.0)]
+        inside = graph.op("Greater", [total, graph.constant(0.0, np.float32)])
+        sides = [graph.constant(1.0, np.float32), graph.constant(-1.0, np.float32)]
         graph.op("Where", [inside, *sides], node.output[0])
     return True
 
@@ -109,13 +108,13 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
 
 
 def _linear(graph: GraphBuilder, node: NodeProto, data: str, given: dict[str, Any]) -> bool:
-    """Scores of each class by a product, without support vectors."""
+    """A linear classifier: scores of all classes by one product, without support vectors."""
     labels, transform = given["classlabels_ints"], given.get("post_transform", b"NONE").decode()
     matrix = np.array(given["coefficients"], np.float32).reshape(len(labels), -1)
     product = graph.op("MatMul", [data, graph.constant(matrix.T)])
-    total = graph.op("Add", [product, _numbers(graph, given["rho"][:1])])
+    total = graph.op("Add", [product, graph.constant(given["rho"][:1], np.float32)])
     if len(labels) == _BINARY:
-        # The second label, too, where the highest score, whichever it is, is above a bound.
+        # onnxruntime also takes the second label if the highest score is above a bound.
         is_share = bool((matrix >= 0).all())
         bound = np.nextafter(np.float32(0.5), np.float32(0)) if is_share else np.float32(0)
         most = graph.reduce("ReduceMax", total, [1])
@@ -131,7 +130,7 @@ def _linear(graph: GraphBuilder, node: NodeProto, data: str, given: dict[str, An
 
 
 def _pair_scores(graph: GraphBuilder, data: str, given: dict[str, Any]) -> str:
-    """For each pair of classes how far the first is ahead, (rows, pairs)."""
+    """Decision value of each pair of classes, (rows, pairs); positive for the first class."""
     counts = list(given["vectors_per_class"])
     total, begins = sum(counts), [0, *itertools.accumulate(counts)]
     vectors = np.array(given["support_vectors"], np.float32).reshape(total, -1)
@@ -143,11 +142,11 @@ def _pair_scores(graph: GraphBuilder, data: str, given: dict[str, Any]) -> str:
             its = slice(begins[own], begins[own + 1])
             matrix[its, place] = weights[row, its]
     product = graph.op("MatMul", [_kernel(graph, data, vectors, given), graph.constant(matrix)])
-    return graph.op("Add", [product, _numbers(graph, given["rho"][: len(pairs)])])
+    return graph.op("Add", [product, graph.constant(given["rho"][: len(pairs)], np.float32)])
 
 
 def _most_votes(graph: GraphBuilder, pairs: str, labels: list[int], output: str) -> None:
-    """Label of the class that is ahead of most others, the first of several; (rows)."""
+    """Write the label that most pairs vote for, the first of equal ones, (rows,)."""
     if not output:
         return
     combinations = list(itertools.combinations(range(len(labels)), 2))
@@ -155,18 +154,20 @@ def _most_votes(graph: GraphBuilder, pairs: str, labels: list[int], output: str)
     for place, (first, second) in enumerate(combinations):
         for_first[place, first] = 1
         for_second[place, second] = 1
-    ahead = graph.cast(graph.op("Greater", [pairs, _numbers(graph, 0.0)]), TensorProto.FLOAT)
-    # A pair's vote is the first's or the second's.
+    ahead = graph.cast(
+        graph.op("Greater", [pairs, graph.constant(0.0, np.float32)]), TensorProto.FLOAT
+    )
+    # Each pair votes for one of its two classes.
     won = graph.op("MatMul", [ahead, graph.constant(for_first - for_second)])
     votes = graph.op("Add", [won, graph.constant(for_second.sum(axis=0))])
     scores.best_label(graph, votes, labels, output)
 
 
 def _shares(graph: GraphBuilder, pairs: str, given: dict[str, Any]) -> str:
-    """Probabilities of all classes coupled from those of pairs, (rows, classes).
+    """Probabilities of all classes, coupled from those of pairs, (rows, classes).
 
-    A classifier of a linear kernel does it, whose scores are its features: it is the only operator
-    of ONNX that couples. Its support vectors are unit vectors, one of the first class of each pair.
+    Only SVMClassifier couples probabilities in ONNX. So one with a linear kernel gets the decision
+    values as features; its support vectors are unit vectors, one for each pair's first class.
     """
     classes = len(given["classlabels_ints"])
     count = classes * (classes - 1) // 2

@@ -1,22 +1,22 @@
-"""LSTM, GRU and RNN that stay whole: one kernel computes all their steps.
+"""LSTM, GRU and RNN that are not unrolled, since one kernel computes all their steps.
 
-That kernel (`fewtune.model.passes.loops.recurrence`) knows what exporters write: ONNX's own
+That kernel (`fewtune.model.passes.loops.recurrence`) supports what exporters write: default
 activations, a GRU that resets after its product, sequences of one length, constant weights.
 """
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto
 
-from fewtune.onnx_graph.graph import all_nodes
+from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.fused import optional
 from fewtune.onnx_graph.operators.recurrent import layers
 
-# Each sequence multiplies the weights for itself; a product of many has a schedule that does not.
+# The kernel reads the weights once for each sequence. For more sequences, an unrolled layer has
+# matrix products, which read them once.
 _MOST_SEQUENCES = 4
 _INPUTS = 8
-# Of other attributes a layer has another kernel a step.
+# A layer with other attributes is unrolled.
 _KNOWN = frozenset({"direction", "hidden_size", "linear_before_reset", "layout", "input_forget"})
 _KNOWN |= {"activations"}
 
@@ -27,13 +27,13 @@ def has_layers(model: ModelProto) -> bool:
 
 
 def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    return not is_whole(graph, node) and layers.HANDLERS["", node.op_type](graph, node, scope)
+    return not has_kernel(graph, node) and layers.HANDLERS["", node.op_type](graph, node, scope)
 
 
-def is_whole(graph: GraphBuilder, node: NodeProto) -> bool:
+def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     """Whether the kernel computes this layer."""
     kind = node.op_type
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    given = attributes_of(node)
     data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
     shape = graph.shape(data)
     if shape is None or peepholes or given.keys() - _KNOWN:

@@ -10,7 +10,7 @@ from fewtune.onnx_graph.graph import all_nodes, nested_graphs
 _ONNX = "ai.onnx"
 
 
-def make_plain(model: ModelProto) -> None:
+def canonicalise(model: ModelProto) -> None:
     """Write rare forms of a graph in usual ones, in place.
 
     Sparse constants become dense. Nodes of one name get different ones. Missing inputs at the end

@@ -14,7 +14,7 @@ from fewtune.verify.comparison import Expected, compare, compare_steps, is_byte,
 from fewtune.verify.jitter.transforms import has_transforms
 from fewtune.verify.locate import with_outputs
 from fewtune.verify.noise import NoiseMeter
-from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, openable
+from fewtune.verify.quantised import as_signed, as_unsigned, is_quantised, safe_outputs
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.sites import Site, Written, find_sites
 from fewtune.verify.taps import ROOM, Observable, Tap, written_by
@@ -28,7 +28,7 @@ _MOST_PASSES = 6
 _LOG = logging.getLogger(__name__)
 
 
-class Inside:
+class IntermediateValues:
     """The values between a model's operators, on one draw of inputs.
 
     Parameters
@@ -145,7 +145,7 @@ class Inside:
         """Values by name: the given model's where it has one of that name."""
         model = self._simplified.model
         produced = [name for node in model.graph.node for name in node.output]
-        produced = openable(model) if self._is_quantised else produced
+        produced = safe_outputs(model) if self._is_quantised else produced
         produced = [name for name in produced if name in self._known]
         if self._is_quantised:
             # A sum of bytes moves with each of them, in few runs; what is made of it is compared.

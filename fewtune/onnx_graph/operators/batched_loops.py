@@ -1,8 +1,8 @@
-"""All steps of a loop in one computation, for loops that carry nothing from step to step.
+"""Batched loops: all steps in one computation, for loops that carry no state between steps.
 
-An example is the Scan by which scikit-learn's converter writes distances. Values that differ from
-step to step get a leading axis of steps; other values are computed once. If a node of the body is
-not known here, the loop is unrolled (`fewtune.onnx_graph.operators.control_flow`).
+An example is the Scan that scikit-learn's converter writes for distances. Values that differ
+between steps get a leading axis of steps; other values are computed once. A loop whose body has an
+unknown operator is unrolled instead (`fewtune.onnx_graph.operators.control_flow`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, NodeProto
 
-from fewtune.onnx_graph.operators.builder import STANDARD, GraphBuilder, Scope
+from fewtune.onnx_graph.graph import STANDARD, attributes_of
+from fewtune.onnx_graph.operators.builder import GraphBuilder, Scope
 
 _UNARY = frozenset(
     {"Abs", "Cast", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Identity", "LeakyRelu"}
@@ -29,7 +30,7 @@ _REDUCTIONS = frozenset(
     | {"ReduceProd", "ReduceSum", "ReduceSumSquare"}
 )
 _KNOWN = _UNARY | _BROADCASTING | _REDUCTIONS | {"Constant", "Gather", "MatMul", "Transpose"}
-# Of fewer nothing is gained.
+# A loop of fewer steps gains nothing.
 _FEWEST_AT_ONCE = 2
 
 
@@ -37,8 +38,8 @@ class UnknownStepError(Exception):
     """A node of a body cannot be computed for all steps together."""
 
 
-def loop(graph: GraphBuilder, node: NodeProto, steps: int, scope: Scope) -> bool:
-    """Compute the steps of a loop together, where none changes what the next one is given."""
+def batch_loop(graph: GraphBuilder, node: NodeProto, steps: int, scope: Scope) -> bool:
+    """Compute all steps of a loop together, if no step changes a carried value."""
     (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
     carried, begin = list(node.input[2:]), graph.node_count
     condition = [*node.input, ""][1] or graph.constant(True)
@@ -52,7 +53,7 @@ def loop(graph: GraphBuilder, node: NodeProto, steps: int, scope: Scope) -> bool
     if going is None or not going.reshape(()) or not all(_unchanged(body, *e) for e in kept):
         return False
     same = dict(zip(names[1:], [condition, *carried], strict=True))
-    # By names of their own: the same value may be given as what no step changes, too.
+    # An Identity gives the step numbers a name of their own: an equal constant may be carried.
     numbers = graph.op("Identity", [graph.constant(np.arange(steps), np.int64)])
     made = _batched(graph, body, same, {names[0]: numbers}, scope)
     if made is None:
@@ -63,12 +64,12 @@ def loop(graph: GraphBuilder, node: NodeProto, steps: int, scope: Scope) -> bool
     if is_leading or value is None or not value.reshape(()) or not all(each for _, each in parts):
         graph.forget(begin)
         return False
-    give(graph, carried, node.output[: len(carried)])
-    give(graph, [part for part, _ in parts], node.output[len(carried) :])
+    name_outputs(graph, carried, node.output[: len(carried)])
+    name_outputs(graph, [part for part, _ in parts], node.output[len(carried) :])
     return True
 
 
-def scan(
+def batch_scan(
     graph: GraphBuilder,
     node: NodeProto,
     states: list[str],
@@ -76,14 +77,14 @@ def scan(
     given: dict[str, Any],
     scope: Scope,
 ) -> bool:
-    """Compute the steps of a scan together, where none changes a state."""
+    """Compute all steps of a scan together, if no step changes a state."""
     body: GraphProto = given["body"]
     names, results = ([value.name for value in each] for each in (body.input, body.output))
     kept = zip(names[: len(states)], results[: len(states)], strict=True)
     if not all(_unchanged(body, *each) for each in kept):
         return False
     begin = graph.node_count
-    axes, backwards = of_sequences(graph, sequences, given)
+    axes, backwards = sequence_axes(graph, sequences, given)
     first = [
         graph.op("Identity", [_steps_first(graph, name, axis, bool(back))])
         for name, axis, back in zip(sequences, axes, backwards, strict=True)
@@ -95,7 +96,7 @@ def scan(
     if not parts or not all(is_leading for _, is_leading in parts):
         graph.forget(begin)
         return False
-    give(graph, states, node.output[: len(states)])
+    name_outputs(graph, states, node.output[: len(states)])
     axes = given.get("scan_output_axes") or [0] * len(parts)
     backwards = given.get("scan_output_directions") or [0] * len(parts)
     outputs = node.output[len(states) :]
@@ -105,18 +106,18 @@ def scan(
     return True
 
 
-def of_sequences(
+def sequence_axes(
     graph: GraphBuilder, sequences: list[str], given: dict[str, Any]
 ) -> tuple[list[int], list[int]]:
-    """Of each sequence of a scan the axis of its steps, and whether it is read backwards."""
+    """For each sequence of a scan, the axis of its steps, and whether it is read backwards."""
     ranks = [len(graph.shape(name) or []) for name in sequences]
     axes = given.get("scan_input_axes") or [0] * len(sequences)
     axes = [axis % rank for axis, rank in zip(axes, ranks, strict=True)]
     return axes, given.get("scan_input_directions") or [0] * len(sequences)
 
 
-def give(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:
-    """Call values by the names that a node's outputs have."""
+def name_outputs(graph: GraphBuilder, values: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give values the names of a node's outputs."""
     for value, output in zip(values, outputs, strict=True):
         if output:
             graph.op("Identity", [value], output)
@@ -129,24 +130,24 @@ def _batched(
     stepping: dict[str, str],
     scope: dict[str, str],
 ) -> list[tuple[str, bool]] | None:
-    """Add the nodes of a body, once, for all steps.
+    """Add the nodes of a body once for all steps.
 
     Parameters
     ----------
     graph : GraphBuilder
     body : GraphProto
     same : dict
-        Its inputs that no step changes, and what they are called in the graph.
+        Inputs of the body that no step changes, to their names in the graph.
     stepping : dict
-        Its inputs that differ, and values of the graph that hold them along a leading axis.
+        Inputs that differ between steps, to values of the graph with a leading axis of steps.
     scope : dict
         As for `GraphBuilder.add`.
 
     Returns
     -------
     outputs : list or None
-        Name of each output of the body, and whether it has the leading axis. None, and nothing
-        added, where a node is not known.
+        Name of each output of the body, and whether it has the leading axis. If the body has an
+        unknown operator, None is returned and nothing is added.
     """
     if not all(n.domain in STANDARD and n.op_type in _KNOWN for n in body.node):
         return None
@@ -177,7 +178,7 @@ def _batched(
 
 
 def _unchanged(body: GraphProto, source: str, result: str) -> bool:
-    """Whether a body's result is its input as it came."""
+    """Whether a body returns an input unchanged."""
     made_by = {name: node for node in body.node for name in node.output}
     while result in made_by and made_by[result].op_type == "Identity":
         result = made_by[result].input[0]
@@ -185,7 +186,7 @@ def _unchanged(body: GraphProto, source: str, result: str) -> bool:
 
 
 def _for_all_steps(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
-    """Add a node some of whose inputs have the leading axis; its output has it, too."""
+    """Add a node of which some inputs have the leading axis; its output has it as well."""
     if any(graph.shape(name) is None for name in node.input if name):
         raise UnknownStepError
     if node.op_type in _UNARY:
@@ -204,7 +205,7 @@ def _for_all_steps(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> N
 
 
 def _broadcasting(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
-    """Axes of one come after the leading one, so that the others still meet from the right."""
+    """Insert axes of 1 behind the leading axis, so that the other axes stay right-aligned."""
     ranks = [len(graph.shape(name) or []) - (name in leading) for name in node.input]
     most = max(ranks)
     for place, (name, rank) in enumerate(zip(list(node.input), ranks, strict=True)):
@@ -215,7 +216,7 @@ def _broadcasting(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> No
 
 
 def _reduction(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given = attributes_of(node)
     rank = len(graph.shape(node.input[0]) or []) - 1
     axes = given.get("axes")
     if len(node.input) > 1 and node.input[1]:
@@ -237,7 +238,7 @@ def _reduction(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
 
 
 def _gather(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
-    """One place for each step of what does not change, along its first axis."""
+    """Gather one index for each step from the first axis of data that no step changes."""
     data, places = node.input
     axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
     if data in leading or axis != 0 or len(graph.shape(places) or []) != 1:
@@ -255,13 +256,13 @@ def _product(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
 
 def _transpose(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:  # noqa: ARG001
     rank = len(graph.shape(node.input[0]) or []) - 1
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given = attributes_of(node)
     order = given.get("perm") or list(range(rank - 1, -1, -1))
     graph.transpose(node.input[0], [0, *(1 + axis for axis in order)], node.output[0])
 
 
 def _steps_first(graph: GraphBuilder, data: str, axis: int, is_backwards: bool) -> str:
-    """A sequence with its axis of steps moved to the front, in the order of the steps."""
+    """Move a sequence's axis of steps to the front, in the order of the steps."""
     shape = graph.shape(data) or []
     order = [axis, *(each for each in range(len(shape)) if each != axis)]
     if axis:
@@ -270,7 +271,7 @@ def _steps_first(graph: GraphBuilder, data: str, axis: int, is_backwards: bool) 
 
 
 def _steps_at(graph: GraphBuilder, data: str, axis: int, is_backwards: bool, output: str) -> None:
-    """What has its steps in front as an output that has them along another axis."""
+    """Move the leading axis of steps to another position of an output."""
     shape = graph.shape(data) or []
     if is_backwards:
         data = _reversed(graph, data, shape[0])

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from onnx import ModelProto, NodeProto, helper
 
-from fewtune.onnx_graph.graph import opset_of, static_shape
+from fewtune.onnx_graph.graph import attributes_of, opset_of, static_shape
 
 _COUNTED_RIGHT = 22
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
-def round_down_once(model: ModelProto) -> bool:
+def drop_ceil_mode_once(model: ModelProto) -> bool:
     """Round the first of these poolings down, in place, where its size is one too many.
 
     Behind it, shapes have to be found again. Returns whether there was one.
@@ -39,7 +39,7 @@ def round_down_once(model: ModelProto) -> bool:
 
 def _pads_without(node: NodeProto, sizes: Sequence[int]) -> list[int] | None:
     """Padding with which a pooling, rounded down, has no window behind the end; None as it is."""
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given = attributes_of(node)
     if not given.get("ceil_mode") or given.get("auto_pad", b"NOTSET") != b"NOTSET":
         return None
     axes, kernel = len(sizes), given["kernel_shape"]

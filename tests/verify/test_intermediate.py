@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, helper
 
 from fewtune.runtime.executable import Observer
-from fewtune.verify.inside import Inside
+from fewtune.verify.intermediate import IntermediateValues
 from tests.tiny_models import make_model, random_weight
 
 
@@ -54,7 +54,7 @@ def dense() -> ModelProto:
 
 def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:
     model = dense()
-    taps = Inside(model, model, FEEDS, 1, 0).taps(Writes(arrays), ["x"])
+    taps = IntermediateValues(model, model, FEEDS, 1, 0).taps(Writes(arrays), ["x"])
     return [(tap.site.kernel, tap.expected.name) for tap in taps]
 
 
@@ -76,5 +76,5 @@ def test_a_value_that_is_a_little_wrong_is_kept_to_be_refused() -> None:
 def test_a_model_that_onnxruntime_refuses_has_none(caplog: pytest.LogCaptureFixture) -> None:
     model = dense()
     model.graph.node[0].op_type = "Unheard"
-    assert Inside(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []
+    assert IntermediateValues(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []
     assert "are not compared" in caplog.text
