@@ -1,1 +1,1 @@
-"""The check of a schedule: a candidate's outputs against what its task computes."""
+"""Schedule check: a candidate's outputs are compared with those that its task defines."""

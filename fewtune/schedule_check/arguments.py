@@ -1,8 +1,8 @@
-"""What a checked kernel is given: numbers of either sign that repeat with no power of two.
+"""Test arguments of a checked kernel: values of either sign that repeat with a prime period.
 
-A kernel that reads the wrong element reads another number then: weights that repeat every 65,536
-elements look the same from many places. Sums are kept near one, so that what follows a product, a
-sigmoid or a comparison, is not all at its end.
+So a kernel that reads the wrong element reads another value. Weights that repeat every 65,536
+elements look the same at many offsets. Sums are kept near one, so that a sigmoid or a comparison
+behind a product is not saturated.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fewtune.schedule_check.sizes import fills, length_of
 
 # A prime.
 PERIOD = 65_521
-# Of integers that are no indices; none is zero, which nothing can be divided by.
+# Range of integers that are not indices; zero is not among them, since kernels may divide by them.
 _LEAST, _MOST = 1, 9
-# Numbers of one sign, for kernels that take roots or logarithms.
+# Least of positive values, for kernels that compute roots or logarithms.
 _POSITIVE_FROM = 0.25
 
 
@@ -38,7 +38,7 @@ class Parameter:
     shape : tuple of int
     dtype : str
     is_read, is_written : bool
-        One that neither is seen of is taken for both.
+        Both are true if neither can be seen.
     """
 
     shape: tuple[int, ...]
@@ -49,19 +49,19 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an unscheduled kernel takes.
+    """Parameters of an unscheduled kernel, and the values that they need.
 
     Attributes
     ----------
     parameters : list of Parameter
     scales : list of float
-        By which numbers of each are multiplied.
+        Factor of the values of each parameter.
     most_index : int or None
-        Integers stay below, since they are indices; None where there is no index to read.
+        Integers are below this, since they are indices; None if the kernel reads no index.
     length : int
         Elements of the longest reduction.
     fills : dict of Fill
-        Arguments that are no such numbers, by their numbers.
+        By number of the parameter, those that need special values.
     """
 
     parameters: list[Parameter]
@@ -72,7 +72,7 @@ class Signature:
 
 
 def signature(function: Any) -> Signature:
-    """Look a kernel through.
+    """Analyse the parameters of an unscheduled kernel.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def signature(function: Any) -> Signature:
     try:
         for parameter in function.params:
             is_read, is_written = parameter in read, parameter in written
-            # An accumulation reads what its own block wrote.
+            # An accumulation also reads its own output.
             opaque = not (is_read or is_written)
             parameters.append(
                 Parameter(
@@ -116,7 +116,7 @@ def signature(function: Any) -> Signature:
 
 
 def _only_own(buffer: Any, blocks: list[Any]) -> bool:
-    """Whether only blocks that write a buffer from its beginning read it."""
+    """Whether a buffer is written before any other block reads it."""
     for block in blocks:
         reads = any(region.source.same_as(buffer) for region in block.reads)
         writes = any(region.source.same_as(buffer) for region in block.writes)
@@ -128,7 +128,7 @@ def _only_own(buffer: Any, blocks: list[Any]) -> bool:
 
 
 def _scales(function: Any, blocks: list[Any]) -> list[float]:
-    """One over the root of a sum of products' length, for one of its factors."""
+    """For one factor of each sum of products, one over the root of the sum's length."""
     scales = [1.0] * len(function.params)
     for block in blocks:
         store, length = block.body, length_of(block)
@@ -149,7 +149,7 @@ def _scales(function: Any, blocks: list[Any]) -> list[float]:
 
 
 def _most_index(accesses: list[Any]) -> int | None:
-    """The least extent of an axis that is read, or written, at a place that is itself read."""
+    """The least extent of an axis that is indexed by a value from memory."""
     found = []
     for access in accesses:
         buffer = access.source if hasattr(access, "source") else access.buffer
@@ -162,20 +162,25 @@ def _most_index(accesses: list[Any]) -> int | None:
 
 
 def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
-    """The numbers of one argument.
+    """The values of one argument.
 
     Parameters
     ----------
     given : Signature
     place : int
-        Its number; the numbers of two are not alike.
+        Number of the parameter; each has different values.
     positive : bool
-        Whether all of them are above zero.
+        Whether all values are above zero.
+
+    Returns
+    -------
+    values : numpy.ndarray
+        Of the parameter's shape; float16 is held in float32.
 
     Raises
     ------
     UnknownError
-        If there are no such numbers in numpy.
+        If NumPy lacks the type.
     """
     parameter = given.parameters[place]
     count = prod(parameter.shape)
@@ -207,9 +212,9 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
 
 
 def _indices(count: int, most: int, place: int) -> np.ndarray:
-    """Indices that are all different, as long as there are so many.
+    """Indices that are all different, as far as there are so many.
 
-    Of two that are equal, a kernel that writes by them may do the one or the other last.
+    If two were equal, a kernel that scatters could write either element last.
     """
     step = 7919 + 2 * place
     while gcd(step, most) > 1:

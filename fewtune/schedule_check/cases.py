@@ -1,7 +1,7 @@
-"""Selections that the place on one axis of a block decides: each case by itself, where it holds.
+"""Selections that the index on one axis of a block decides: each case is computed where it holds.
 
-The transforms of Winograd's algorithm are chains of them, one case a row of its matrix. Computed
-for all places and then selected from, each element would be computed six times.
+The transforms of Winograd's algorithm are chains of selections, one case for each row of a matrix.
+If all cases were computed for all indices, each element would be computed six times.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from fewtune.schedule_check.reads import Axis
 
 
 class Places(NamedTuple):
-    """Places on an axis, at equal distances.
+    """Equidistant indices on an axis.
 
     Attributes
     ----------
     axis : int
     begin, step, number : int
+        First index, distance, and number of indices.
     """
 
     axis: int
@@ -35,7 +36,7 @@ class Places(NamedTuple):
 
 
 def selection(expression: Any) -> Sequence[Any] | None:
-    """Condition and both values of a selection; None where an expression is none."""
+    """Condition and both values of a selection; None for any other expression."""
     kind = type(expression).__name__
     if kind == "Select":
         return expression.condition, expression.true_value, expression.false_value
@@ -47,20 +48,20 @@ def selection(expression: Any) -> Sequence[Any] | None:
 def by_place(
     expression: Any, evaluate: Callable[[Any], Number], axes: int
 ) -> list[tuple[Places, Any]] | None:
-    """The cases of a chain of selections, each with the places of one axis where it holds.
+    """The cases of a chain of selections, each with the indices of one axis where it holds.
 
     Parameters
     ----------
     expression : PrimExpr
     evaluate : callable
-        Gives an expression over the block's axes.
+        Computes an expression over the block's axes.
     axes : int
-        Of the block.
+        Number of the block's axes.
 
     Returns
     -------
-    cases : list of Places and PrimExpr
-        None where not one axis decides, or the places of a case are not at equal distances.
+    cases : list of (Places, PrimExpr) or None
+        None if more than one axis decides, or the indices of a case are not equidistant.
     """
     chosen: Any = None
     along: int | None = None
@@ -95,7 +96,7 @@ def by_place(
 
 
 def joined(made: Sequence[tuple[Places, Number]], extents: Sequence[int]) -> Number:
-    """The numbers of all cases, each at its places."""
+    """Join the results of all cases, each at its indices."""
     first = made[0][1]
     if len(made) == 1:
         return first
@@ -130,7 +131,7 @@ def _with_extent_1(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 
 
 def within(axes: Mapping[Any, Axis], places: Places) -> dict[Any, Axis]:
-    """A block's axes, one of them only at some places."""
+    """A block's axes, one of them restricted to some indices."""
     return {
         variable: (
             axis._replace(begin=axis.begin + axis.step * places.begin, step=axis.step * places.step)

@@ -1,6 +1,6 @@
-"""Candidates of tasks, run once and compared with what the task computes, every element.
+"""Runs a candidate once and compares every output element with the task's reference.
 
-What is right is found out once a task (`fewtune.schedule_check.reference`).
+The reference is computed once for each task (`fewtune.schedule_check.reference`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fewtune.schedule_check.buffers import Buffers
 from fewtune.schedule_check.reference import Reference
 from fewtune.schedule_check.reference_cache import ReferenceCache
 
-# What the references of several tasks may take together, as a part of the machine's memory. One
-# that is let go is found out anew when its task is back.
+# Memory of all references together, as a part of the machine's. An evicted reference is computed
+# again if its task comes back.
 _LEAST_HELD_BYTES, _HELD_PART = 2**28, 1 / 16
 
 
 class ScheduleCheck(NamedTuple):
-    """What a candidate is compared with, as the process that runs it receives it.
+    """The task of a candidate, in the form that is sent to the process that runs it.
 
     Attributes
     ----------
     key : str
-        Of its task: equal for equal kernels.
+        Identifies the task: equal for equal kernels.
     module : str
         The unscheduled kernel as TVM JSON.
     """
@@ -38,16 +38,16 @@ class ScheduleCheck(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a check.
+    """Result of a check.
 
     Attributes
     ----------
     fault : str
-        What is wrong with the outputs; empty where nothing is.
+        What is wrong with the outputs; empty if they are right.
     spent_s : float
-        Seconds that it took, those of the reference included.
+        Seconds of the check, including the reference.
     reference_s : float
-        Of these, seconds that the reference took.
+        Seconds of the reference.
     """
 
     fault: str
@@ -66,14 +66,14 @@ class Checker:
     ----------
     target : Target
     device : Device, optional
-        Where candidates run, if that is not in this process. What is right is then computed here.
+        Where candidates run, if not in this process. References are still computed here.
     """
 
     def __init__(self, target: tvm.target.Target, device: Any = None) -> None:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else device_of(target)
         self._references: OrderedDict[str, Reference] = OrderedDict()
-        self._buffers, self._kept = Buffers(), ReferenceCache()
+        self._buffers, self._cache = Buffers(), ReferenceCache()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 
@@ -89,12 +89,12 @@ class Checker:
         Parameters
         ----------
         code : Module
-            Compiled; its ``main`` takes weights that are laid out already.
+            The compiled candidate; its ``main`` takes weights in their new layout.
         shapes : sequence of tuple of int
-            Of its buffers.
-        scheduled : str or IRModule, optional
-            Its scheduled module, or that as TVM JSON, which takes longer; None where no block of
-            it lays out weights.
+            Shapes of its buffers.
+        scheduled : str or IRModule or None
+            Its scheduled module, or that as TVM JSON, which takes longer; None if it has no block
+            that rewrites layouts.
         wanted : ScheduleCheck
         """
         began_s = time.perf_counter()
@@ -106,7 +106,7 @@ class Checker:
                 self._target,
                 self._device,
                 self._buffers,
-                self._kept,
+                self._cache,
             )
             self._references[wanted.key] = reference
         self._references.move_to_end(wanted.key)
@@ -118,7 +118,7 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that references take, and what kernels are given."""
+        """Memory of references and buffers."""
         references = sum(each.held_bytes for each in self._references.values())
         return references + self._buffers.held_bytes
 

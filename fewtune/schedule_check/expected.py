@@ -1,4 +1,4 @@
-"""What a task's kernel has to compute, and how near a candidate has to come."""
+"""Expected outputs of a task, with an allowance for each element."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from fewtune.schedule_check.numbers import ROUNDING, SUM
 
-# How many times what rounding is expected to move.
+# Allowance over the expected effect of rounding.
 _TIMES = 4.0
-# Exponentials underflow near here, and implementations differ in where.
+# Exponentials underflow near these values; implementations differ in where exactly.
 _SMALLEST = {"float16": 2.0**-22, "float32": 2.0**-120, "float64": 2.0**-1000}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output: what is right, and by how much each element may differ.
+    """One output: its right values, and by how much each element may differ.
 
     Attributes
     ----------
     value, allowance : array
-        Of the output's shape; without an allowance, nothing may differ.
+        Of the output's shape. If the allowance is None, no element may differ.
     """
 
     value: np.ndarray
@@ -32,17 +32,17 @@ class Expected:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of both arrays."""
         return self.value.nbytes + (0 if self.allowance is None else self.allowance.nbytes)
 
     @staticmethod
     def of(value: np.ndarray, error: Any, dtype: str) -> Expected:
-        """From a value, how far rounding moves it, and the dtype that it is written in."""
+        """From a value, its error bound, and the dtype in which it is written."""
         if isinstance(error, float) and error == 0 and dtype not in ROUNDING:
             return Expected(value, None)
         allowance = np.asarray(error, dtype="float32") * np.float32(_TIMES)
         if dtype in ROUNDING:
-            # In one array: memory that is new costs as much as the arithmetic.
+            # In one array: the first use of memory costs as much as the arithmetic.
             own = np.abs(value, out=np.empty_like(value))
             own *= np.float32(2 * ROUNDING[dtype])
             own += allowance
@@ -53,25 +53,25 @@ class Expected:
 
     @staticmethod
     def from_kernel(value: np.ndarray, dtype: str, length: int, is_rounded: bool) -> Expected:
-        """From what a kernel computed that is known to be right.
+        """From an output of a kernel that is known to be right.
 
         Parameters
         ----------
         value : array
         dtype : str
         length : int
-            Of its longest reduction.
+            Elements of the kernel's longest reduction.
         is_rounded : bool
-            Whether it computes with rounded numbers at all.
+            Whether the kernel computes with floats at all.
         """
         if dtype not in ROUNDING:
-            # A value in the middle of two steps may be rounded to either.
+            # A float halfway between two integers may be rounded to either.
             return Expected.of(value, 0.25 if is_rounded and value.dtype.kind in "iu" else 0.0, "")
         unit = np.float32(SUM * ROUNDING[dtype] * sqrt(length))
         return Expected.of(value, unit * (1 + np.abs(value)), dtype)
 
     def fault(self, found: np.ndarray) -> str:
-        """What differs; empty where nothing does."""
+        """What differs from the right values; empty if nothing does."""
         if self.allowance is None:
             right = found == self.value
         elif found.dtype.kind == "f":
@@ -92,10 +92,10 @@ class Expected:
         )
 
     def agrees(self, found: np.ndarray) -> bool:
-        """Whether something is right."""
+        """Whether an output is right."""
         return not self.fault(found)
 
 
 def is_usable(outputs: Sequence[Expected]) -> bool:
-    """Whether most elements are numbers that can be compared."""
+    """Whether most elements of each output are finite, so that a comparison can find a fault."""
     return all(np.isfinite(each.value).mean() > 0.5 for each in outputs if each.value.size)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""How numbers of arguments are drawn that are no ordinary ones (`fewtune.schedule_check.sizes`)."""
+"""Draws special values of arguments, which `fewtune.schedule_check.sizes` chooses."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 
 
 class Kind(Enum):
-    """How the numbers of an argument are drawn."""
+    """How the values of an argument are drawn."""
 
-    WORDS = "four bytes a word, of any bits"
-    PAIRS = "bfloat16 numbers, one in 16 bits"
+    WORDS = "random words of four bytes"
+    PAIRS = "bfloat16 values, one in 16 bits"
     WHOLE = "integers of either sign"
     SIGNED = "floats of either sign"
-    SCALE = "floats above zero, none far from the others"
-    CONSTANT = "one number"
+    SCALE = "positive floats of similar size"
+    CONSTANT = "one value"
 
 
 class Fill(NamedTuple):
-    """Numbers of one argument.
+    """How one argument is filled.
 
     Attributes
     ----------
     kind : Kind
     size : float
-        The largest; of scales their middle; of a constant, itself.
+        The largest magnitude; the middle of scales; the value of a constant.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Fill(NamedTuple):
 
 
 def numbers(fill: Fill, dtype: np.dtype, count: int, random: np.random.Generator) -> np.ndarray:
-    """Some numbers of one argument, to be repeated.
+    """Draw values of one argument, which the caller repeats.
 
     Parameters
     ----------
@@ -42,6 +42,11 @@ def numbers(fill: Fill, dtype: np.dtype, count: int, random: np.random.Generator
     dtype : dtype
     count : int
     random : Generator
+
+    Returns
+    -------
+    values : numpy.ndarray
+        (count,), of ``dtype``.
     """
     size = fill.size
     if fill.kind is Kind.WORDS:

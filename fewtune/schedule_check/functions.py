@@ -1,4 +1,4 @@
-"""Operators and functions of TensorIR on numbers with what rounding may move them, by name."""
+"""Operators and functions of TensorIR, by name, on values with error bounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AND, _OR, _XOR, _LEFT, _RIGHT = (
     numbers.bits(each)
     for each in (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
 )
-# As nodes of their own and, from older scripts, as calls.
+# TensorIR has nodes for these; older scripts have calls.
 BINARY |= {
     "BitwiseAnd": _AND,
     "BitwiseOr": _OR,
@@ -50,7 +50,7 @@ BITS = {
     "shift_right": _RIGHT,
 }
 
-# Vectors of exponentials and the like are polynomials, good to a few units.
+# Vectorised exponentials and the like are polynomials, which are off by a few units.
 _FUNCTION = 64.0
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 1.5e-7.
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
@@ -66,7 +66,7 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-# What only rises or falls: of the exact ones the result is no rounded number.
+# Monotone functions; results of the exact ones are integers and are not rounded.
 _EXACT: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -99,12 +99,12 @@ _SLOW = {"sin": np.sin, "cos": np.cos}
 
 
 def call(name: str, arguments: list[Number]) -> Number:
-    """A mathematical function.
+    """Call a mathematical function by name.
 
     Raises
     ------
     UnknownError
-        If it is not known.
+        If the function is not known.
     """
     a = arguments[0]
     if name == "fabs":
@@ -124,7 +124,7 @@ def call(name: str, arguments: list[Number]) -> Number:
         made = _power(a, arguments[1])
     else:
         raise UnknownError(name)
-    # Near a zero of the function its argument's own rounding counts.
+    # Near a zero of the function, the rounding of its argument counts.
     error = made.error + unit * np.minimum(1, np.abs(a.value)) + unit * np.abs(made.value)
     return Number(made.value.astype(held(a.dtype), copy=False), error, a.dtype)
 

@@ -1,9 +1,9 @@
-"""A kernel before it is scheduled, computed with numpy: nothing is compiled.
+"""Interpreter of unscheduled kernels in NumPy: nothing is compiled.
 
 A task is written in TensorIR: loops over blocks, each of which computes one element. Here NumPy
-computes all elements of a block together, and for each element how far rounding may change it.
-That takes less time than compiling a second kernel, and shares nothing with the compiler. What is
-not known here (`UnknownError`) is left to a compiled kernel (`fewtune.schedule_check.reference`).
+computes all elements of a block together, each with an error bound. That takes less time than
+compiling a second kernel, and does not depend on the compiler. Kernels that the interpreter does
+not support (`UnknownError`) are compiled instead (`fewtune.schedule_check.reference`).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _CONSTANTS = ("IntImm", "FloatImm")
 
 
 def outputs_of(function: Any, arguments: Sequence[np.ndarray | None]) -> dict[int, Number]:
-    """What an unscheduled kernel writes.
+    """Compute the outputs of an unscheduled kernel.
 
     Parameters
     ----------
     function : PrimFunc
     arguments : sequence of array
-        One a parameter; None where it is only written. Half precision is given in single.
+        One for each parameter, None for those that are only written. Float16 is given as float32.
 
     Returns
     -------
     outputs : dict of Number
-        By the number of the parameter.
+        By number of the parameter.
 
     Raises
     ------
     UnknownError
-        If something about the kernel is not known here.
+        If the kernel has a part that is not supported.
     """
     root = function.body
     if type(root).__name__ != "SBlockRealize":
@@ -70,7 +70,7 @@ def _statements(body: Any) -> list[Any]:
 
 
 class _Block:
-    """One block, and the buffers that are there when it runs."""
+    """One block, and the buffers that earlier blocks have written."""
 
     def __init__(self, block: Any, buffers: dict[Any, Number]) -> None:
         self._block = block
@@ -85,7 +85,7 @@ class _Block:
 
     @staticmethod
     def of(statement: Any, buffers: dict[Any, Number]) -> _Block:
-        """The block of a nest of loops that goes through all of its iterations."""
+        """The block inside a loop nest over all of its iterations."""
         loops = {}
         while type(statement).__name__ == "For":
             loops[statement.loop_var] = (int(statement.min), int(statement.extent))
@@ -93,7 +93,7 @@ class _Block:
         if type(statement).__name__ != "SBlockRealize" or not _is_true(statement.predicate):
             raise UnknownError(type(statement).__name__)
         block = statement.block
-        # A number by itself is a block whose one axis stays at its one value.
+        # The block of a scalar has one axis of extent 1 without a loop.
         moved = [
             (axis, value)
             for axis, value in zip(block.iter_vars, statement.iter_values, strict=True)
@@ -108,7 +108,7 @@ class _Block:
         return _Block(block, buffers)
 
     def computed(self) -> tuple[Any, Number]:
-        """The buffer that it writes, and what."""
+        """The buffer that the block writes, and the values."""
         store = self._block.body
         if type(store).__name__ != "BufferStore":
             raise UnknownError(type(store).__name__)
@@ -145,7 +145,7 @@ class _Block:
         return sums.summed(self._of(expression), self._reduced, self._extents)
 
     def _combined(self, store: Any) -> tuple[str, Any]:
-        """How a reduction takes in one element, and which."""
+        """How a reduction combines an element with its result, and the element's expression."""
         kind = type(store.value).__name__
         if kind not in ("Add", "Max", "Min"):
             raise UnknownError(f"a reduction by {kind}")
@@ -155,7 +155,7 @@ class _Block:
         raise UnknownError("a reduction of another kind")
 
     def _placed(self, store: Any, made: Number) -> Number:
-        """An element each iteration, laid out as the buffer is."""
+        """Arrange one element for each iteration in the layout of the buffer."""
         try:
             shape = shape_of(store.buffer)
         except NotAffineError as fault:
@@ -181,7 +181,7 @@ class _Block:
             free = [1 if axis in rest else extent for axis, extent in enumerate(self._extents)]
             array = np.broadcast_to(sums.whole(array, self._extents), free)
             array = array.transpose([*used, *rest]).reshape(shape)
-            # NumPy gives a number by itself an axis.
+            # ascontiguousarray gives a scalar an axis.
             return np.ascontiguousarray(array).reshape(shape)
 
         dtype = str(store.buffer.dtype)
@@ -190,7 +190,7 @@ class _Block:
         return Number(value, error, dtype, made.is_whole)
 
     def _of(self, expression: Any) -> Number:
-        """An expression, over the block's axes."""
+        """Evaluate an expression over the block's axes."""
         kind = type(expression).__name__
         if kind in _CONSTANTS:
             return numbers.constant(expression.value, str(expression.ty.dtype))
@@ -231,7 +231,7 @@ class _Block:
         return cases.joined(made, self._extents)
 
     def _at(self, places: cases.Places) -> _Block:
-        """The same block, at some places of an axis only."""
+        """The same block, restricted to some indices of an axis."""
         part = copy(self)
         part._axes = cases.within(self._axes, places)
         part._extents = list(self._extents)

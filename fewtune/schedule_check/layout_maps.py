@@ -1,9 +1,9 @@
-"""Weights as a candidate reads them: the map that its schedule lays them out by.
+"""Copies weights into the layout in which a candidate reads them.
 
 ``RewriteLayout`` leaves a block in the schedule that copies the weights into their new layout. A
-measured kernel goes without it and takes weights that are laid out already, so a check has to lay
-them out by that very block. Where the map loses weights (apache TVM 0.27 does, of weights that are
-read through a flip), the schedule is wrong whatever the kernel does with what is left.
+measured kernel has no such block and takes weights in the new layout, so a check applies the block
+to them. If the layout map loses weights, the schedule is wrong whatever the kernel does. TVM 0.27
+loses weights that are read through a flip.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fewtune.schedule.access import NotAffineError, evaluate, shape_of
 from fewtune.schedule_check import buffers
 
 PREPROC = "meta_schedule.layout_rewrite_preproc"
-# Places at which an axis-by-axis map is compared with the whole one.
+# Elements at which an axis-by-axis map is compared with the whole one.
 _SAMPLED = 64
 
 
 class LayoutError(Exception):
-    """A map that loses weights, or that cannot be read; says which."""
+    """A layout map loses weights, or is not supported; the message says which."""
 
 
 class _Digit(NamedTuple):
-    """A part of an axis: so many values, so far apart in the new layout."""
+    """A digit of an axis in a mixed radix, and its stride in the new layout."""
 
     radix: int
     stride: int
 
 
 def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
-    """The blocks of a scheduled kernel that lay arguments out, by the argument's number."""
+    """The blocks of a scheduled kernel that rewrite layouts, by number of the argument."""
     function = module["main"]
     found: dict[int, Any] = {}
 
@@ -52,19 +52,19 @@ def layout_blocks(module: tvm.IRModule) -> dict[int, Any]:
 
 
 def lay_out(block: Any, weights: np.ndarray, into: np.ndarray) -> None:
-    """Copy weights in the order that a block gives them.
+    """Copy weights into the layout that a block defines.
 
     Parameters
     ----------
     block : SBlock
-        Of `layout_blocks`.
+        One of `layout_blocks`.
     weights, into : array
         Of the same number of elements.
 
     Raises
     ------
     LayoutError
-        If not every weight has a place of its own, or the block does something else.
+        If two weights have the same address, or the block does something else than copy.
     """
     store = block.body
     variables = [axis.var for axis in block.iter_vars]
@@ -97,7 +97,7 @@ def _reads_in_order(load: Any, variables: Sequence[Any], extents: Sequence[int])
 
 
 class _Address:
-    """Where the block puts an element: its flat place in the new layout."""
+    """The flat address of an element in the new layout."""
 
     def __init__(self, indices: list[Any], shape: list[int], variables: list[Any]) -> None:
         self._indices, self._shape, self._variables = indices, shape, variables
@@ -110,7 +110,7 @@ class _Address:
         return flat
 
     def along(self, axis: int, extent: int) -> np.ndarray:
-        """Its places along one axis, the others at zero."""
+        """Addresses along one axis, with all other indices at zero."""
         values: list[Any] = [0] * len(self._variables)
         values[axis] = np.arange(extent)
         return np.broadcast_to(np.asarray(self.at(values)), (extent,))
@@ -120,7 +120,7 @@ class _Address:
         return np.broadcast_to(self.at(values), extents)
 
     def adds_up(self, tables: Sequence[np.ndarray]) -> bool:
-        """Whether each axis moves the place independently; some random places are tried."""
+        """Whether an address is the sum of its axes' addresses; some random elements are tried."""
         random = np.random.default_rng(0)
         values = [random.integers(0, len(table), _SAMPLED) for table in tables]
         for value, table in zip(values, tables, strict=True):
@@ -131,7 +131,7 @@ class _Address:
 
 
 def _digits(table: np.ndarray) -> list[_Digit] | None:
-    """An axis as digits, the most significant first; None where it is no such number."""
+    """The digits of an axis, most significant first; None if there are no such digits."""
     extent, unit, found = len(table), 1, []
     while unit < extent:
         stride, rest = int(table[unit]), extent // unit

@@ -1,8 +1,8 @@
-"""Numbers with what rounding may move them: the arithmetic of the interpreter.
+"""Values with error bounds: the arithmetic of the interpreter.
 
-Every value carries how far a right kernel may be from it: another order of summation, a fused
-multiply-add, another polynomial for an exponential. What is said of a result follows from its
-operands alone, element by element.
+Every value has a bound on how far a right kernel may be from it. That kernel may use another order
+of summation, a fused multiply-add, or another polynomial for an exponential. The bound of a result
+follows from its operands, element by element.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Half a unit in the last place, relative; what is not rounded has none.
+# Half a unit in the last place, relative. Types that are not here are exact.
 ROUNDING = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
-# What two orders of summation differ by, in deviations of the rounding of one.
+# Difference of two orders of summation, in standard deviations of the rounding of one.
 SUM = 8.0
-# Of so many given numbers it is looked at whether they are whole.
+# Values of arrays up to this size are tested for being integers.
 _FEW = 64
 
 
 class UnknownError(Exception):
-    """Something that the interpreter does not know; the kernel is compiled instead."""
+    """The interpreter does not support a part of a kernel, which is compiled instead."""
 
 
 class Number(NamedTuple):
-    """Values, and how far each may be off: arrays that broadcast against each other.
+    """Values and their error bounds: arrays that broadcast against each other.
 
     Attributes
     ----------
     value : array
-        Half precision is held in single.
+        Float16 is held in float32.
     error : array or float
-        In the unit of the values; of a condition, 1 where it may be either.
+        In the unit of the values; for a condition, 1 where it may be true or false.
     dtype : str
-        As TVM names it.
+        TVM's name of the type.
     is_whole : bool
-        Whether all are whole numbers, whatever their dtype: sums of them are exact.
+        Whether all values are integers, in any dtype: their sums are exact.
     """
 
     value: Any
@@ -50,12 +50,12 @@ class Number(NamedTuple):
 
 
 def held(dtype: str) -> np.dtype:
-    """The dtype of the array that holds values of a dtype.
+    """NumPy's dtype of the array that holds values of a TVM dtype.
 
     Raises
     ------
     UnknownError
-        If there is none.
+        If NumPy has no such dtype.
     """
     if dtype == "float16":
         return np.dtype("float32")
@@ -66,10 +66,10 @@ def held(dtype: str) -> np.dtype:
 
 
 def rounded(value: Any, error: Any, dtype: str) -> Number:
-    """The result of one operation, itself rounded."""
+    """The result of one operation, with the error of its own rounding added."""
     if dtype not in ROUNDING:
         return Number(value, error, dtype)
-    # Large arrays: what takes no further one takes half the time.
+    # In place: another large array would double the time.
     moved = np.abs(value)
     moved *= np.float32(ROUNDING[dtype])
     if isinstance(error, float) and error == 0:
@@ -82,7 +82,7 @@ def rounded(value: Any, error: Any, dtype: str) -> Number:
 
 
 def constant(value: Any, dtype: str) -> Number:
-    """A number that is known."""
+    """An exact constant."""
     return Number(held(dtype).type(value), 0.0, dtype)
 
 
@@ -98,14 +98,14 @@ def subtract(a: Number, b: Number) -> Number:
 
 def _sum(a: Number, b: Number, value: Any) -> Number:
     are_whole = a.dtype in ROUNDING and a.is_whole and _are_whole(b)
-    # Floats are no further apart than one, below this.
+    # Below this, every integer is a float.
     if are_whole and float(np.max(np.abs(value), initial=0)) < 1 / ROUNDING[a.dtype]:
         return Number(value, a.error + b.error, a.dtype, is_whole=True)
     return rounded(value, a.error + b.error, a.dtype)
 
 
 def _are_whole(a: Number) -> bool:
-    """Whether numbers are whole; of given ones, a few are looked at: a zero point is one number."""
+    """Whether values are integers; only small arrays, such as a zero point, are tested."""
     if a.is_whole or not a.is_exact or np.size(a.value) > _FEW:
         return a.is_whole
     return bool(np.all(np.rint(a.value) == a.value))
@@ -124,7 +124,7 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """Of floats; integers are divided towards zero."""
+    """The quotient; integers are divided towards zero."""
     if a.dtype not in ROUNDING:
         return _integers(a, b, lambda x, y: np.trunc(x / y).astype(x.dtype))
     value = a.value / b.value
@@ -137,17 +137,17 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def floor_divide(a: Number, b: Number) -> Number:
-    """Of integers, rounded down."""
+    """The quotient of integers, rounded down."""
     return _integers(a, b, lambda x, y: x // y)
 
 
 def floor_modulo(a: Number, b: Number) -> Number:
-    """What `floor_divide` leaves."""
+    """The remainder of `floor_divide`."""
     return _integers(a, b, lambda x, y: x % y)
 
 
 def truncated_modulo(a: Number, b: Number) -> Number:
-    """What a division towards zero leaves."""
+    """The remainder of a division towards zero."""
     return _integers(a, b, np.fmod)
 
 
@@ -162,11 +162,11 @@ def bits(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Num
 
 
 def reinterpreted(a: Number, dtype: str) -> Number:
-    """The bits of a number as one of another dtype."""
+    """The bits of values as values of another dtype."""
     kind, value = held(dtype), np.asarray(a.value)
     if not a.is_exact or value.dtype.itemsize != kind.itemsize or "float16" in (a.dtype, dtype):
         raise UnknownError("the bits of a rounded number, or of another size")
-    # A view needs its elements beside each other.
+    # A view needs contiguous elements.
     return Number(np.ascontiguousarray(value).view(kind).reshape(value.shape), 0.0, dtype)
 
 
@@ -179,7 +179,7 @@ def _integers(a: Number, b: Number, operation: Callable[[Any, Any], Any]) -> Num
     _only_integers(a, b)
     b_value = b.value
     if np.any(b_value == 0):
-        # Only where a condition forbids it.
+        # Only where a condition discards the result.
         b_value = np.where(b_value == 0, 1, b_value)
     return Number(operation(a.value, b_value), 0.0, a.dtype)
 
@@ -203,7 +203,7 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 def compared(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
-    """A comparison; it may come out either way where both sides are as near as they may be off."""
+    """A comparison; it may be true or false where the sides differ by less than their errors."""
 
     def compare(a: Number, b: Number) -> Number:
         value = operation(a.value, b.value)
@@ -216,12 +216,12 @@ def compared(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number],
 
 
 def logical(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
-    """And, or."""
+    """A logical operation."""
     return lambda a, b: Number(operation(a.value, b.value), _larger(a.error, b.error), "bool")
 
 
 def select(condition: Number, yes: Number, no: Number) -> Number:
-    """One of two, by a condition."""
+    """One of two values, by a condition."""
     value = np.where(condition.value, yes.value, no.value)
     error: Any = 0.0
     if not (yes.is_exact and no.is_exact):
@@ -233,12 +233,12 @@ def select(condition: Number, yes: Number, no: Number) -> Number:
 
 
 def cast(a: Number, dtype: str) -> Number:
-    """A number of another dtype."""
+    """Values converted to another dtype."""
     kind = held(dtype)
     if a.dtype in ROUNDING and dtype not in ROUNDING and dtype != "bool":
         limits = np.iinfo(kind)
         if kind.itemsize <= 2:  # noqa: PLR2004 (their limits are floats, too)
-            # What rounding moves over the end does not come out at the other one.
+            # A value that rounding moves beyond the range must not wrap around.
             return monotone(
                 lambda x: np.clip(np.trunc(x), limits.min, limits.max).astype(kind), a, dtype
             )
@@ -248,16 +248,16 @@ def cast(a: Number, dtype: str) -> Number:
         error = np.asarray(error, "float32")
     value = np.asarray(a.value).astype(kind, copy=False)
     narrows = dtype in ROUNDING and ROUNDING.get(a.dtype, 0.0) < ROUNDING[dtype]
-    # An integer may not fit either.
+    # A large integer may be rounded as well.
     is_wide = a.dtype not in ROUNDING and a.dtype not in ("bool", "int8", "uint8")
     narrows = narrows or (dtype in ROUNDING and is_wide)
-    # Every byte is a whole number of any float.
+    # Every byte is an exact integer in any float type.
     is_whole = a.is_whole or a.dtype in ("int8", "uint8")
     return rounded(value, error, dtype) if narrows else Number(value, error, dtype, is_whole)
 
 
 def monotone(function: Callable[[Any], Any], a: Number, dtype: str) -> Number:
-    """A function that only rises, or only falls: its ends bound its error."""
+    """A monotone function: its values at both ends of the error bound its result's error."""
     value = function(a.value)
     if a.is_exact:
         return Number(value, 0.0, dtype)

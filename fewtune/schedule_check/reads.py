@@ -1,7 +1,7 @@
-"""Reading buffers at the indices of a block, for all its iterations together.
+"""Reads buffers at the indices of a block, for all its iterations together.
 
-A block's axes are those of every array here, in their order; what does not depend on an axis has
-extent 1 there.
+Every array here has the block's axes, in their order; its extent is 1 along axes on which it does
+not depend.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.lib.stride_tricks import as_strided
 
 
 class Axis(NamedTuple):
-    """An axis of a block, or places at equal distances on it.
+    """An axis of a block, or equidistant indices on it.
 
     Attributes
     ----------
     place : int
-        Among the block's axes.
+        Number of the axis in the block.
     begin, step : int
         The axis's variable is ``begin + step * number``.
     """
@@ -29,18 +29,18 @@ class Axis(NamedTuple):
     step: int = 1
 
 
-# By axis, its factor; and what is added.
+# Factor of each axis, and a constant.
 Affine = tuple[dict[int, int], int]
 
 
 def affine(expression: Any, axes: Mapping[Any, Axis]) -> Affine | None:
-    """An index as a sum of multiples of axes; None where it is none.
+    """An index as an affine function of axes; None if it is not affine.
 
     Parameters
     ----------
     expression : PrimExpr or int
     axes : mapping of Axis
-        By its variable.
+        By variable.
     """
     kind = type(expression).__name__
     if kind in ("int", "IntImm"):
@@ -77,19 +77,21 @@ def read(
 ) -> np.ndarray:
     """A buffer's elements at every iteration of a block.
 
-    Where a condition keeps an iteration from reading outside, the nearest element is read.
+    If an index is outside of the buffer, where a condition discards it, the nearest element is
+    read.
 
     Parameters
     ----------
     array : array
         The buffer.
     indices : sequence of PrimExpr
-        One an axis of the buffer.
+        One for each axis of the buffer.
     axes : mapping of Axis
+        By variable.
     extents : sequence of int
-        Of the block's axes.
+        Extents of the block's axes.
     evaluate : callable
-        Gives an index as an array over the block's axes.
+        Computes an index as an array over the block's axes.
     """
     sums = [affine(index, axes) for index in indices]
     if all(each is not None for each in sums) and _inside(sums, array.shape, extents):  # type: ignore[arg-type]
@@ -117,7 +119,7 @@ def _inside(sums: Sequence[Affine], shape: Sequence[int], extents: Sequence[int]
 
 
 def _strided(array: np.ndarray, sums: Sequence[Affine], extents: Sequence[int]) -> np.ndarray:
-    """A view: nothing is copied."""
+    """A strided view: nothing is copied."""
     strides = [0] * len(extents)
     used = set()
     for (factors, _), stride in zip(sums, array.strides, strict=True):
@@ -133,7 +135,7 @@ def _strided(array: np.ndarray, sums: Sequence[Affine], extents: Sequence[int]) 
 def _taken_by_axes(
     array: np.ndarray, places: Sequence[np.ndarray], by_axis: Sequence[list[int]], axes: int
 ) -> np.ndarray:
-    """Each index depends on an axis of its own: one axis of the buffer after the other."""
+    """If each index depends on its own axis: take along one axis of the buffer after the other."""
     taken = array
     for dimension, place in enumerate(places):
         flat = place.ravel()
@@ -150,7 +152,7 @@ def _taken_by_axes(
 def _taken(
     array: np.ndarray, places: Sequence[np.ndarray], by_axis: Sequence[list[int]], axes: int
 ) -> np.ndarray:
-    """Element by element; whole rows where the last index runs along them."""
+    """Take element by element, or whole rows if the last index is the innermost axis."""
     last = by_axis[-1]
     others = {axis for some in by_axis[:-1] for axis in some}
     row = array.shape[-1]

@@ -1,8 +1,8 @@
-"""What one task computes, found out once, and how a candidate is held against it.
+"""The reference of one task, and the comparison of a candidate with it.
 
-The interpreter computes the right outputs. Kernels that it does not know are compiled with their
-default schedule, their weights as they came. If a candidate differs from those, the kernel without
-any schedule decides.
+The interpreter computes the reference. A kernel that it does not support is compiled with its
+default schedule and the original weight layout. If a candidate differs from the reference, the
+kernel without any schedule decides.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCac
 from fewtune.task.analysis import analyse
 from fewtune.task.weight_layout import FREE
 
-# Operations that take a few seconds without a schedule.
+# Kernels of so many operations take a few seconds without a schedule.
 _MOST_UNSCHEDULED_FLOPS = 4e9
-# Bytes of an element that was never written: no number, and of integers none that is likely.
+# Bytes of integers that a kernel has not written: an unlikely result.
 _POISON = 0xA5
 
 
 @dataclass
 class Reference:
-    """What one task computes of given arguments.
+    """Test arguments and expected outputs of one task.
 
     Parameters
     ----------
     key : str
-        Of the task: equal for equal kernels.
+        Identifies the task: equal for equal kernels.
     module : IRModule
-        Unscheduled.
+        The unscheduled kernel.
     target : Target
-        Of what is compiled to find that out.
+        For kernels that compute the reference.
     device : Device
         Where candidates run.
     buffers : Buffers
-        Memory of what they are given, shared with other tasks.
-    kept : ReferenceCache
-        What other processes found out.
+        Memory of arguments, shared with other tasks.
+    cache : ReferenceCache
+        References that other processes have computed.
 
     Attributes
     ----------
     spent_s : float
-        Seconds that it took to find out.
+        Seconds that the reference has taken.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Reference:
     target: tvm.target.Target
     device: Any
     buffers: Buffers
-    kept: ReferenceCache
+    cache: ReferenceCache
     spent_s: float = 0.0
     _signature: Signature = field(init=False)
     _given: list[Any] = field(init=False, default_factory=list)
@@ -83,7 +83,13 @@ class Reference:
         shapes: Sequence[tuple[int, ...]],
         scheduled: str | tvm.IRModule | None,
     ) -> str:
-        """What is wrong with a candidate; empty where nothing is."""
+        """What is wrong with a candidate; empty if its outputs are right.
+
+        Parameters
+        ----------
+        code, shapes, scheduled
+            As for `fewtune.schedule_check.check.Checker.check`.
+        """
         self._prepare()
         if isinstance(scheduled, str):
             scheduled = module_of(scheduled) if PREPROC in scheduled else None
@@ -102,17 +108,17 @@ class Reference:
             return
         began_s = time.perf_counter()
         self._signature = signature(self.module["main"])
-        kept = self.kept.read(self.key)
-        if kept is not None:
-            self._draw(positive=kept.positive)
-            self._expected, self._is_confirmed = kept.expected, kept.confirmed
+        cached = self.cache.read(self.key)
+        if cached is not None:
+            self._draw(positive=cached.positive)
+            self._expected, self._is_confirmed = cached.expected, cached.confirmed
         else:
             for positive in (False, True):
                 self._draw(positive=positive)
                 self._expected = self._interpreted()
                 if is_usable(list(self._expected.values())):
                     break
-            self._keep(began_s)
+            self._write(began_s)
         self.spent_s += time.perf_counter() - began_s
 
     def _draw(self, *, positive: bool) -> None:
@@ -122,9 +128,9 @@ class Reference:
             for place, parameter in enumerate(self._signature.parameters)
         ]
 
-    def _keep(self, began_s: float) -> None:
+    def _write(self, began_s: float) -> None:
         found = CachedReference(self._expected, self._is_positive, self._is_confirmed)
-        self.kept.write(self.key, found, time.perf_counter() - began_s)
+        self.cache.write(self.key, found, time.perf_counter() - began_s)
 
     def _interpreted(self) -> dict[int, Expected]:
         try:
@@ -137,7 +143,7 @@ class Reference:
         }
 
     def _by_default(self) -> dict[int, Expected]:
-        """By the default schedule, weights as they came."""
+        """Compute by the default schedule, with the original weight layout."""
         function = self.module["main"]
         if FREE in (function.attrs or {}):
             function = function.without_attr(FREE)
@@ -146,7 +152,7 @@ class Reference:
         return self._computed(plain if schedule is None else schedule.mod)
 
     def _confirm(self) -> None:
-        """Let the unscheduled kernel say whether what is expected is right."""
+        """Correct the expected outputs by those of the unscheduled kernel, if they differ."""
         began_s = time.perf_counter()
         self._is_confirmed = True
         takes_long = analyse(None, self.module).flops > _MOST_UNSCHEDULED_FLOPS
@@ -156,7 +162,7 @@ class Reference:
             found = self._computed(self.module)
         if any(not self._expected[place].agrees(each.value) for place, each in found.items()):
             self._expected = found
-        self._keep(began_s)
+        self._write(began_s)
         self.spent_s += time.perf_counter() - began_s
 
     def _computed(self, module: tvm.IRModule) -> dict[int, Expected]:
@@ -175,7 +181,7 @@ class Reference:
     def _layouts(
         self, shapes: Sequence[tuple[int, ...]], scheduled: tvm.IRModule | None
     ) -> dict[int, Any]:
-        """The blocks that lay out a candidate's weights, by the argument's number."""
+        """The blocks that rewrite a candidate's weight layouts, by number of the argument."""
         blocks = {} if scheduled is None else layout_blocks(scheduled)
         for place, parameter in enumerate(self._signature.parameters):
             is_laid_out = place in blocks and parameter.is_read
@@ -190,7 +196,7 @@ class Reference:
         device: Any,
         blocks: Mapping[int, Any],
     ) -> dict[int, np.ndarray]:
-        """What a kernel writes, by the parameter's number; it holds until the next run."""
+        """Outputs of a kernel, by number of the parameter; valid until the next run."""
         is_here = device == tvm.cpu(0)
         tensors, written = [], {}
         for place, parameter in enumerate(self._signature.parameters):
@@ -210,7 +216,7 @@ class Reference:
         }
 
     def _fill(self, array: np.ndarray, place: int, block: Any) -> None:
-        """Write what a kernel is given, or what shows that it wrote nothing there."""
+        """Fill a buffer with its argument; an output with values that show missing writes."""
         given = self._given[place]
         if given is None:
             if array.dtype.kind == "f":

@@ -1,7 +1,7 @@
-"""Expected outputs of tasks, computed once for all processes of a command.
+"""Cache of references in files, for all processes of a command.
 
 Two workers check candidates of one task, and so do later stages. The first process that computes
-the expected outputs leaves them in a file of the command's temporary folder, which is removed with
+the expected outputs writes them to a file in the command's temporary folder, which is removed with
 the command. The others map the file into their memory.
 """
 
@@ -23,24 +23,24 @@ from fewtune.schedule_check.expected import Expected
 from fewtune.util.temporary import shared_folder
 
 _FOLDER = "references"
-# Bytes of all files, and how many a second what is kept has to have taken at least: what is found
-# out faster than it is written is found out anew.
+# Most bytes of all files. References that are computed faster than this rate of bytes, or in less
+# than this time, are not written: computing them again is as fast.
 _MOST_BYTES, _BYTES_A_SECOND = 2**30, 1e9
 _LEAST_S = 0.003
 _ALIGNED, _LENGTH_BYTES = 64, 8
 
 
 class CachedReference(NamedTuple):
-    """What one task computes.
+    """The reference of one task.
 
     Attributes
     ----------
     expected : dict of Expected
-        By the number of the parameter.
+        By number of the parameter.
     positive : bool
-        Whether it was given numbers above zero.
+        Whether all arguments are positive.
     confirmed : bool
-        Whether the kernel without a schedule gave the same.
+        Whether the kernel without a schedule has confirmed it.
     """
 
     expected: dict[int, Expected]
@@ -49,14 +49,14 @@ class CachedReference(NamedTuple):
 
 
 class ReferenceCache:
-    """The files in one folder, or none where there is no folder.
+    """The files of one folder; without a folder, nothing is cached.
 
     Parameters
     ----------
     folder : Path, optional
-        The command's unless given.
+        The command's temporary folder unless given.
     most_bytes : int
-        Of all files; what does not fit is not kept.
+        Most bytes of all files; further references are not written.
     """
 
     def __init__(self, folder: Path | None = None, most_bytes: int = _MOST_BYTES) -> None:
@@ -65,7 +65,7 @@ class ReferenceCache:
         self._most_bytes = most_bytes
 
     def read(self, key: str) -> CachedReference | None:
-        """What was kept of a task; None where nothing is, or the file is damaged."""
+        """The reference of a task; None if there is none, or its file is damaged."""
         if self._folder is None:
             return None
         try:
@@ -76,7 +76,7 @@ class ReferenceCache:
             return None
 
     def write(self, key: str, found: CachedReference, spent_s: float) -> None:
-        """Keep what took so many seconds, if that is worth it and there is room."""
+        """Write a reference that took so many seconds, if it is slow enough and there is room."""
         size = sum(each.held_bytes for each in found.expected.values())
         if self._folder is None or spent_s < max(_LEAST_S, size / _BYTES_A_SECOND):
             return
@@ -104,7 +104,7 @@ class ReferenceCache:
 
 
 def _parts(key: str, found: CachedReference) -> list[bytes | memoryview]:
-    """The file: the length of its header, the header, and the arrays."""
+    """Parts of the file: the length of its header, the header, and the arrays."""
     arrays, described, offset, checksum = [], [], 0, 0
     for place, expected in found.expected.items():
         for kind in ("value", "allowance"):

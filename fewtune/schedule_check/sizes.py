@@ -1,9 +1,9 @@
-"""Test values for the arguments of quantised kernels, for which ordinary values show nothing.
+"""Sizes of the test arguments of quantised kernels, for which ordinary values find no fault.
 
-A kernel in eight bits multiplies sums by a scale, rounds, and clips the result to two limits. With
-a scale and limits near one, as other numbers are drawn, it writes only zeros, whatever its sums
-are. Here each scale, limit and addend gets a size that keeps results inside the range of their
-bytes. To find it, the typical size of each value is followed through the kernel's blocks.
+A kernel in eight bits multiplies sums by a scale, rounds, and clips the result to two limits. If
+scale and limits are near one, as other arguments are, it writes only zeros for any sums. Here each
+scale, limit and addend gets a size that keeps results inside the range of their bytes. To find it,
+the typical size of each value is propagated through the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check.fills import Fill, Kind
 
-# What is rounded to bytes has this size: a third of the range, few are held at its ends.
+# Typical size of values that are rounded to bytes: a third of the range, so that few are clipped.
 _WANTED = {"uint8": 60.0, "int8": 40.0}
-# What is added to it where no byte is negative.
+# Zero point of unsigned bytes.
 _ZERO_POINT = 100.0
 _TYPICAL = {"uint8": 147.0, "int8": 74.0, "bool": 0.7}
 _OF_FLOATS, _OF_INTEGERS = 0.58, 5.0
-# Four products of bytes, their sum.
+# Sum of four products of bytes.
 _DOT4 = 2 * _TYPICAL["uint8"] * _TYPICAL["int8"]
-# Weights in bytes that lie in integers.
+# Byte weights that are stored in integers.
 _BYTE = 127.0
-# Larger than what is drawn for addends anyway.
+# Addends to larger sums need a larger size than ordinary values have.
 _LARGE = 8.0
 _BETWEEN_ONES = ("sigmoid", "tanh", "erf", "sin", "cos")
 _CURVES = (*_BETWEEN_ONES, "exp", "exp2", "exp10", "pow", "log")
@@ -37,32 +37,32 @@ _COMMUTING = ("Add", "Mul", "Max", "Min")
 
 
 class _Typical(NamedTuple):
-    """A value's size, and whether it is never below zero, so that sums of it grow."""
+    """Typical size of a value, and whether it is never negative, so that its sums grow."""
 
     size: float
     is_positive: bool = False
 
 
 def fills(function: Any, scales: list[float]) -> dict[int, Fill]:
-    """The arguments that are no ordinary numbers.
+    """The arguments that need special values.
 
     Parameters
     ----------
     function : PrimFunc
         Unscheduled.
     scales : list of float
-        By which ordinary numbers of each are multiplied.
+        Factor of the ordinary values of each parameter.
 
     Returns
     -------
     fills : dict of Fill
-        By the number of the parameter.
+        By number of the parameter.
     """
     return _Kernel(function, scales).found
 
 
 class _Kernel:
-    """A kernel's blocks, followed in the order in which they run."""
+    """Propagates typical sizes through a kernel's blocks, in the order in which they run."""
 
     def __init__(self, function: Any, scales: list[float]) -> None:
         self.found: dict[int, Fill] = {}
@@ -82,7 +82,7 @@ class _Kernel:
             self._sizes[block.body.buffer] = self._computed()
 
     def _computed(self) -> _Typical:
-        """What is typical of what the block in hand writes."""
+        """Typical size of the current block's output."""
         store = self._block.body
         length = self._length = length_of(self._block)
         if self._block.init is None:
@@ -137,7 +137,7 @@ class _Kernel:
         return _Typical(_TYPICAL.get(dtype, _OF_INTEGERS), dtype != "int8")
 
     def _free(self, value: Any) -> int | None:
-        """The number of a parameter that is read, if it is no data and nothing is known of it."""
+        """The number of a parameter that is read, if it is no data and has no size yet."""
         place = self._places.get(getattr(value, "source", None))
         if place is None or place in self.found or value.source in self._sizes:
             return None
@@ -182,7 +182,7 @@ class _Kernel:
         return _Typical(size, a.is_positive and b.is_positive)
 
     def _limited(self, value: Any) -> _Typical:
-        """A limit is one number for all."""
+        """Size of a maximum or minimum; a scalar parameter in it is a limit."""
         is_lower = type(value).__name__ == "Max"
         for given, other in _sides(value):
             place, made = self._free(given), self._of(other)
@@ -198,7 +198,7 @@ class _Kernel:
         a, b = self._of(value.a), self._of(value.b)
         if is_lower:
             return _Typical(max(a.size, b.size), a.is_positive or b.is_positive)
-        # Of two values the least; a constant is a limit that few reach.
+        # The least of two values; a constant is a limit that few values reach.
         return a if type(value.b).__name__ in ("IntImm", "FloatImm") else b
 
     def _called(self, value: Any) -> _Typical:
@@ -213,7 +213,7 @@ class _Kernel:
         if name == "if_then_else":
             return self._either(*value.args[1:])
         if name in _BETWEEN_ONES or name in _CURVES:
-            # Its argument may have parameters, too.
+            # The argument may contain parameters.
             for each in value.args:
                 self._of(each)
             return _Typical(0.6 if name in _BETWEEN_ONES else 1.0, name not in ("tanh", "erf"))
@@ -226,9 +226,9 @@ class _Kernel:
         return made
 
     def _note_pairs(self, value: Any) -> None:
-        """Numbers in 16 bits, unless the kernel writes such.
+        """Fill bfloat16 parameters, unless the kernel writes bfloat16.
 
-        What is rounded to so few bits, near zero, differs by more of them than a check allows.
+        Near zero, outputs in so few bits differ by more than a check allows.
         """
         written = [b.body.buffer for b in self._blocks if b.body.buffer in self._places]
         if any(str(each.dtype) == "uint16" for each in written):
@@ -244,12 +244,12 @@ class _Kernel:
             self.found[place] = Fill(kind, size)
 
     def _end(self) -> str:
-        """What comes of the block in hand: a dtype of bytes, a curve, or nothing such."""
+        """The next rounding to bytes, or saturating function, from the current block on."""
         return next((end for ends in self._ends[self._number :] for end in ends), "")
 
 
 def length_of(block: Any) -> int:
-    """Elements that a block reduces to one."""
+    """Number of elements that a block reduces to one."""
     return prod(
         int(axis.dom.extent)
         for axis in block.iter_vars
@@ -258,7 +258,7 @@ def length_of(block: Any) -> int:
 
 
 def _sides(value: Any) -> list[tuple[Any, Any]]:
-    """A parameter's possible places in an operation, each with the other operand."""
+    """Operands of an operation that may be a parameter, each with the other operand."""
     if not hasattr(value, "a"):
         return []
     sides = [(value.b, value.a)]
@@ -266,7 +266,7 @@ def _sides(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _ends(value: Any) -> list[str]:
-    """What ends a chain of factors: a rounding to bytes, or a function that flattens."""
+    """What ends a chain of factors: roundings to bytes, and saturating functions."""
     found: list[str] = []
 
     def cast(node: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reductions over a block's axes, with what another order of summation may change."""
+"""Reductions over a block's axes, with bounds for other orders of summation."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import numpy as np
 
 from fewtune.schedule_check.numbers import ROUNDING, SUM, Number, UnknownError
 
-# Most points of a reduction that are summed one by one; each step computes all elements together.
+# Reductions of up to this length are computed step by step, each step for all elements together.
 _MOST_STEPS = 160
-# Elements that may be laid out beside each other.
+# Most elements of an operand that is copied.
 _MOST_ELEMENTS = 2**27
 
-# Of 255 times 128, what float32 holds whole.
+# Products of bytes whose sum is exact in float32.
 _EXACT_BYTES = 2**24 // (255 * 128) // 4 * 4
 
 _COMBINE = {"max": np.maximum, "min": np.minimum}
 
 
 def whole(array: Any, extents: Sequence[int]) -> np.ndarray:
-    """An array with one axis for each of a block's."""
+    """An array with one axis for each axis of a block."""
     array = np.asarray(array)
     return array.reshape((1,) * (len(extents) - array.ndim) + array.shape)
 
 
 def extreme(x: Number, kind: str, reduced: Sequence[int], extents: Sequence[int]) -> Number:
-    """The largest or the least along some axes, which stay with extent 1."""
+    """The maximum or minimum along some axes, which stay with extent 1."""
     value = _reduced(whole(x.value, extents), _COMBINE[kind], reduced)
     error = x.error
     if not isinstance(error, float):
@@ -58,10 +58,10 @@ def _sum_of_errors(error: Any, reduced: Sequence[int], extents: Sequence[int], l
 
 
 def _of_order(dtype: str, value: Any, absolute: Any, length: int) -> Any:
-    """What the order of summation may change.
+    """Bound of the difference between two orders of summation.
 
-    Of numbers of either sign the partial sums wander, of numbers of one sign they grow; each is
-    rounded once.
+    Each partial sum is rounded once. Partial sums of values of either sign are a random walk; those
+    of one sign grow.
     """
     moved = np.abs(value)
     moved *= np.float32(sqrt(length))
@@ -76,7 +76,7 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
     Raises
     ------
     UnknownError
-        If it would take too much memory.
+        If the operands do not suit a product, or it would take too much memory.
     """
     length = prod(extents[axis] for axis in reduced)
     x, y = whole(a.value, extents), whole(b.value, extents)
@@ -85,7 +85,7 @@ def products(a: Number, b: Number, reduced: Sequence[int], extents: Sequence[int
     if a.dtype not in ROUNDING:
         if not (a.is_exact and b.is_exact):
             raise UnknownError("a product of integers that were rounded")
-        # Integers have no fast product; floats of 64 bits hold them exactly up to 2**53.
+        # NumPy has no fast product of integers; float64 holds them exactly up to 2**53.
         value, _ = _contracted(x.astype("float64"), y.astype("float64"), reduced)
         return Number(np.rint(value).astype(a.dtype), 0.0, a.dtype)
     value, norms = _contracted(x, y, reduced, with_norms=True)
@@ -123,7 +123,7 @@ def word_products(a: Number, b: Number, reduced: Sequence[int], extents: Sequenc
 
 
 def _product_of_bytes(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Products of matrices: floats are faster, and so many bytes are exact in them."""
+    """Matrix product of bytes in float32, which is faster and exact for these lengths."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), "int32")
     for begin in range(0, left.shape[-1], _EXACT_BYTES):
         part = slice(begin, begin + _EXACT_BYTES)
@@ -150,8 +150,8 @@ def _contracted(
 ) -> tuple[np.ndarray, Any]:
     """Sum of ``x * y`` along axes that both have, and the product of their norms along these.
 
-    Norms are taken of the matrices that the product takes: of a convolution's data, a view in which
-    most elements stand several times, a copy is made only once.
+    Norms are computed from the copied matrices of the product. A convolution's data is a view that
+    repeats most elements: it is copied only once.
     """
     dimensions = range(x.ndim)
     free = [axis for axis in dimensions if axis not in reduced]
@@ -220,13 +220,13 @@ def _added(x: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
 
 
 def _squares(x: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
-    """Sum of squares along axes, as far as the array has them."""
+    """Sum of squares along those of the axes whose extent is above 1."""
     along = tuple(axis for axis in reduced if x.shape[axis] > 1)
     if not along:
         return x * x
     if prod(x.shape[axis] for axis in along) <= _MOST_STEPS:
         return _stepwise(x, x, along)
-    # By row, without a copy of all the squares.
+    # By row: the squares are not stored.
     order = [axis for axis in range(x.ndim) if axis not in along]
     rows = x.transpose([*order, *along]).reshape(*[x.shape[a] for a in order], -1)
     made = np.einsum("...k,...k->...", rows, rows)
@@ -234,7 +234,7 @@ def _squares(x: np.ndarray, reduced: Sequence[int]) -> np.ndarray:
 
 
 def _times(made: Any, given: Any, reduced: Sequence[int], extents: Sequence[int]) -> Any:
-    """A sum along axes that the summed array did not have: so many times."""
+    """Multiply a sum by the extents of axes along which the summed array is constant."""
     shape = whole(given, extents).shape
     missing = prod(extents[axis] for axis in reduced if shape[axis] == 1)
     return made if missing == 1 else made * made.dtype.type(missing)
