@@ -1,1 +1,1 @@
-"""The check that every import, library and comparison passes: outputs against onnxruntime's."""
+"""Verification of imports and libraries: outputs are compared with onnxruntime's."""

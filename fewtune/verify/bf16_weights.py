@@ -1,7 +1,7 @@
-"""A model whose weights are bfloat16: what rounding them alone moves.
+"""A model with weights rounded to bfloat16, to measure the effect of that rounding.
 
-Each product's own rounding is drawn at random (`fewtune.verify.jitter`). That of a weight is the
-same wherever the weight is used, so that a mean over places does not lose it.
+Other rounding is simulated at random (`fewtune.verify.jitter`). The error of a rounded weight is
+the same wherever the weight is used, so a mean over elements does not average it out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PRODUCTS = frozenset({"Conv", "MatMul", "Gemm"})
 
 
 def with_bf16_weights(given: LightModel) -> LightModel:
-    """Round the constant second factors of products; the model is left as it is."""
+    """Copy of a model with the constant second operands of products rounded to bfloat16."""
     names = {node.input[1] for node in given.model.graph.node if node.op_type in _PRODUCTS}
     made = copy_model(given.model)
     for tensor in made.graph.initializer:

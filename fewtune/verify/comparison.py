@@ -1,4 +1,4 @@
-"""Outputs against expected ones, element by element."""
+"""Comparison of outputs with expected ones, element by element."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# How many times its noise a single element may be away. The noise is a root mean square of a few
-# runs. With Winograd's tiles of 4, one element in 100,000 of a single convolution was 27 times its
-# noise away (Zen 5): its error follows the largest of the tile's inputs.
+# Largest error of a single element, over its noise, which is a root mean square of a few runs. With
+# Winograd's tiles of 4, one element in 100,000 of a single convolution was off by 27 times its
+# noise (Zen 5): its error depends on the largest input of its tile.
 PEAK = 36.0
-# And all elements of an output together, as a root mean square: a small fault of a whole tensor
-# moves many elements a little.
+# Largest root mean square of all elements' errors over their noise: a small fault of a whole tensor
+# changes many elements a little.
 BULK = 1.0
-# The share of elements, and the fewest, that are left out of that: steps taken the other way.
+# Share of elements, and least number, that this mean leaves out: values that were rounded to the
+# other quantisation step.
 _APART_SHARE, _APART_LEAST = 0.01, 2
-# The share of a tensor of bytes, and the fewest, that may be rounded the other way where what they
-# are computed of is the same: those that lie at a half, to the last bits of a float's.
+# Share of bytes, and least number, that may be off by one if the kernel's inputs were equal: values
+# halfway between two bytes, up to the last bits of a float.
 _STEP_SHARE, _STEP_LEAST = 0.005, 2
-# Times its allowance beyond which the figure of an error says nothing.
+# Messages do not give the ratio of an error to its allowance beyond this.
 _COUNTABLE = 1e6
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of the reference, and how far rounding may move it.
+    """One output of the reference, and its noise: how far rounding may move it.
 
     Attributes
     ----------
     name : str
     values : array
     noise : array of float32
-        Of the same shape, in the unit of the values: the root mean square of how far each element
-        moves for floats, the farthest for integers and booleans.
+        Of the same shape, in the unit of the values. For floats and bytes, the root mean square of
+        each element's movement in a few runs; for other integers and booleans, the largest.
     """
 
     name: str
@@ -43,19 +44,20 @@ class Expected:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one output, or the worst of several, is from what is expected.
+    """How far one output, or the worst of several, is from the expected one.
 
     Attributes
     ----------
     allowances : float
-        Error over what is allowed: 1 at most for a right output, infinite where nothing can be
-        compared.
+        Error over allowance: 1 at most for a right output, infinite if shapes, types or places of
+        NaN differ.
     max_error : float
         Largest difference of a finite element, in the output's unit.
     max_relative_error : float
-        The same over the largest finite magnitude of its output: for reading, not for judging.
+        ``max_error`` over the largest finite magnitude of the output: for the user, not for the
+        verdict.
     text : str
-        What differs, and where; empty where all is within its allowance.
+        What differs, and where; empty if every element is within its allowance.
     """
 
     allowances: float = 0.0
@@ -64,7 +66,7 @@ class Difference:
     text: str = ""
 
     def worse(self, other: Difference) -> Difference:
-        """The larger figures of both, with the text of the one that is further out."""
+        """The larger figures of both, with the text of the one with more allowances."""
         further = other if other.allowances > self.allowances else self
         return Difference(
             further.allowances,
@@ -77,7 +79,7 @@ class Difference:
 def compare_outputs(
     actual: Sequence[np.ndarray], expected: Sequence[Expected], factor: float = 1.0
 ) -> Difference:
-    """Compare outputs in the same order; the worst of them.
+    """Compare all outputs, in the same order.
 
     Parameters
     ----------
@@ -85,6 +87,11 @@ def compare_outputs(
     expected : sequence of Expected
     factor : float
         Multiplies every allowance.
+
+    Returns
+    -------
+    difference : Difference
+        The worst of all outputs.
     """
     if len(actual) != len(expected):
         text = f"{len(actual)} outputs where onnxruntime has {len(expected)}"
@@ -107,7 +114,7 @@ def compare(
     if actual.shape != values.shape:
         text = f"{kind} {name!r} has shape {list(actual.shape)}, onnxruntime's {list(values.shape)}"
         return Difference(np.inf, np.inf, np.inf, text)
-    # Kernels inside keep bits as bytes; who reads an output reads its bytes as what it is to be.
+    # Inside, TVM keeps booleans as bytes. An output must have its type, by which it is read.
     is_odd = (
         actual.dtype.kind != values.dtype.kind and "b" not in actual.dtype.kind + values.dtype.kind
     )
@@ -141,7 +148,7 @@ def compare(
 
 
 def compare_steps(actual: np.ndarray, expected: Expected) -> Difference:
-    """Compare bytes computed of equal inputs: a few may be off, each by a step, none by more."""
+    """Compare bytes computed from equal inputs: a few may be off by one, none by more."""
     name, values = expected.name, expected.values
     off = np.abs(actual.astype(np.int64) - values.astype(np.int64))
     if not off.any():
@@ -158,17 +165,17 @@ def compare_steps(actual: np.ndarray, expected: Expected) -> Difference:
 
 
 def is_graded(dtype: np.dtype) -> bool:
-    """Whether values are rounded numbers: floats, or integers of a byte, as quantised ones are."""
+    """Whether values are rounded: floats, or integers of eight bits, which may be quantised."""
     return dtype.kind == "f" or is_byte(dtype)
 
 
 def is_byte(dtype: np.dtype) -> bool:
-    """Whether values are integers of eight bits, as pixels and quantised values are."""
+    """Whether values are integers of eight bits, such as pixels and quantised values."""
     return dtype.kind in "iu" and dtype.itemsize == 1
 
 
 def _odd(ours: np.ndarray, theirs: np.ndarray, finite: np.ndarray) -> np.ndarray:
-    """Where one is NaN or infinite and the other is not the same."""
+    """Elements of which one is NaN or infinite and the other is not equal."""
     same = np.isnan(ours) & np.isnan(theirs) | (ours == theirs)
     return ~same & ~(finite & np.isfinite(ours))
 
@@ -180,7 +187,7 @@ def _units(error: np.ndarray, noise: np.ndarray) -> np.ndarray:
 
 
 def _bulk(units: np.ndarray) -> float:
-    """Root mean square without the largest few; zero where there are only few."""
+    """Root mean square without the largest few; zero if there are only few elements."""
     apart = max(_APART_LEAST, int(_APART_SHARE * units.size))
     if units.size <= 2 * apart:
         return 0.0

@@ -1,4 +1,4 @@
-"""Draws of a model's inputs: what a check feeds, each value within what its use allows."""
+"""Draws of a model's inputs for verification, each value within the range that its use allows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fewtune.verify.values import Value, known_values
 # The user's own inputs.
 GIVEN = "given inputs"
 
-# Floats of each draw. The first is what a normalised image or a latent looks like; the others
-# reach what it does not: sums that do not cancel, logarithms, square roots.
+# Floats of each draw. The first is like a normalised image. The others reach what it does not: sums
+# that do not cancel, logarithms, square roots.
 _FLOATS = {
     "normal inputs": lambda generator, shape: generator.standard_normal(shape),
     "inputs uniform in 0 to 1": lambda generator, shape: generator.random(shape),
     "positive inputs": lambda generator, shape: np.exp(generator.standard_normal(shape)),
 }
-# What hands its inputs on with the values they have.
+# Operators whose outputs hold values of their inputs.
 _PASSES_ON = frozenset(
     {"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice"}
     | {"Concat", "Expand", "Tile", "Split", "Clip", "Max", "Min"}
 )
-# Their second input holds places along one axis of the first, or tuples of places.
+# Operators whose second input indexes one axis of the first, or holds tuples of indices.
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements"})
 _BY_TUPLES = frozenset({"GatherND", "ScatterND"})
 _MOST_STEPS = 64
-# Operators that compute with numbers: what they read is no mask.
+# Arithmetic operators: their inputs are not masks.
 _COMPUTES = frozenset({"Add", "Conv", "Cos", "Div", "Gemm", "MatMul", "Mul", "Sin", "Sqrt"})
 _COMPARES = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _WIDEST = 7
@@ -44,9 +44,9 @@ class Draw(NamedTuple):
     Attributes
     ----------
     name : str
-        As a message names it, such as ``normal inputs``.
+        For messages, such as ``normal inputs``.
     feeds : dict of arrays
-        By the name of the input.
+        By name of the input.
     """
 
     name: str
@@ -59,7 +59,7 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
     Parameters
     ----------
     model : ModelProto
-        With static shapes: its operators say what integers may be.
+        With static shapes: its operators limit the integers.
     specs : sequence of TensorSpec
         The inputs.
     seed : int
@@ -67,11 +67,11 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
     Returns
     -------
     draws : list of Draw
-        Floats normal, uniform in 0 to 1, and positive (the exponential of normal ones). Integers
-        lie within the rows that a Gather reads or a Scatter writes by them, or are 0 and 1 where
-        nothing is known; in the second draw these are all 1, as a mask of full length is. In the
-        third, those that the model only computes with, as steps, lengths and pixels, reach 127. A
-        model without floats and such integers has no third draw.
+        In three draws, floats are normal, uniform in 0 to 1, and positive (exponentials of normal
+        ones). Integers that index an axis are below its extent. Other integers are 0 or 1, and all
+        1 in the second draw, like a mask of full length. In the third draw, integers that the model
+        only computes with, such as steps, lengths and pixels, reach 127. A model without floats and
+        without such integers has no third draw.
     """
     limits, numbers = integer_limits(model), _numbers_computed_with(model)
     has_floats = any(np.dtype(spec.dtype).kind == "f" for spec in specs)
@@ -107,13 +107,13 @@ def _integers(
 
 
 def _wide_integers(generator: np.random.Generator, spec: TensorSpec) -> np.ndarray:
-    """Many small ones among them: of large lengths alone all places would be within them."""
+    """Integers up to 127, many of them small: with large lengths alone no mask would cut off."""
     most = 2 ** generator.integers(1, _WIDEST + 1, spec.shape)
     return np.floor(generator.random(spec.shape) * most)
 
 
 def _numbers_computed_with(model: ModelProto) -> set[str]:
-    """Inputs of wide integers that only arithmetic reads, and comparisons with more than one."""
+    """Inputs of 16 bits or more that are only used in float arithmetic and comparisons."""
     wide = {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT16}
     wide |= {TensorProto.UINT32, TensorProto.UINT64}
     readers = _readers(model)
@@ -131,7 +131,7 @@ def _is_number(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) ->
         for node, position in readers.get(value, []):
             if node.op_type in SHAPE_ONLY:
                 continue
-            # Sums of integers may be places in a table, as words counted from an offset are.
+            # Sums of integers may be indices of a table, such as words with an offset.
             computes = is_float and (
                 node.op_type in _COMPUTES or (node.op_type == "Sub" and position == 0)
             )
@@ -156,9 +156,9 @@ def _readers(model: ModelProto) -> dict[str, list[tuple[NodeProto, int]]]:
 
 
 def integer_limits(model: ModelProto) -> dict[str, int]:
-    """Rows of the smallest table that each input is a place in: its values must stay below.
+    """Extent of the smallest axis that each input indexes: its values must be below.
 
-    Looks through casts, reshapes and the like. Inputs that index nothing are not in it.
+    Inputs are followed through casts, reshapes and the like. Those that index nothing are left out.
     """
     readers, values = _readers(model), known_values(model)
     limits: dict[str, int] = {}
@@ -196,7 +196,7 @@ def _rows_read(
 
 
 def _passes_on(node: NodeProto, position: int) -> bool:
-    """Whether a node's outputs hold values of the input at this position."""
+    """Whether a node's outputs hold values of its input at this position."""
     if node.op_type in _ALONG_AXIS | _BY_TUPLES:
         return position == 0
     if node.op_type == "Where":

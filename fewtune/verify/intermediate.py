@@ -1,4 +1,4 @@
-"""The values inside a model that a library is checked by: their figures, and their noise."""
+"""Values between a model's operators that a library is checked against, and their noise."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fewtune.verify.sites import Site, Written, find_sites
 from fewtune.verify.taps import ROOM, Observable, Tap, written_by
 from fewtune.verify.values import Value, known_values
 
-# Elements of all values that are looked at, and of those that are kept: 512 and 64 MiB of float32.
-# Where there are more, the largest values are left out.
-_MOST_LOOKED_AT, _MOST_KEPT = 2**27, 2**24
-# How often a quantised model is run again: behind values that are restored more are found.
+# Most elements of all values that are computed, and of those that are stored: 512 and 64 MiB of
+# float32. The largest values are left out.
+_MOST_COMPUTED, _MOST_STORED = 2**27, 2**24
+# Runs of a quantised library: when found values are restored, more are found behind them.
 _MOST_PASSES = 6
 _LOG = logging.getLogger(__name__)
 
@@ -34,17 +34,22 @@ class IntermediateValues:
     Parameters
     ----------
     bound : ModelProto or LightModel
-        The model as given, with static shapes.
+        The given model with static shapes.
     simplified : ModelProto or LightModel
-        Computes the same in fewer nodes; where a value has the same name in both, the given
-        model's is what is expected. A quantised model is not asked for it.
+        The simplified model. If a name is in both, the value of ``bound`` is expected. It is not
+        used for quantised models.
     feeds : dict of arrays
     threads : int
-        Of onnxruntime.
+        Threads of onnxruntime.
     seed : int
-        Of the noise.
+        Seed of the noise.
     amplitude : float, optional
-        How far values may move; as float32 is rounded unless given.
+        Relative movement of values; that of float32 unless given.
+
+    Attributes
+    ----------
+    note : str
+        For the user, on how a quantised library's bytes compare; else empty.
     """
 
     def __init__(
@@ -56,8 +61,8 @@ class IntermediateValues:
         seed: int,
         amplitude: float | None = None,
     ) -> None:
-        # Simplified into integers, no operator is left that says where a value may take the other
-        # step; nor, of a Fourier transform, one that says how large its lines are.
+        # Simplification rewrites quantising operators and Fourier transforms, whose noise depends
+        # on the operator.
         self._bound = light(bound)
         self._is_quantised = is_quantised(self._bound.model)
         is_kept = self._is_quantised or has_transforms(self._bound.model)
@@ -67,25 +72,25 @@ class IntermediateValues:
         self._known = known_values(self._simplified.model)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
-        # Kept as kernels of whole numbers write them, 128 added.
+        # Names of int8 values, which are stored as integer kernels write them, with 128 added.
         self._signed: set[str] = set()
         self.note = ""
 
     def taps(self, compiled: Observable, order: Sequence[str]) -> list[Tap]:
-        """Find where a library writes values of the model, and measure how far these may move.
+        """Find where a library writes values of the model, and measure their noise.
 
         Parameters
         ----------
         compiled : Observable
-            Untuned, its outputs found right.
+            The untuned library, whose outputs are right.
         order : sequence of str
-            Of its inputs.
+            Order of its inputs.
 
         Returns
         -------
         taps : list of Tap
-            In the order in which the values are written. None where onnxruntime cannot give
-            values from inside of this model.
+            In the order in which the values are written; empty if onnxruntime cannot return
+            intermediate values of this model.
         """
         try:
             if self._values is None:
@@ -99,7 +104,7 @@ class IntermediateValues:
                 sites = find_sites(written, self._values)
                 if len(sites) == count:
                     break
-            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_KEPT)
+            kept = _smallest({name: self._known[name] for _, name in sites}, _MOST_STORED)
             taps = self._with_noise([each for each in sites if each[1] in kept])
             if self._is_quantised:
                 return self._stepped(taps, written)
@@ -109,7 +114,7 @@ class IntermediateValues:
             return []
 
     def _restored(self, sites: Sequence[tuple[Site, str]]) -> list[Tap]:
-        """The sites of bytes as taps whose values later kernels read as they should be."""
+        """Taps of the sites of bytes; later kernels read the expected values."""
         assert self._values is not None
         expected = [
             (site, Expected(name, self._values[name], np.zeros(0, "f4"))) for site, name in sites
@@ -117,7 +122,7 @@ class IntermediateValues:
         return [Tap(site, each, True) for site, each in expected if is_byte(each.values.dtype)]
 
     def _stepped(self, taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
-        """The taps, those of bytes to be judged by steps where the untuned library passes so."""
+        """Compare bytes by steps wherever the untuned library passes that comparison."""
         arrays = {(each.kernel, each.call): each.array for each in written}
         found, off, whole = [], 0, 0
         for tap in taps:
@@ -142,15 +147,16 @@ class IntermediateValues:
         return found
 
     def _computed(self) -> dict[str, np.ndarray]:
-        """Values by name: the given model's where it has one of that name."""
+        """Intermediate values by name; those of the given model if it has the name."""
         model = self._simplified.model
         produced = [name for node in model.graph.node for name in node.output]
         produced = safe_outputs(model) if self._is_quantised else produced
         produced = [name for name in produced if name in self._known]
         if self._is_quantised:
-            # A sum of bytes moves with each of them, in few runs; what is made of it is compared.
+            # Sums of bytes move in few runs only, so their noise is not known. What is computed
+            # from them is compared.
             produced = [name for name in produced if is_graded(self._dtype(name))]
-        names = _smallest({name: self._known[name] for name in produced}, _MOST_LOOKED_AT)
+        names = _smallest({name: self._known[name] for name in produced}, _MOST_COMPUTED)
         values = self._run(self._simplified, names)
         if self._is_quantised:
             self._signed = {name for name, value in values.items() if value.dtype == np.int8}
@@ -188,9 +194,9 @@ class IntermediateValues:
 
 
 def _without_doubles(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
-    """The taps but those of a value's near double, where another kernel writes the value itself.
+    """Drop taps at which an almost equal value is written, if another kernel writes the value.
 
-    A convolution whose bias is small writes almost what the kernel after it does.
+    A convolution with a small bias, for example, writes almost the same as the kernel after it.
     """
     arrays = {(each.kernel, each.call): each.array for each in written}
     wrong, right = [], set()
@@ -204,7 +210,7 @@ def _without_doubles(taps: list[Tap], written: Sequence[Written]) -> list[Tap]:
 
 
 def _smallest(values: Mapping[str, Value], most: int) -> list[str]:
-    """As many values as there is room for, in the order given."""
+    """The smallest values that fit ``most`` elements, in the given order."""
     sizes = {name: int(np.prod(value.shape)) for name, value in values.items()}
     taken, left = set(), most
     for name in sorted(sizes, key=lambda each: sizes[each]):
@@ -216,7 +222,7 @@ def _smallest(values: Mapping[str, Value], most: int) -> list[str]:
 
 
 def _same(given: np.ndarray, simplified: np.ndarray) -> bool:
-    """Whether a name means the same value in both."""
+    """Whether a name means the same value in both models."""
     if given.shape != simplified.shape or given.dtype != simplified.dtype:
         return False
     if given.dtype.kind != "f":

@@ -1,4 +1,4 @@
-"""Which operator is the first to compute something else than onnxruntime."""
+"""Finds the first operator whose result differs from onnxruntime's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fewtune.verify.noise import NoiseMeter
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.values import Value, known_values
 
-# Values looked at in one go: each is an output more, and keeps two operators from being fused.
+# Values compared in one run: each becomes an output, and prevents the fusion of two operators.
 _AT_ONCE = 24
 _Run = Callable[[ModelProto, dict[str, np.ndarray]], Sequence[np.ndarray]]
 
@@ -22,7 +22,7 @@ _Run = Callable[[ModelProto, dict[str, np.ndarray]], Sequence[np.ndarray]]
 def locate(
     model: ModelProto, feeds: dict[str, np.ndarray], run: _Run, threads: int, seed: int = 0
 ) -> str:
-    """Find the first node in graph order whose output leaves its allowance.
+    """Find the first node in graph order whose output exceeds its allowance.
 
     Parameters
     ----------
@@ -31,18 +31,18 @@ def locate(
     feeds : dict of arrays
         Inputs on which the outputs differ.
     run : callable
-        Compiles a model and runs it: takes a model, which has other outputs than ``model``, and
-        the inputs; gives the outputs.
+        Compiles a model and runs it. Takes a model with other outputs than ``model``, and the
+        inputs; returns the outputs.
     threads : int
-        Of onnxruntime.
+        Threads of onnxruntime.
     seed : int
-        Of the noise.
+        Seed of the noise.
 
     Returns
     -------
     text : str
-        The operator, its node and the difference, as a part of a sentence; or, where no value is
-        out, that the difference is gone as soon as the values between are asked for.
+        The operator, its node and the difference, as a part of a sentence. If no value differs,
+        it says that the difference is gone when intermediate values are outputs.
     """
     values = known_values(model)
     nodes = [
@@ -86,7 +86,7 @@ def _spread(low: int, high: int) -> list[int]:
 def with_outputs(
     model: ModelProto | LightModel, names: Sequence[str], values: dict[str, Value]
 ) -> LightModel:
-    """A copy of a model, its weights shared, that gives these values and no others."""
+    """A copy of a model with these outputs instead of its own; weights are shared."""
     given, arrays = light(model)
     return LightModel(_opened(given, names, values), arrays)
 
@@ -109,7 +109,7 @@ def _differences(
     threads: int,
     seed: int,
 ) -> list[str]:
-    """What is different of the first output of each node; empty where it is allowed."""
+    """The difference of each node's first output; empty if it is within its allowance."""
     opened = _opened(model, [node.output[0] for node in nodes], values)
     shared = light(opened)
     outputs = [np.asarray(each) for each in OnnxruntimeSession(shared, threads).run(feeds)]

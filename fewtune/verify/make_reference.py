@@ -1,4 +1,4 @@
-"""The reference of a check is made here: onnxruntime's outputs, and how far rounding moves them."""
+"""Makes the reference of a check: onnxruntime's outputs and their noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fewtune.verify.quantised import is_quantised
 from fewtune.verify.reference import Checked, Reference
 from fewtune.verify.session import OnnxruntimeSession
 
-# Part of an output that has to be numbers where every draw gives NaN in places.
+# Least share of an output that is not NaN, in draws that are used for lack of better ones.
 _LEAST_NUMBERS = 0.25
 _EXACT_TAIL = frozenset(
     {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "DequantizeLinear"}
@@ -35,25 +35,29 @@ def make_reference(
     seed: int,
     amplitude: float | None = None,
 ) -> Reference:
-    """Run onnxruntime on every draw, and measure how far rounding moves its outputs.
+    """Run onnxruntime on every draw, and measure the noise of its outputs.
 
     Parameters
     ----------
     model : ModelProto or LightModel
-        The reference.
+        The model that onnxruntime runs.
     simplified : ModelProto or LightModel
-        Computes the same in fewer nodes; only noise is measured with it.
+        The simplified model, with which only noise is measured.
     outputs : sequence of TensorSpec
     draws : sequence of Draw
     threads : int
     seed : int
     amplitude : float, optional
-        How far values may move; as float32 is rounded unless given.
+        Relative movement of values; that of float32 unless given.
+
+    Returns
+    -------
+    reference : Reference
 
     Raises
     ------
     InputError
-        If onnxruntime refuses the model, or gives no number for any draw.
+        If onnxruntime refuses the model, or returns no usable outputs for any draw.
     """
     model, simplified = light(model), light(simplified)
     plain = OnnxruntimeSession(model, threads)
@@ -66,7 +70,7 @@ def make_reference(
         other = [np.asarray(each) for each in unoptimised.run(draw.feeds)]
         expected = meter.expected(draw.feeds, values, [other], seed + number)
         if meter.contradicted:
-            # Its fusions of paddings with poolings do so, and of weights of two bits (1.31).
+            # onnxruntime 1.31 does so when it fuses a pad with a pooling, or weights of two bits.
             contradicted.update(meter.contradicted)
             expected = meter.expected(draw.feeds, other, [], seed + number)
         checked.append(Checked(draw, expected))
@@ -75,7 +79,7 @@ def make_reference(
     contradicted: set[str] = set()
     notes: list[str] = []
     unusable: list[str] = []
-    # Draws with NaN in places, as a row that is masked as a whole has: better than none.
+    # Draws with some NaN, such as a row that is masked as a whole: used if there are no others.
     partly: list[tuple[int, Draw, list[np.ndarray]]] = []
     for number, draw in enumerate(draws):
         try:
@@ -116,11 +120,11 @@ def make_reference(
 def _meter(
     model: LightModel, simplified: LightModel, threads: int, amplitude: float | None
 ) -> NoiseMeter:
-    """A meter on the simplified model, on the model itself where onnxruntime refuses that.
+    """A noise meter of the simplified model.
 
-    Also where it is quantised, in half precision, or has a Fourier transform: simplified, nothing
-    is left that says where a value may take the other step, is rounded to halves, or is what
-    remains of a line.
+    A meter of the model itself is used for quantised and float16 models and those with a Fourier
+    transform: simplification rewrites the operators on which their noise depends. The other of the
+    two models is used if onnxruntime refuses the first.
     """
     steps = _steps(model.model) | _steps(simplified.model)
     models = [simplified, model]
@@ -133,7 +137,7 @@ def _meter(
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:
-    """What an output holds that is no number, in words; infinities may be meant, as in masks."""
+    """Message on the first output with NaN; infinities are allowed, such as in masks."""
     for value, spec in zip(values, outputs, strict=True):
         if value.dtype.kind == "f" and np.isnan(value).any():
             count = int(np.count_nonzero(np.isnan(value)))
@@ -142,7 +146,7 @@ def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) ->
 
 
 def _has_numbers(values: Sequence[np.ndarray]) -> bool:
-    """Whether enough of every output is a number for a comparison to say something."""
+    """Whether enough elements of every output are numbers."""
     return all(
         value.dtype.kind != "f"
         or np.count_nonzero(np.isnan(value)) <= (1 - _LEAST_NUMBERS) * value.size
@@ -151,7 +155,7 @@ def _has_numbers(values: Sequence[np.ndarray]) -> bool:
 
 
 def _steps(model: ModelProto) -> dict[str, float]:
-    """The quantisation step of outputs that a DequantizeLinear ends, of one scale."""
+    """By output, the quantisation step of those that end in a DequantizeLinear."""
     producers = {output: node for node in model.graph.node for output in node.output}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     steps = {}

@@ -1,4 +1,4 @@
-"""How far rounding may move a model's outputs, by onnxruntime's own runs."""
+"""Measures the noise of a model's outputs: how far rounding may move them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from fewtune.verify.jitter.jittered import jittered
 from fewtune.verify.session import OnnxruntimeSession
 
 RUNS = 6
-# Pairs of runs in which values move much farther, one way and the other: an element that ReLU
-# makes zero, since it is a little below, moves only in these.
+# Pairs of runs in which values move much farther, in both directions. An element that ReLU sets to
+# zero, because it is just below, moves only in these.
 FAR_RUNS = 1
-# Of a float's own magnitude: what any two right results may differ by, whatever moved.
+# Least noise of an element, relative to its magnitude, by bytes of a float.
 _OWN_SIZE = {2: 2.0**-11, 4: 2.0**-21, 8: 2.0**-49}
-# Exponentials underflow here, and implementations differ in where.
+# Exponentials underflow near these values; implementations differ in where exactly.
 _SMALLEST = {2: 2.0**-24, 4: 2.0**-120, 8: 2.0**-1000}
 
-# Times its allowance beyond which another way computes something else.
+# An alternative result that exceeds its allowance by this factor is a fault, not noise.
 _CONTRADICTION = 100.0
 
 
 class NoiseMeter:
-    """Measures the noise of a model's outputs for one draw of inputs after the other.
+    """Measures the noise of a model's outputs, for one draw of inputs after the other.
 
     Parameters
     ----------
     model : ModelProto or LightModel
-        With static shapes. The fewer nodes the better: a simplified model will do.
+        With static shapes. Fewer nodes are faster: a simplified model will do.
     threads : int
     steps : dict of float
         By output, the quantisation step of those that are quantised last.
     amplitude : float, optional
-        As of `fewtune.verify.jitter.jittered`, where products are in bfloat16: weights are
-        rounded to such, too.
+        As for `fewtune.verify.jitter.jittered.jittered`, if products are in bfloat16. Then weights
+        are rounded to bfloat16 as well.
 
     Attributes
     ----------
     contradicted : list of str
-        Outputs of the last draw that another way, as right, has far away.
+        Outputs of the last draw that an equally valid computation contradicts.
 
     Notes
     -----
-    Where values inside are quantised, what moves an output are steps taken the other way: an
-    element moves in one run and not in the next six. Few runs see which elements a step moves, but
-    how many and how far, they do: to an element's own noise that of all elements of its tensor is
-    added, as a mean of squares. So it is where products are in bfloat16: of the elements that
-    ReLU makes zero, few runs see which come above it.
+    If intermediate values are quantised, an output moves when one of them takes another step. Such
+    an element moves in one run and not in the next six. A few runs do not show which elements move,
+    but how many and how far. So the mean square of all elements' noise is added to the square of
+    each element's own. The same holds for products in bfloat16: a few runs do not show which of the
+    elements that ReLU sets to zero may become positive.
     """
 
     def __init__(
@@ -88,15 +88,21 @@ class NoiseMeter:
         values : sequence of arrays
             The reference's outputs.
         others : sequence of outputs
-            Of the same inputs, computed in other ways that are as right. Those that are far away
-            say nothing of noise; ``contradicted`` names them.
+            Outputs for the same inputs that were computed in other valid ways. Those that are far
+            off do not count as noise; ``contradicted`` names them.
         seed : int
+
+        Returns
+        -------
+        expected : list of Expected
+            In the order of ``values``.
         """
         self.contradicted = []
         squares = [np.zeros(np.shape(value)) for value in values]
         farthest = [np.zeros(np.shape(value)) for value in values]
         counts = [np.zeros(np.shape(value)) for value in values]
-        # Not from the values: what the measured model computes otherwise is a fault, and no noise.
+        # Distances are from the unmoved outputs of the jittered model, not from the reference: a
+        # difference between the two models is a fault, not noise.
         middles = self._middles(feeds, values)
         for more in self._moving.feeds(seed, RUNS):
             outputs = self._session.run({**feeds, **more})
@@ -129,7 +135,7 @@ class NoiseMeter:
     def _middles(
         self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """What outputs move around: those of a run in which nothing moves."""
+        """Outputs of the jittered model in a run in which nothing moves."""
         still = {
             feed.name: np.full(feed.shape, (feed.low + feed.high) / 2, feed.dtype)
             for feed in self._moving.inputs
@@ -143,7 +149,7 @@ class NoiseMeter:
     def _behind_kinks(
         self, feeds: dict[str, np.ndarray], middles: Sequence[np.ndarray], seed: int
     ) -> list[np.ndarray]:
-        """How far floats move where everything moves much farther, over how much farther."""
+        """Movement of floats when all values move many times as far, divided by that factor."""
         farthest = [np.zeros(np.shape(middle)) for middle in middles]
         times = self._moving.most_times
         if times <= 1:
@@ -158,7 +164,7 @@ class NoiseMeter:
 
 
 def _contradiction(other: np.ndarray, value: np.ndarray, noise: np.ndarray) -> bool:
-    """Whether numbers that are to be as right as others are far from them."""
+    """Whether an output that was computed in another valid way is far off."""
     if value.dtype.kind != "f" or not value.size:
         return False
     away = np.nan_to_num(_distance(other, value))
@@ -167,7 +173,7 @@ def _contradiction(other: np.ndarray, value: np.ndarray, noise: np.ndarray) -> b
 
 
 def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Absolute difference; NaN where a value is not finite."""
+    """Absolute difference; NaN where one of both is not finite."""
     moved = np.asarray(moved)
     if moved.shape != np.shape(value):
         return np.full(np.shape(value), np.nan)
@@ -177,7 +183,7 @@ def _distance(moved: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 
 def _floor(value: np.ndarray, step: float) -> np.ndarray:
-    """Noise that an element has whatever moved: its own rounding, and a quantised step."""
+    """Least noise of each element: its own rounding, and its quantisation step."""
     if value.dtype.kind != "f":
         return np.full(value.shape, 1.01 / PEAK if is_graded(value.dtype) else 0.0)
     size = value.dtype.itemsize

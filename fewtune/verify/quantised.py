@@ -1,4 +1,4 @@
-"""Values inside a quantised model that can be looked at without changing what it computes."""
+"""Intermediate values of a quantised model that can be outputs without changing its results."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fewtune.verify.operator_kinds import QUANTISED
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _HIGH_BIT = np.uint8(128)
-# Operators between two quantisations that onnxruntime makes one of: Conv, Relu and the like.
+# Most operators between two quantisations that onnxruntime fuses to one, such as Conv and Relu.
 _MOST_FUSED = 3
 
 
 def is_quantised(model: ModelProto) -> bool:
-    """Whether values are quantised, with constant scales or with those that a run finds."""
+    """Whether a model has quantised values, with constant or dynamic scales."""
     return any(node.op_type in QUANTISED for node in model.graph.node)
 
 
 def safe_outputs(model: ModelProto) -> list[str]:
-    """Values that can be outputs, and onnxruntime still computes the others with whole numbers.
+    """Values that can be outputs while onnxruntime still computes in integers.
 
-    Where the floats between a dequantisation and a quantisation are asked for, it computes in
-    floats, which takes other steps: a tenth of all bytes is another one twenty layers later.
+    If the floats between a dequantisation and a quantisation are outputs, onnxruntime computes in
+    floats, which round otherwise: twenty layers later, a tenth of all bytes differ.
     """
     producers = {name: node for node in model.graph.node for name in node.output}
     hidden: set[str] = set()
@@ -39,10 +39,10 @@ def safe_outputs(model: ModelProto) -> list[str]:
 
 
 def as_unsigned(values: np.ndarray) -> np.ndarray:
-    """Signed bytes as `fewtune.onnx_graph.integers` computes them: unsigned, 128 larger."""
+    """Signed bytes as unsigned ones, 128 larger, as `fewtune.onnx_graph.integers` stores them."""
     return values.view(np.uint8) ^ _HIGH_BIT
 
 
 def as_signed(values: np.ndarray) -> np.ndarray:
-    """What `as_unsigned` was given."""
+    """Inverse of `as_unsigned`."""
     return (values ^ _HIGH_BIT).view(np.int8)

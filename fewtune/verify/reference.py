@@ -1,4 +1,4 @@
-"""What a model's outputs are compared with: onnxruntime's, computed once and kept."""
+"""The reference of a model's outputs: onnxruntime's, computed once and stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "reference.npz"
 
 @dataclass(frozen=True)
 class Checked:
-    """A draw of inputs and what onnxruntime computes of it."""
+    """A draw of inputs and onnxruntime's outputs for it."""
 
     draw: Draw
     outputs: list[Expected]
@@ -34,11 +34,11 @@ class Reference:
     Attributes
     ----------
     checked : list of Checked
-        The inputs that the user gave come first, if any.
+        The user's inputs come first, if any.
     notes : list of str
-        What onnxruntime itself did with other draws.
+        Notes for the user on draws for which onnxruntime itself fails.
     taps : list of Tap
-        Values inside, of the first draw.
+        Intermediate values of the first draw.
     """
 
     checked: list[Checked]
@@ -53,14 +53,19 @@ class Reference:
     def check(
         self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]], factor: float = 1.0
     ) -> Difference:
-        """Run something on every draw and compare its outputs; the worst of them.
+        """Run a function on every draw and compare its outputs.
 
         Parameters
         ----------
         run : callable
-            Takes inputs by name and gives outputs in the order of the model's.
+            Takes inputs by name and returns outputs in the model's order.
         factor : float
             Multiplies every allowance.
+
+        Returns
+        -------
+        difference : Difference
+            The worst of all draws.
         """
         worst = Difference()
         for each in self.checked:
@@ -73,16 +78,21 @@ class Reference:
     def check_library(
         self, compiled: Runs, order: Sequence[str], factor: float = 1.0
     ) -> Difference:
-        """Compare a library's outputs on every draw, and what its kernels write on the first.
+        """Compare a library's outputs on every draw, and its intermediate values on the first.
 
         Parameters
         ----------
         compiled : Runs
-            What its kernels write is compared where it is `Observable`.
+            Intermediate values are compared if it is `Observable`.
         order : sequence of str
-            Of its inputs.
+            Order of its inputs.
         factor : float
             Multiplies every allowance.
+
+        Returns
+        -------
+        difference : Difference
+            The worst of all.
         """
         found = self.check(lambda feeds: compiled.outputs([feeds[n] for n in order]), factor)
         if not isinstance(compiled, Observable):
@@ -93,12 +103,12 @@ class Reference:
         return found.worse(inside)
 
     def worst_draw(self, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]) -> Draw:
-        """The draw on which something is furthest out."""
+        """The draw on which a function's outputs are worst."""
         away = [compare_outputs(run(c.draw.feeds), c.outputs).allowances for c in self.checked]
         return self.checked[int(np.argmax(away))].draw
 
     def write(self, directory: Path) -> None:
-        """Write all into ``directory``, the same bytes for the same content."""
+        """Write the reference into ``directory``: the same bytes for the same content."""
         arrays: dict[str, Any] = {}
         index: dict[str, Any] = {"notes": self.notes, "draws": []}
         for number, each in enumerate(self.checked):
@@ -123,12 +133,12 @@ class Reference:
 
     @classmethod
     def read(cls, directory: Path) -> Reference:
-        """Read what `write` wrote.
+        """Read a reference that `write` wrote.
 
         Raises
         ------
         InputError
-            If it is missing or damaged.
+            If the file is missing or damaged.
         """
         path = directory / FILE
         try:

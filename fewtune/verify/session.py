@@ -1,4 +1,4 @@
-"""onnxruntime, which every compiled model is held against."""
+"""Sessions of onnxruntime, with which compiled models are compared."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]
 
 
 class OnnxruntimeSession:
-    """onnxruntime on the CPU with a given number of threads, for many runs.
+    """A model in onnxruntime on the CPU, for many runs.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class OnnxruntimeSession:
     optimised : bool
         Whether onnxruntime may rewrite the graph.
     rounds_inputs : bool
-        Whether products with weights of few bits may round what they multiply to a byte, as is
-        onnxruntime's default: such outputs are measured, and none is compared with them.
+        Whether products with weights of few bits may round their other operand to bytes, which is
+        onnxruntime's default. Such a session is measured, but is no reference.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class OnnxruntimeSession:
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in arrays.values()]
             options.add_external_initializers(list(arrays), values)
             self._session = _session(given.SerializeToString(), options)
-            # The session reads them where they are.
+            # The session reads the arrays in place, so they must live as long as it does.
             self._held = arrays, values
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:

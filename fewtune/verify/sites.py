@@ -1,7 +1,7 @@
-"""Where a library writes the values of a model, found by content.
+"""Finds where a library writes the values of a model, by their content.
 
-Kernels are fused, and lay out their results otherwise than ONNX does. But what they write is some
-value of the model. A run of the untuned library shows which.
+Kernels are fused, and have other layouts than ONNX. But each writes some value of the model. A run
+of the untuned library shows which.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# How far a value may be off and still be known as the one that a kernel was to write: part of the
-# mean magnitude, and of elements where they are no numbers.
+# Largest difference at which a value is recognised: mean difference over mean magnitude, or share
+# of elements for integers and NaN.
 _ALIKE = 0.05
 _PROBES = 512
-# Axes of more than one element whose orders are tried; of more, only the given one.
+# Orders of up to so many axes, not counting those of extent 1, are tried; otherwise only the given
+# one.
 _MOST_AXES = 5
 
 
@@ -26,13 +27,13 @@ class Site(NamedTuple):
     Attributes
     ----------
     kernel : str
-        As the import names it.
+        Name of the kernel in the import.
     call : int
-        From 0, among the calls of this kernel.
+        Number of the call of this kernel, from 0.
     shape : tuple of int
-        Of what it writes.
+        Shape of the kernel's output.
     axes : tuple of int
-        The order in which the value's axes stand there.
+        Order of the value's axes in the output.
     """
 
     kernel: str
@@ -41,19 +42,19 @@ class Site(NamedTuple):
     axes: tuple[int, ...]
 
     def value_of(self, written: np.ndarray, expected: np.ndarray) -> np.ndarray | None:
-        """What was written, with the value's own axes.
+        """The written value, with the axes in their own order.
 
         Parameters
         ----------
         written : array
-            Of this site's shape, or larger in one axis: then the place that fits best is meant.
+            Of this site's shape, or larger along one axis; then the part that fits best is taken.
         expected : array
-            The value as it should be.
+            The expected value.
 
         Returns
         -------
         value : array or None
-            None where what was written has another rank or type.
+            None if the written array has another rank or type.
         """
         if written.shape != self.shape:
             place = _part(written, self.laid_out(expected))
@@ -64,11 +65,11 @@ class Site(NamedTuple):
         return written.reshape(there).transpose(np.argsort(self.axes))
 
     def laid_out(self, expected: np.ndarray) -> np.ndarray:
-        """A value as it is written here."""
+        """A value in the layout of this site."""
         return expected.transpose(self.axes).reshape(self.shape)
 
     def with_value(self, written: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """What was written, with the value as it should be in its place."""
+        """A copy of the written array with the expected value in place of the written one."""
         wanted = self.laid_out(expected)
         if written.shape == self.shape:
             return np.asarray(wanted, order="C")
@@ -79,7 +80,7 @@ class Site(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What one call of a kernel wrote."""
+    """Output of one call of a kernel."""
 
     kernel: str
     call: int
@@ -89,34 +90,34 @@ class Written(NamedTuple):
 def find_sites(
     written: Sequence[Written], values: Mapping[str, np.ndarray]
 ) -> list[tuple[Site, str]]:
-    """Which value of the model each kernel writes.
+    """Find the value of the model that each kernel writes.
 
     Parameters
     ----------
     written : sequence of Written
     values : mapping of arrays
-        By name, as onnxruntime computes them.
+        onnxruntime's values, by name.
 
     Returns
     -------
-    sites : list of pairs
-        A site and the name of the value, in the order in which kernels run. A value may be written
-        more than once, each time in another layout. Kernels that write none of the values, as
-        parts of Winograd's transforms do, are in none.
+    sites : list of (Site, str)
+        Sites and names of values, in the order in which kernels run. A value may be written more
+        than once, each time in another layout. Kernels that write none of the values, such as
+        parts of Winograd's transforms, are left out.
     """
-    marks: dict[int, list[tuple[str, tuple[float, float]]]] = {}
+    norms: dict[int, list[tuple[str, tuple[float, float]]]] = {}
     for name, value in values.items():
         if value.size > 1:
-            marks.setdefault(value.size, []).append((name, _mark(value)))
+            norms.setdefault(value.size, []).append((name, _norms(value)))
     found = []
     for each in written:
-        own = _mark(each.array)
+        own = _norms(each.array)
         best: tuple[float, str, tuple[int, ...]] | None = None
-        for name, mark in marks.get(each.array.size, []):
-            if values[name].dtype == each.array.dtype and _near(own, mark):
+        for name, other in norms.get(each.array.size, []):
+            if values[name].dtype == each.array.dtype and _near(own, other):
                 for axes in _orders(values[name].shape):
                     away = _away(each.array, values[name].transpose(axes))
-                    # Of equal ones the last: ReLU is fused into what comes before it.
+                    # The last of equal values: ReLU is fused into the operator before it.
                     if away <= _ALIKE and (best is None or away <= best[0]):
                         best = away, name, axes
         if best is not None:
@@ -125,8 +126,8 @@ def find_sites(
     return found
 
 
-def _mark(array: np.ndarray) -> tuple[float, float]:
-    """Two figures that the order of elements does not change."""
+def _norms(array: np.ndarray) -> tuple[float, float]:
+    """Sum of magnitudes and Euclidean norm, which do not depend on the layout."""
     wide = np.nan_to_num(array.ravel().astype(np.float64), posinf=0.0, neginf=0.0)
     with np.errstate(over="ignore"):
         return float(np.abs(wide).sum()), float(np.sqrt(np.square(wide).sum()))
@@ -137,7 +138,7 @@ def _near(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Orders of the axes that lay out elements differently."""
+    """Orders of the axes that give different layouts."""
     wide = [axis for axis, extent in enumerate(shape) if extent > 1]
     alone = [axis for axis, extent in enumerate(shape) if extent == 1]
     if len(wide) > _MOST_AXES:
@@ -148,7 +149,10 @@ def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _away(written: np.ndarray, value: np.ndarray) -> float:
-    """Mean difference over mean magnitude, of a few elements first; share that differs of ints."""
+    """Mean difference over mean magnitude; for integers, the share that differs.
+
+    If a few elements are far off already, the others are not compared.
+    """
     ours = written.reshape(-1)
     step = max(1, ours.size // _PROBES)
     if step > 1:
@@ -175,7 +179,7 @@ def _mean_away(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def _part(whole: np.ndarray, wanted: np.ndarray) -> tuple[slice, ...] | None:
-    """Where in a buffer, along the axis that differs, what is nearest to what is wanted lies."""
+    """The part of a buffer that is nearest to an array, along the one axis whose extents differ."""
     if whole.ndim != wanted.ndim or whole.dtype != wanted.dtype:
         return None
     wider = [axis for axis in range(whole.ndim) if whole.shape[axis] != wanted.shape[axis]]

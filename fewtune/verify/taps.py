@@ -1,8 +1,8 @@
-"""Values between a model's operators, compared where a library's kernels write them.
+"""Compares a library's intermediate values where its kernels write them.
 
-What is wrong deep inside a network may move its outputs less than rounding does: biases drown it,
-or a gate close to zero. So each kernel's own result is compared, too. Which of the model's values
-a kernel writes is found by content (`fewtune.verify.sites`).
+A fault deep inside a network may change its outputs less than rounding does, since biases or a gate
+close to zero hide it. So each kernel's own result is compared as well. `fewtune.verify.sites` finds
+which of the model's values a kernel writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fewtune.runtime.executable import Observer
 from fewtune.verify.comparison import Difference, Expected, compare, compare_steps
 from fewtune.verify.sites import Site, Written
 
-# Times an output's allowance: nothing drowns these values, and a fault of 1 % is far above it.
+# Factor of the allowance of intermediate values: nothing hides their faults, and one of 1 % is far
+# above it.
 ROOM = 4.0
 
 
@@ -29,24 +30,25 @@ class Runs(Protocol):
 
 @runtime_checkable
 class Observable(Protocol):
-    """A library whose kernels can be looked at while it runs: one on this machine."""
+    """A library on this machine, whose kernels can be observed while it runs."""
 
     def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
-        """Run once, and show every kernel's arguments after its call."""
+        """Run once, and pass every kernel's arguments to ``observe`` after its call."""
 
 
 class Tap(NamedTuple):
-    """A value inside, where it is written, and how far rounding may move it.
+    """An intermediate value, the site that writes it, and its noise.
 
     Attributes
     ----------
     site : Site
     expected : Expected
     restored : bool
-        Whether later kernels read the value as it should be: a byte that takes the other step
-        moves a tenth of all bytes twenty layers later. So each kernel is judged by itself.
+        Whether the expected value replaces the written one, so that each kernel is judged by
+        itself. Otherwise one byte that is off by one changes a tenth of all bytes twenty layers
+        later.
     stepped : bool
-        Whether its bytes may be off by a step, and few of them, whatever their noise.
+        Whether a few of its bytes may be off by one, and none by more, whatever their noise.
     """
 
     site: Site
@@ -58,24 +60,24 @@ class Tap(NamedTuple):
 def check_taps(
     compiled: Observable, inputs: list[np.ndarray], taps: Sequence[Tap], factor: float = 1.0
 ) -> Difference:
-    """Run a library once and compare what its kernels write.
+    """Run a library once and compare the values that its kernels write.
 
     Parameters
     ----------
     compiled : Observable
     inputs : list of arrays
-        What the taps' values were computed of.
+        The inputs for which the taps' values were computed.
     taps : sequence of Tap
-        Those that the library does not write as they are, since it writes them in place or keeps
-        other kernels, are left out.
+        Those that the library does not write, because it has other kernels or works in place, are
+        left out.
     factor : float
         Multiplies every allowance.
 
     Returns
     -------
     difference : Difference
-        Its allowances are those of the value that is furthest out; its text names the first one,
-        in the order in which kernels run. Its errors are zero: they are about outputs.
+        Its allowances are those of the worst value; its text names the first wrong one, in the
+        order in which kernels run. Its errors are zero, since they are about outputs.
     """
     wanted = {(tap.site.kernel, tap.site.call): tap for tap in taps}
     used, first = 0.0, ""
@@ -104,7 +106,7 @@ def check_taps(
 def written_by(
     compiled: Observable, inputs: list[np.ndarray], taps: Sequence[Tap] = ()
 ) -> list[Written]:
-    """Run a library once and keep what each kernel writes; later ones read taps as restored."""
+    """Run a library once and copy the output of each kernel; taps are restored."""
     found = []
     known = {(tap.site.kernel, tap.site.call): tap for tap in taps}
 
@@ -125,6 +127,6 @@ def _restore(tap: Tap, tensor: Any, written: np.ndarray) -> None:
 
 
 def _last(arguments: Sequence[object]) -> np.ndarray | None:
-    """A kernel's result: its last tensor."""
+    """A kernel's output: its last argument."""
     given = arguments[-1] if arguments else None
     return given.numpy() if hasattr(given, "numpy") else None

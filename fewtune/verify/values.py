@@ -1,4 +1,4 @@
-"""Shapes and types of a graph's values, as far as they are known."""
+"""Known shapes and types of a graph's values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Value(NamedTuple):
 
 
 def known_values(model: ModelProto) -> dict[str, Value]:
-    """Every value of the outer graph whose type and static shape are declared or inferred."""
+    """Values of the main graph whose type and static shape are declared or inferred."""
     light_model, weights = detach_weights(model)
     with contextlib.suppress(Exception):  # what is declared is all that is known, then
         light_model = shape_inference.infer_shapes(light_model, data_prop=True)

@@ -1,1 +1,1 @@
-"""How far rounding moves a model's values: the model, with factors close to one between them."""
+"""Simulated rounding: a model with random factors close to one between its operators."""

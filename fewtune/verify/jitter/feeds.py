@@ -1,4 +1,4 @@
-"""The further inputs of a model whose values move, and the numbers that they get."""
+"""Additional inputs of a jittered model, and their random values."""
 
 from __future__ import annotations
 
@@ -8,34 +8,44 @@ from typing import NamedTuple
 import numpy as np
 from onnx import ModelProto
 
-# To see what lies behind a kink, such as ReLU's, values move this many times as far. The second is
-# the widest that factors may be then.
+# To see the other side of a kink, such as ReLU's, values move this many times as far, with factors
+# of at most this width.
 _FAR, _FARTHEST = 32.0, 2.0**-5
 
 
 class Feed(NamedTuple):
-    """A further input: factors, or terms, each drawn between two numbers."""
+    """An additional input: random factors or terms.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : dtype
+    low, high : float
+        Range of its values.
+    grows : bool
+        Whether the range may be wider than that of rounding; a quantisation step may not.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype
     low: float
     high: float
-    # Whether it may be larger than rounding is.
     grows: bool = True
 
 
 class Jittered(NamedTuple):
-    """A model with further inputs, by which its values move.
+    """A model with additional inputs, which move its values.
 
     Attributes
     ----------
     model : ModelProto
-        Same inputs and outputs as the model it was made of, and the further inputs.
-    inputs : list
-        The further inputs.
+        Same inputs and outputs as the original model, and the additional inputs.
+    inputs : list of Feed
+        The additional inputs.
     takes_steps : bool
-        Whether values that move are rounded to whole numbers inside, as quantised ones are.
+        Whether moved values are rounded to integers inside the model, such as quantised ones.
     """
 
     model: ModelProto
@@ -44,19 +54,19 @@ class Jittered(NamedTuple):
 
     @property
     def most_times(self) -> float:
-        """How many times as far values may move before they are others."""
+        """Largest factor of ``feeds`` at which values stay near the original ones."""
         widths = [feed.high - feed.low for feed in self.inputs if feed.grows]
         return max(1.0, min(_FAR, _FARTHEST / max(widths, default=_FARTHEST)))
 
     def feeds(self, seed: int, runs: int, times: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
-        """Values of the further inputs, for each of ``runs`` runs.
+        """Values of the additional inputs, for each of ``runs`` runs.
 
-        With ``times``, values move so many times as far, quantised ones still by a step; and each
-        run is followed by one in which everything moves the other way.
+        With ``times`` above 1, values move so many times as far, but quantised ones still by a
+        step. Then each run is followed by one in which every value moves the other way.
         """
         generator = np.random.default_rng([seed, 7, int(times)])
         largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
-        # Long enough that two inputs of a run seldom begin at the same place.
+        # Long enough that two inputs of a run seldom begin at the same offset.
         pool = generator.random(2 * largest + 4096, dtype=np.float32)
         scaled = {}
         for feed in self.inputs:

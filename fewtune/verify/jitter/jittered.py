@@ -1,7 +1,7 @@
-"""A model whose values all move a little: what its rounding noise is measured with.
+"""Jittered models, in which all values move a little: they measure rounding noise.
 
-Between any two operators a value is multiplied by numbers close to one. How far an output moves
-says how far rounding may move it: terms that cancel, steps that flip and depth are all in it.
+Between any two operators, values are multiplied by random factors close to one. The movement of an
+output shows how far rounding may move it, including cancellation, quantisation steps, and depth.
 The idea is Monte Carlo arithmetic (Parker, "Monte Carlo arithmetic", UCLA CSD-970002, 1997).
 """
 
@@ -37,25 +37,29 @@ from fewtune.verify.operator_kinds import (
 )
 from fewtune.verify.values import Value, known_values
 
-# These add 0.5 or 1 to something before or after an exponential: near zero their error is a part
-# of that, not of the result. In units of the amplitude.
+# Absolute error of `SQUASHING` operators, in units of the amplitude. They add 0.5 or 1 to a term:
+# near zero, their error is a part of that, not of the result.
 _ABSOLUTE = 1 / 16
-_STEP = 0.505  # Of quantised values one in a hundred takes the other step.
+# Half a quantisation step and a little more: one value in a hundred takes another step.
+_STEP = 0.505
+# Constants with integers up to this, and of so many elements, are known to be integers.
 _LARGEST_WHOLE = 2**20
-# Elements of a constant that is looked at for that.
 _MOST_CONSTANT = 4096
 
 
 def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
-    """Let every value that depends on the inputs and was rounded move a little.
+    """Move every rounded value that depends on the inputs a little.
 
     Parameters
     ----------
     model : ModelProto
-        With static shapes, and the shapes and types of values declared where known; values that
-        have none are left alone. It is left as it is.
+        With static shapes. Values without declared shape and type do not move. It is left as it is.
     amplitude : float, optional
         Half the width of float32's factors; that of `AMPLITUDE` unless given.
+
+    Returns
+    -------
+    jittered : Jittered
     """
     light_model, weights = detach_weights(model)
     amplitudes = AMPLITUDE | ({TensorProto.FLOAT: amplitude} if amplitude else {})
@@ -71,7 +75,7 @@ def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
 
 
 def _constants(model: ModelProto) -> dict[str, np.ndarray]:
-    """Small constants of numbers, by name."""
+    """Small numeric constants, by name."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         value = next((a.t for a in node.attribute if a.name == "value"), None)
@@ -86,7 +90,7 @@ def _constants(model: ModelProto) -> dict[str, np.ndarray]:
 
 
 def _whole(constants: Mapping[str, np.ndarray]) -> set[str]:
-    """Constants of floats that are all whole numbers, and not large ones."""
+    """Names of float constants that hold only integers up to `_LARGEST_WHOLE`."""
     return {
         name
         for name, values in constants.items()
@@ -97,7 +101,7 @@ def _whole(constants: Mapping[str, np.ndarray]) -> set[str]:
 
 
 class _Maker:
-    """Writes the nodes anew, with factors between them."""
+    """Rewrites nodes with factors between them."""
 
     def __init__(
         self,
@@ -157,7 +161,7 @@ class _Maker:
         return written
 
     def _inputs_moved(self, node: NodeProto, moves: set[str], moved: set[str]) -> list[NodeProto]:
-        """Move inputs that came here as they are: what is summed of them is rounded."""
+        """Move those inputs that have not moved yet: sums of them are rounded."""
         written = []
         for name in dict.fromkeys(node.input):
             is_new = name in moves and name not in moved and name not in self._whole
@@ -170,23 +174,23 @@ class _Maker:
         return written
 
     def _all_moved(self, node: NodeProto, moved: set[str]) -> bool:
-        """Whether all that a node passes on as it is has moved: of a part, the rest is not known.
+        """Whether every rounded input of a node has moved, so that its exact output has.
 
-        An embedding that is concatenated with an input has not moved, and a product of the two
-        rounds both.
+        Concatenated with an input that has moved, an embedding still has not: a product of the
+        result rounds both.
         """
         given = {name for name in node.input if self._amplitude(name)} - self._whole
         return bool(given) and given <= moved
 
     def _keeps_whole(self, node: NodeProto) -> bool:
-        """Whether the node makes whole numbers of floats of nothing but whole numbers."""
+        """Whether the node computes integers from integers, in floats."""
         if node.op_type not in KEEPS_WHOLE or self._narrows(node):
             return False
         given = [name for name in node.input if name]
         return all(name in self._whole or self._types.get(name) in INTEGERS for name in given)
 
     def _takes_steps(self, node: NodeProto) -> bool:
-        """Whether the node rounds floats that may lie between two whole numbers."""
+        """Whether the node rounds floats that may be between two integers."""
         is_rounded = node.op_type in ROUNDED and node.input[0] not in self._whole
         return node.op_type in QUANTISED or is_rounded
 
@@ -207,7 +211,7 @@ class _Maker:
         return name
 
     def _moving(self, source: str, of: str, result: str, squashing: bool) -> list[NodeProto]:
-        """Multiply ``source``, shaped like ``of``; add something to what squashes."""
+        """Multiply ``source``, of the shape of ``of``, by factors; if squashing, add terms."""
         amplitude = self._amplitude(of)
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self._types[of]))
         factor = self._feed(f"{of}/factor", 1 - amplitude, 1 + amplitude, dtype, of)
@@ -220,7 +224,7 @@ class _Maker:
         return written
 
     def _transformed(self, node: NodeProto) -> list[NodeProto]:
-        """Move what a Fourier transform gives by a part of itself, and of its line's size."""
+        """Move a Fourier transform's output by a part of itself and of its line's magnitude."""
         name = node.output[0]
         exact, moved, shape = f"{name}/exact", f"{name}/moved_by_factor", self._shapes[name]
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(self._types[name]))
@@ -233,7 +237,7 @@ class _Maker:
         ]
 
     def _scale(self, node: NodeProto) -> tuple[str, str] | None:
-        """Scale and zero point of a quantised output, where they are numbers of float32."""
+        """Scale and zero point of an output in bytes; None unless the scale is one float32."""
         if node.op_type == "DynamicQuantizeLinear":
             return node.output[1], node.output[2]
         if node.op_type not in SCALES or node.output[0] not in self._shapes:
@@ -249,7 +253,7 @@ class _Maker:
         return (scale, zero) if plain and small else None
 
     def _stepping(self, original: NodeProto, node: NodeProto) -> list[NodeProto]:
-        """Let a part of the quantised values take the other step."""
+        """Move a part of the quantised values by a step."""
         name = original.output[0]
         scale, zero = self._scale(original) or ("", "")
         node.output[0] = f"{name}/exact"

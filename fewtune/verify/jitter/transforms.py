@@ -1,7 +1,7 @@
-"""Fourier transforms: what rounding moves a number by is a part of the whole line's size.
+"""Rounding of Fourier transforms, which is relative to the magnitude of a whole line.
 
-Each number of a transform is a sum over the line. Where the terms cancel, as in the imaginary part
-of a real signal's mean, nothing is left that could move by a part of itself.
+Each element of a transform is a sum over the line. If its terms cancel, such as in the imaginary
+part of a real signal's mean, the element is near zero, but its error is not.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 TRANSFORMS = frozenset({"DFT", "STFT"})
-# Of an STFT: batch, frame, frequency, and the two parts of a number.
+# Axis of an STFT's output, (batch, frames, frequencies, 2).
 _FREQUENCY = 2
-# The input that names the axis, from this operator set on.
+# Number of the input that gives the axis, from this operator set on.
 _AXIS, _AXIS_IS_INPUT = 2, 20
 
 
 def has_transforms(model: ModelProto) -> bool:
-    """Whether a model has a Fourier transform in its outer graph."""
+    """Whether a model's main graph has a Fourier transform."""
     return any(node.op_type in TRANSFORMS for node in model.graph.node)
 
 
 def line_axes(
     node: NodeProto, rank: int, constants: Mapping[str, np.ndarray], opset: int
 ) -> list[int]:
-    """The axes over which a transform's output is one line: frequencies, and parts of numbers.
+    """Axes of a line in a transform's output: that of frequencies, and real and imaginary parts.
 
     Parameters
     ----------
     node : NodeProto
         Of `TRANSFORMS`.
     rank : int
-        Of its output.
+        Rank of its output.
     constants : mapping of str to array
-        Where the node may find its axis.
+        Constants of the graph: the axis may be one.
     opset : int
-        Of ONNX's operators: the axis is an attribute before 20, and another one unless given.
+        Before 20, the axis is an attribute, and has another default.
+
+    Returns
+    -------
+    axes : list of int
     """
     axis = 1 if opset < _AXIS_IS_INPUT else -2
     if node.op_type == "STFT":
@@ -52,16 +56,17 @@ def line_axes(
 def with_size_term(
     exact: str, moved: str, term: str, axes: Sequence[int], result: str
 ) -> list[NodeProto]:
-    """Nodes that add to a value a term times the size of its lines.
+    """Nodes that add a term times the magnitude of a value's lines.
 
     Parameters
     ----------
     exact, moved : str
-        The value as it was computed, whose size counts, and as it is moved already.
+        The value before and after it was moved by factors; the first gives the magnitude.
     term : str
     axes : sequence of int
-        Of a line.
+        Axes of a line.
     result : str
+        Name of the sum.
     """
     over, square, total, size, shift = (
         f"{result}/{part}" for part in ("line", "square", "total", "size", "shift")
