@@ -1,1 +1,1 @@
-"""From an ONNX file as given to a graph of static shapes: sorted, bound, every shape known."""
+"""Binding: from a given ONNX model to a sorted graph in which every shape is static."""

@@ -1,4 +1,4 @@
-"""A model's dynamic dimensions and constant inputs bound, and the shape of every value found."""
+"""Binds a model's dynamic dimensions and constant inputs, and finds the shape of every value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fewtune.onnx_graph.simplify import (
     with_shapes,
 )
 
-# onnxruntime promises nothing below this operator set (its documentation, "Compatibility").
+# onnxruntime does not support older operator sets (its documentation, "Compatibility").
 _OLDEST_REFERENCE_OPSET = 7
 
 
@@ -61,25 +61,25 @@ def bind_shapes(
     model : ModelProto
         With its weights in memory; it is left as it is.
     shapes, dimensions : mapping
-        As `fewtune.onnx_graph.shapes.input_shapes`; an input without an element becomes a constant.
+        As for `fewtune.onnx_graph.shapes.input_shapes`; an empty input becomes a constant.
     constants : mapping, optional
-        As `fewtune.binding.constants.constant_arrays`.
+        As for `fewtune.binding.constants.constant_arrays`.
     samples : mapping, optional
-        Inputs of the user, on which shapes are observed where inference finds none.
+        Inputs of the user: onnxruntime runs them to find shapes that inference does not.
 
     Returns
     -------
     model : ModelProto
-        Nodes sorted, inputs and outputs static, weights no longer listed as inputs, at least
-        opset 7. Shapes that the file states for other values are not believed, but found anew.
+        Of opset 7 or later, with sorted nodes, and static inputs and outputs. Weights are not
+        listed as inputs. Shapes that the file declares for other values are found again.
 
     Raises
     ------
     InputError
         If a dimension is left open, the graph cannot be run, or the shape of an output depends
-        on the input's values.
+        on the inputs' values.
     MachineError
-        If a tensor takes more memory than there is.
+        If a tensor takes more memory than the machine can spare.
     """
     constants = constants or {}
     bound = input_shapes(model, shapes, dimensions, constants)
@@ -103,7 +103,7 @@ def bind_shapes(
     refuse_beyond_memory(light_model)
     result = attach_weights(light_model, weights)
     remove_inputs(result.graph, names)
-    # Before shapes are completed and after: an inner condition may follow from a shape.
+    # Twice, since a condition may follow from a shape that is only completed below.
     result = inline_constant_branches(result)
     refuse_unverifiable(result)
     _refuse_endless(result)
@@ -122,7 +122,7 @@ def _refuse_endless(model: ModelProto) -> None:
 
 
 def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None) -> ModelProto:
-    """The model with the shapes that inference did not find, as far as they can be known."""
+    """The model with the shapes that inference did not find."""
     model = pad_selections(model)
     if not _open_values(model):
         return model
@@ -132,7 +132,7 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
         except TooLongError:
             raise
         except InputError:
-            pass  # onnxruntime runs also what cannot be expanded without more shapes
+            pass  # onnxruntime also runs nodes that cannot be expanded yet
     varying = complete_shapes(model, samples)
     padded = pad_selections(model)
     if padded is not model:
@@ -148,7 +148,7 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
 
 
 def _take_output_shapes(model: ModelProto, other: ModelProto) -> None:
-    """Copy output shapes that only became known in ``other``, where constants are folded."""
+    """Copy output shapes that are only known in ``other``, in which constants are folded."""
     known = {value.name: value for value in other.graph.output}
     for value in model.graph.output:
         found = known.get(value.name)
@@ -157,7 +157,7 @@ def _take_output_shapes(model: ModelProto, other: ModelProto) -> None:
 
 
 def _open_values(model: ModelProto) -> bool:
-    """Whether the shape of an output of a node is not known."""
+    """Whether the shape of any node's output is not known."""
     known = {
         value.name
         for value in [*model.graph.value_info, *model.graph.output]
@@ -167,13 +167,13 @@ def _open_values(model: ModelProto) -> bool:
 
 
 def _open_output(model: ModelProto, output: str, varying: Mapping[str, NodeProto]) -> str:
-    """Say why the shape of an output is open, and where that begins."""
+    """Message on why the shape of an output is open, and at which node that begins."""
     if output not in varying:
         return (
             f"output {output!r} is no tensor of a fixed shape in onnxruntime either: take it "
             "out of the model's outputs"
         )
-    # Back along the values that vary, to the node that is the first to choose a size.
+    # Back along varying values to the first node whose output shape depends on values.
     name, node = output, varying[output]
     while True:
         before = next((read for read in node.input if read in varying), None)
@@ -195,7 +195,7 @@ def _set_input_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) ->
 
 
 def _forget_shapes(model: ModelProto) -> None:
-    """Drop what the file states of shapes: it may be stale, and inference only adds to it."""
+    """Drop declared shapes: they may be wrong, and inference does not correct them."""
     del model.graph.value_info[:]
     for value in model.graph.output:
         if value.type.HasField("tensor_type"):

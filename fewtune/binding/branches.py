@@ -1,4 +1,4 @@
-"""Branches that a bound model always takes, put in the place of their If."""
+"""Inlines the branches that a bound model always takes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fewtune.onnx_graph.operators.expand import expand
 def inline_constant_branches(model: ModelProto) -> ModelProto:
     """Inline each If whose condition follows from constants and shapes.
 
-    A constant input, such as a sampling rate, leaves whole networks in branches that never run.
-    onnxruntime 1.31 dies of a segmentation fault where it folds constants of such nested branches.
+    With a constant input, such as a sampling rate, whole networks may be in branches that never
+    run. onnxruntime 1.31 crashes when it folds constants in such nested branches.
 
     Parameters
     ----------
     model : ModelProto
-        Static shapes, as far as they are known; weights in memory. It is left as it is.
+        With static shapes as far as they are known, and weights in memory. It is left as it is.
 
     Returns
     -------
     model : ModelProto
-        The model itself where nothing can be inlined, or where onnxruntime, not optimising, does
-        not give the same outputs for both.
+        The model itself if nothing can be inlined, or if onnxruntime without optimisations returns
+        different outputs for the two models.
     """
     if not any(node.op_type == "If" for node in model.graph.node):
         return model

@@ -1,4 +1,4 @@
-"""Rare forms of a graph put into usual ones: sparse weights, doubled names, constant outputs."""
+"""Canonical forms of rare graphs: sparse weights, duplicate names, constant outputs and others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ _ONNX = "ai.onnx"
 
 
 def canonicalise(model: ModelProto) -> None:
-    """Write rare forms of a graph in usual ones, in place.
+    """Rewrite rare forms of a graph as usual ones, in place.
 
-    Sparse constants become dense. Nodes of one name get different ones. Missing inputs at the end
-    are left out, with which onnxruntime 1.31 dies in some fusions. Outputs that are initialisers,
-    or that are listed once more, are copied. ONNX's own domain is spelled one way. A TopK of free
-    order gets the sorted one: neither onnxruntime's free order nor TVM's is promised. An STFT that
-    does not say so is one-sided; the shape inference of ONNX 1.23 takes it for two-sided.
+    - Sparse constants become dense.
+    - Nodes of one name get different names.
+    - Empty inputs at the end are removed: onnxruntime 1.31 crashes in some fusions with them.
+    - Outputs that are initialisers, or that are listed twice, are copied.
+    - ONNX's default domain has one spelling.
+    - TopK sorts: the unsorted order is not specified, in onnxruntime or TVM.
+    - STFT gets its default, one-sided: ONNX's shape inference (1.23) assumes two-sided.
     """
     _dense(model.graph)
-    _tell_nodes_apart(model)
+    _rename_duplicate_nodes(model)
     _copy_constant_outputs(model)
-    _tell_outputs_apart(model)
+    _rename_duplicate_outputs(model)
     for opset in model.opset_import:
         opset.domain = "" if opset.domain == _ONNX else opset.domain
     for node in all_nodes(model.graph):
@@ -60,8 +62,8 @@ def _array(sparse: SparseTensorProto, name: str) -> TensorProto:
     return numpy_helper.from_array(dense, name)
 
 
-def _tell_nodes_apart(model: ModelProto) -> None:
-    """Nodes of one name: onnxruntime refuses them."""
+def _rename_duplicate_nodes(model: ModelProto) -> None:
+    """Give nodes of one name different names: onnxruntime refuses duplicates."""
     seen: set[str] = set()
     taken = {node.name for node in all_nodes(model.graph)}
     for node in all_nodes(model.graph):
@@ -97,8 +99,8 @@ def _copy_constant_outputs(model: ModelProto) -> None:
         graph.node.append(helper.make_node("Identity", [tensors[name].name], [name]))
 
 
-def _tell_outputs_apart(model: ModelProto) -> None:
-    """Give an output that is listed once more another name: onnxruntime takes both, little else."""
+def _rename_duplicate_outputs(model: ModelProto) -> None:
+    """Give an output that is listed again another name: few tools but onnxruntime allow it."""
     taken, seen = _values(model), set()
     for value in model.graph.output:
         source = value.name

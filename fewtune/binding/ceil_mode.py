@@ -1,7 +1,7 @@
-"""Poolings that round up, where ONNX counts a window that begins behind the end.
+"""Poolings with ``ceil_mode`` for which ONNX counts a last window that starts behind the end.
 
-onnxruntime leaves that window out, as PyTorch does; ONNX's shape inference does so from operator
-set 22 on. Rounded down, such a pooling is the same at every operator set.
+onnxruntime leaves that window out, as PyTorch does. ONNX's shape inference does so from operator
+set 22 on. Without ``ceil_mode``, such a pooling is the same in every operator set.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from onnx import ModelProto, NodeProto, helper
 
 from fewtune.onnx_graph.graph import attributes_of, opset_of, static_shape
 
-_COUNTED_RIGHT = 22
+# Since this operator set, shape inference leaves the window out.
+_FIRST_CORRECT_OPSET = 22
 _POOLINGS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def drop_ceil_mode_once(model: ModelProto) -> bool:
-    """Round the first of these poolings down, in place, where its size is one too many.
+    """Remove ``ceil_mode`` from the first pooling whose inferred size is too large, in place.
 
-    Behind it, shapes have to be found again. Returns whether there was one.
+    The caller infers shapes again before the next one.
+
+    Returns
+    -------
+    changed : bool
+        Whether there was such a pooling.
     """
-    if opset_of(model) >= _COUNTED_RIGHT:
+    if opset_of(model) >= _FIRST_CORRECT_OPSET:
         return False
     values = [*model.graph.input, *model.graph.value_info, *model.graph.output]
     shapes = {value.name: static_shape(value) for value in values}
@@ -38,7 +44,7 @@ def drop_ceil_mode_once(model: ModelProto) -> bool:
 
 
 def _pads_without(node: NodeProto, sizes: Sequence[int]) -> list[int] | None:
-    """Padding with which a pooling, rounded down, has no window behind the end; None as it is."""
+    """Padding with which a pooling needs no ``ceil_mode``; None if it stays as it is."""
     given = attributes_of(node)
     if not given.get("ceil_mode") or given.get("auto_pad", b"NOTSET") != b"NOTSET":
         return None
@@ -55,7 +61,7 @@ def _pads_without(node: NodeProto, sizes: Sequence[int]) -> list[int] | None:
         elif last * strides[axis] > free:
             is_implied = True
             pads[axes + axis] += last * strides[axis] - free
-    # What rounding up implies is not counted in a mean, what is written is.
+    # A mean counts explicit padding, but not the padding that rounding up implies.
     if not is_behind or (is_implied and given.get("count_include_pad")):
         return None
     return pads

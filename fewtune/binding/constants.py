@@ -1,4 +1,4 @@
-"""Inputs that are bound to a value, such as a sampling rate: the model has them no longer."""
+"""Binds inputs, such as a sampling rate, to constants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import graph_inputs, remove_inputs
 from fewtune.onnx_graph.shapes import declared_dimensions
 
-# A constant is kept in model.yaml as text, which is for numbers that a person writes.
+# Constants are stored in model.yaml as text, so they are limited to what a person may write.
 MAX_ELEMENTS = 4096
 
 
@@ -22,21 +22,26 @@ def constant_arrays(
     shapes: Mapping[str, Sequence[int]],
     dimensions: Mapping[str, int],
 ) -> dict[str, np.ndarray]:
-    """Turn the values given for inputs into arrays of the inputs' types and shapes.
+    """Convert the values given for inputs into arrays of the inputs' types and shapes.
 
     Parameters
     ----------
     model : ModelProto
     constants : mapping
-        Input name to a number, a truth value, or nested lists of them. A number fills an input
-        of any known shape.
+        Input name to a number, a boolean, or nested lists of them. A number fills an input of any
+        known shape.
     shapes, dimensions : mapping
-        As `fewtune.onnx_graph.shapes.input_shapes`; they may give the shape that a number fills.
+        As for `fewtune.onnx_graph.shapes.input_shapes`: shapes that numbers fill.
+
+    Returns
+    -------
+    arrays : dict
+        Input name to array.
 
     Raises
     ------
     InputError
-        If a name is no input, or a value does not fit the input's type or shape.
+        If a name is no input, a value does not fit the input's type or shape, or no input is left.
     """
     by_name = {value.name: value for value in graph_inputs(model.graph)}
     arrays = {}
@@ -62,7 +67,7 @@ def constant_arrays(
 
 
 def empty_arrays(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
-    """Inputs without an element have one value only: a past of no tokens, say."""
+    """Arrays for empty inputs, such as a past of no tokens, which have only one value."""
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
     return {
         name: np.zeros(shape, helper.tensor_dtype_to_np_dtype(types[name]))
@@ -72,7 +77,7 @@ def empty_arrays(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> dict
 
 
 def bind_constants(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
-    """Make initializers of the inputs that are bound to a value, in place."""
+    """Replace bound inputs by initialisers, in place."""
     remove_inputs(model.graph, arrays)
     for name, array in arrays.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))

@@ -1,4 +1,4 @@
-"""Constants of what a graph computes from shapes alone."""
+"""Folds values that a graph computes from shapes alone."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MAX_ELEMENTS = 1 << 22
 
 
 def fold_shapes(model: ModelProto) -> int:
-    """Replace what follows from shapes alone by constants, in place.
+    """Replace values that follow from static shapes by constants, in place.
 
     Exporters compute the targets of reshapes, slices and resizes from the shapes of other values.
-    Where these are static, the results are the same for all inputs; onnxruntime computes them.
+    If these are static, the results are the same for all inputs; onnxruntime computes them.
 
     Parameters
     ----------
     model : ModelProto
-        Sorted, with the shapes of its values known as far as they are.
+        Sorted, with shapes as far as they are known.
 
     Returns
     -------
     folded : int
-        Number of nodes taken out.
+        Number of nodes removed.
     """
     shapes = {
         value.name: static_shape(value)

@@ -1,4 +1,4 @@
-"""Models that no run on this machine could hold: refused before anything is allocated."""
+"""Refuses models that do not fit this machine's memory, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _GIGABYTE = 1e9
 def refuse_beyond_memory(model: ModelProto, memory_bytes: int | None = None) -> None:
     """Refuse a model with a tensor that takes more than half of the memory.
 
-    What computes a tensor reads another, and onnxruntime computes it beside TVM.
+    The node that computes a tensor reads another one, and onnxruntime runs beside TVM.
 
     Parameters
     ----------
     model : ModelProto
         With shapes as far as they are known.
     memory_bytes : int, optional
-        Of the machine, its own by default.
+        The memory; that of this machine unless given.
 
     Raises
     ------
     MachineError
-        Naming the largest tensor, its shape, and what computes it.
+        Naming the largest tensor, its shape, and the node that computes it.
     """
     if memory_bytes is None:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""What no check of outputs can judge, or no shape can be bound for: refused by node."""
+"""Refuses nodes whose outputs cannot be verified, or whose shapes cannot be bound."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fewtune.errors import InputError
 from fewtune.onnx_graph.graph import RANDOM, STANDARD, graph_inputs, node_text, static_shape
 from fewtune.onnx_graph.order import reads
 
-# The places of inputs that decide shapes.
-_STEERING: dict[str, Collection[int]] = {
+# Numbers of the inputs that decide shapes.
+_SHAPE_INPUTS: dict[str, Collection[int]] = {
     "CenterCropPad": (1,),
     "ConstantOfShape": (0,),
     "Expand": (1,),
@@ -34,17 +34,17 @@ _STEERING: dict[str, Collection[int]] = {
     **{f"Reduce{kind}": (1,) for kind in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
 }
 _MOST_SHOWN = 8
-# Through these a size stays the size that was given.
+# Operators that pass sizes on.
 _CARRYING = frozenset({"Cast", "Concat", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def refuse_unverifiable(model: ModelProto) -> None:
-    """Refuse random numbers, texts, and shapes that an input gives.
+    """Refuse random numbers, strings, and shapes that depend on an input's values.
 
     Parameters
     ----------
     model : ModelProto
-        Nodes sorted, branches settled, shapes inferred as far as they can be.
+        With sorted nodes, inlined branches, and inferred shapes.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def refuse_unverifiable(model: ModelProto) -> None:
                 f"{node_text(node)} writes texts; only numbers are supported: end the model "
                 "before that node"
             )
-        for place in _STEERING.get(node.op_type, ()):
+        for place in _SHAPE_INPUTS.get(node.op_type, ()):
             name = node.input[place] if place < len(node.input) else ""
             source = _source(name, producers, inputs)
             if source is not None:
@@ -84,7 +84,7 @@ def refuse_unverifiable(model: ModelProto) -> None:
 
 
 def _example(value: ValueInfoProto) -> str:
-    """Numbers of the shape that an input has."""
+    """Example of a constant for an input."""
     count = math.prod(static_shape(value) or [])
     return "8" if count == 1 else f"[{','.join(map(str, range(1, min(count, _MOST_SHOWN) + 1)))}]"
 
@@ -101,7 +101,7 @@ def _live(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _source(name: str, producers: dict[str, NodeProto], inputs: Collection[str]) -> str | None:
-    """The input of the model that a size is read from, if any."""
+    """The input of the model from which a size is read, if any."""
     if name in inputs:
         return name
     node = producers.get(name)

@@ -52,13 +52,13 @@ def sample_shapes(
     shapes: Mapping[str, Sequence[int]],
     constants: Collection[str],
 ) -> dict[str, list[int]]:
-    """Check sample inputs against a model, and take from them the shapes that it leaves open.
+    """Check sample inputs against a model, and bind its dynamic dimensions by their shapes.
 
     Parameters
     ----------
     model : ModelProto
     samples : mapping
-        Of `read_samples`.
+        From `read_samples`.
     shapes : mapping
         Shapes that the user gives; the samples must have them.
     constants : collection of str
@@ -67,7 +67,7 @@ def sample_shapes(
     Returns
     -------
     shapes : dict
-        Those given, with those of the samples where the model has a dynamic dimension.
+        The given shapes, and those of samples of inputs with dynamic dimensions.
 
     Raises
     ------
@@ -112,6 +112,6 @@ def sample_shapes(
             )
         declared = declared_dimensions(value)
         if declared is None or declared != list(array.shape):
-            # `input_shapes` refuses what does not fit a fixed size, with all other shapes.
+            # `input_shapes` refuses shapes that differ from fixed sizes.
             bound[name] = list(array.shape)
     return bound
