@@ -1,7 +1,7 @@
-"""Feature extractors that a classifier and a detector share: MobileNet 1.0 and ResNets V1.
+"""Feature extractors that classifiers and detectors share: MobileNet 1.0 and ResNet V1.
 
-Both as GluonCV defines them (``gluoncv/model_zoo/mobilenet.py`` and ``resnet.py``), since the RFC
-measured those.
+They are those of GluonCV (``gluoncv/model_zoo/mobilenet.py`` and ``resnet.py``), which the RFC
+measured.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def resnet_features(builder: GraphBuilder, image: str, depth: int = 50) -> list[
 
 
 def _bottleneck(builder: GraphBuilder, value: str, name: str, channels: int, stride: int) -> str:
-    """Add a block of the original form: the first 1x1 convolution has the stride.
+    """Add a block of the original form, in which the first 1x1 convolution has the stride.
 
-    GluonCV gives the two 1x1 convolutions a bias, though a batch normalisation follows each; it
-    is counted among the published parameters.
+    In GluonCV the two 1x1 convolutions have a bias, although a batch normalisation follows each.
+    The published number of parameters includes it.
     """
     inner = channels // 4
     shortcut = value

@@ -1,7 +1,7 @@
-"""A small builder of ONNX graphs whose weights are drawn from a seed.
+"""A small builder of ONNX graphs with seeded random weights.
 
-Weights are drawn so that activations keep about unit size from the first layer to the last: with
-others, fifty layers end in zeros or infinities, and a comparison of outputs shows no fault.
+Weights are drawn so that activations keep about unit size from the first layer to the last. With
+others, fifty layers end in zeros or infinities, and a comparison of outputs finds no fault.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ IR_VERSION = 8
 _SCALE_RANGE = (0.6, 1.3)
 _VARIANCE_RANGE = (0.75, 1.25)
 
-# What ends a residual branch is scaled down: statistics are drawn and not measured, so nothing
-# else keeps the sum over many blocks from growing with the depth.
+# The last layer of a residual branch is scaled down. Statistics are drawn and not measured, so
+# nothing else keeps the sum over many blocks from growing.
 _RESIDUAL_SCALE = 0.25
 _SHIFT_SCALE = 0.05
 
@@ -32,20 +32,20 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 
 class GraphBuilder:
-    """An ONNX model under construction; each method adds a layer and gives its output's name.
+    """An ONNX model under construction; each method adds a layer and returns its output's name.
 
-    Layers are named by the caller, and a layer's output bears the name of the layer. Parameters
-    are initialisers; shapes, anchors and other constants are Constant nodes, so that the
-    floating-point elements of the initialisers are the parameters.
+    The caller names the layers; a layer's output has the name of the layer. Parameters are
+    initialisers. Shapes, anchors and other constants are Constant nodes, so the number of
+    parameters is that of the initialisers' floating-point elements.
 
     Parameters
     ----------
     name : str
-        Of the graph.
+        Name of the graph.
     seed : int
         A weight's values depend on the seed and on its name, not on the order of the layers.
     values : bool
-        Whether large weights get values. Without them the model is only good for counting.
+        Whether large weights get values. A model without them can only be counted.
     """
 
     def __init__(self, name: str, seed: int, values: bool = True) -> None:
@@ -53,7 +53,7 @@ class GraphBuilder:
         self._values = values
         self._channels: dict[str, int] = {}
         self._rectified: set[str] = set()
-        # Filled in place: a graph made apart and put into a model would be copied with its weights.
+        # The graph is filled in place: adding a finished graph to a model copies all weights.
         self._model = ModelProto(ir_version=IR_VERSION, producer_name="fewtune")
         self._model.opset_import.append(helper.make_opsetid("", OPSET))
         self._graph = self._model.graph
@@ -87,7 +87,7 @@ class GraphBuilder:
         channels: int | None = None,
         **attributes: AttributeProto | int | float | str | Sequence[int],
     ) -> str:
-        """Add any operator of one output; its channels default to its first input's."""
+        """Add any operator with one output; its channels default to those of its first input."""
         given: dict[str, Any] = dict(attributes)
         made = helper.make_node(operator, list(inputs), [name], name=name, **given)
         self._graph.node.append(made)
@@ -98,7 +98,7 @@ class GraphBuilder:
         return name
 
     def constant(self, name: str, values: np.ndarray | Sequence[int] | float) -> str:
-        """Add what is no parameter: whole numbers become int64, others float32."""
+        """Add a constant that is no parameter: integers become int64, others float32."""
         array = np.asarray(values)
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         return self.node("Constant", [], name, value=numpy_helper.from_array(array))
@@ -129,7 +129,7 @@ class GraphBuilder:
         groups: int = 1,
         bias: bool = False,
     ) -> str:
-        """Add a square 2-D convolution; padding keeps the size unless given."""
+        """Add a convolution with a square kernel; padding keeps the size unless given."""
         padding = kernel // 2 if padding is None else padding
         shape = (channels, self._channels[value] // groups, kernel, kernel)
         draw = normal(self._he_scale(value, math.prod(shape[1:])))
@@ -162,7 +162,7 @@ class GraphBuilder:
         return self.node("BatchNormalization", [value, *weights], name, epsilon=1e-5)
 
     def layer_normalization(self, value: str, name: str, epsilon: float) -> str:
-        """Add a normalisation over the last axis, which has to be that of the channels."""
+        """Add a normalisation over the last axis, which must be that of the channels."""
         shape = (self._channels[value],)
         scale = self.weight(f"{name}_scale", shape, uniform(*_SCALE_RANGE))
         shift = self.weight(f"{name}_shift", shape, normal(_SHIFT_SCALE))
@@ -171,7 +171,7 @@ class GraphBuilder:
         )
 
     def layer_scale(self, value: str, name: str) -> str:
-        """Multiply the channels, on the last axis, by what ends a residual branch."""
+        """Scale the channels, on the last axis, at the end of a residual branch."""
         low, high = _SCALE_RANGE
         draw = uniform(_RESIDUAL_SCALE * low, _RESIDUAL_SCALE * high)
         return self.node(
@@ -202,12 +202,12 @@ class GraphBuilder:
         return self.rectified(self.node(operator, [value], name, None, **attributes))
 
     def rectified(self, value: str) -> str:
-        """Say of a value that about half of it is about zero; weights after it are larger."""
+        """Mark a value of which about half is near zero: weights after it are larger."""
         self._rectified.add(value)
         return value
 
     def relu6(self, value: str, name: str) -> str:
-        """Cut a value off below 0 and above 6."""
+        """Clip a value to 0 to 6."""
         low = self.constant(f"{name}_low", 0.0)
         high = self.constant(f"{name}_high", 6.0)
         return self.rectified(self.node("Clip", [value, low, high], name))
@@ -249,7 +249,7 @@ class GraphBuilder:
         return self.node("Concat", values, name, joined, axis=axis)
 
     def transpose(self, value: str, name: str, *order: int) -> str:
-        """Reorder the axes; what was the channels stays it."""
+        """Reorder the axes; the number of channels stays."""
         return self.node("Transpose", [value], name, perm=order)
 
     def reshape(self, value: str, name: str, *shape: int, channels: int | None = None) -> str:
@@ -259,7 +259,7 @@ class GraphBuilder:
         return self.node("Reshape", [value, target], name, channels)
 
     def slice(self, value: str, name: str, start: int, end: int, axis: int) -> str:
-        """Take a stretch of one axis."""
+        """Take the indices from ``start`` to before ``end`` of an axis."""
         bounds = {"start": start, "end": end, "axis": axis}
         made = [self.constant(f"{name}_{bound}", [at]) for bound, at in bounds.items()]
         return self.node("Slice", [value, *made], name)
@@ -271,8 +271,8 @@ class GraphBuilder:
     def _he_scale(self, value: str, inputs: int) -> float:
         """Standard deviation of weights that keep the size of activations.
 
-        He's factor of two (He et al., 2015, "Delving Deep into Rectifiers") makes up for the half
-        that a rectifier before the layer sets to zero, so it is left out where there is none.
+        He's factor of two (He et al., 2015, "Delving Deep into Rectifiers") compensates for the
+        half that a rectifier before the layer sets to zero. Without a rectifier it is left out.
         """
         return math.sqrt((2 if value in self._rectified else 1) / inputs)
 
@@ -285,5 +285,5 @@ def normal(scale: float) -> Draw:
 
 
 def uniform(low: float, high: float) -> Draw:
-    """Draw evenly from an interval."""
+    """Draw from a uniform distribution over an interval."""
     return lambda generator, shape: generator.uniform(low, high, shape).astype(np.float32)

@@ -1,6 +1,6 @@
 """ImageNet classifiers: 1x3x224x224 images to 1000 logits.
 
-All as GluonCV defines them, since the RFC measured those or their next of kin. Each adds its layers
+All are those of GluonCV, which the RFC measured, or close relatives. Each function adds the layers
 to a builder.
 """
 

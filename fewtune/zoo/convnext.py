@@ -1,8 +1,8 @@
 """ConvNeXt-Tiny: 1x3x224x224 images to 1000 logits.
 
 Liu et al., 2022, "A ConvNet for the 2020s", with the layers in the order of torchvision's
-``convnext_tiny``. Convolutions are NCHW; normalisations and the two linear layers of a block run on
-the channels as last axis, between two transposes.
+``convnext_tiny``. Convolutions are NCHW. Normalisations and the two linear layers of a block have
+channels last, between two transposes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many multiply-adds a model takes, from the shapes in its graph."""
+"""Counts a model's multiply-adds from the shapes in its graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtune.onnx_graph.graph import detach_weights, static_shape
 def multiply_adds(model: ModelProto) -> int:
     """Count the multiply-adds of convolutions and matrix products.
 
-    Papers call these FLOPs, GMACs or billions of operations; all else is left out, as they do.
+    Papers call these FLOPs, GMACs or billions of operations, and leave out everything else as well.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Architectures that the onnx package ships, with seeded random weights.
 
-The package's backend tests hold real architectures as files of a few kilobytes
-(``onnx/backend/test/data/light``), whose weights are all one constant. With such weights every
-output is equal, so a comparison of outputs would show no fault; here each weight is drawn anew.
+The package's backend tests include real architectures as files of a few kilobytes
+(``onnx/backend/test/data/light``), whose weights are all one constant. With such weights all
+outputs are equal, so a comparison of outputs would find no fault. Here each weight is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fewtune.errors import InputError
 _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 _PREFIX = "light_"
 
-# Operators that only reshape a weight on its way to the operator that uses it.
+# Operators that only reshape a weight before the operator that uses it.
 _RESHAPING = frozenset({"Unsqueeze", "Reshape", "Squeeze", "Flatten", "Identity"})
 _LINEAR = _RESHAPING | {"BatchNormalization", "Mul", "Add", "Transpose", "Dropout"}
 
@@ -27,14 +27,14 @@ _LINEAR = _RESHAPING | {"BatchNormalization", "Mul", "Add", "Transpose", "Dropou
 _SCALE_RANGE = (0.6, 1.3)
 _VARIANCE_RANGE = (0.75, 1.25)
 
-# The last normalisation of a residual branch is scaled down: statistics are drawn and not
-# measured, so nothing else keeps the sum over many blocks from growing with the depth.
+# The last normalisation of a residual branch is scaled down. Statistics are drawn and not measured,
+# so nothing else keeps the sum over many blocks from growing.
 _RESIDUAL_SCALE = 0.4
 _SHIFT_SCALE = 0.05
 
 
 def light_names() -> list[str]:
-    """Names that `light_model` knows, such as ``squeezenet``."""
+    """Names of the architectures of `light_model`, such as ``squeezenet``."""
     return sorted(path.stem.removeprefix(_PREFIX) for path in _DIRECTORY.glob(f"{_PREFIX}*.onnx"))
 
 
@@ -83,7 +83,7 @@ def light_model(name: str, seed: int) -> ModelProto:
 
 
 def _weight_shapes(model: ModelProto) -> dict[str, list[int]]:
-    """Every float constant of the graph with its shape, in graph order."""
+    """Names and shapes of all float constants, in graph order."""
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
     shapes = {
         name: list(tensor.dims)
@@ -97,7 +97,7 @@ def _weight_shapes(model: ModelProto) -> dict[str, list[int]]:
 
 
 def _consumers(model: ModelProto) -> dict[str, tuple[NodeProto, int]]:
-    """The first node that reads each value, and the position it reads it at."""
+    """The first node that reads each value, and the number of that input."""
     consumers: dict[str, tuple[NodeProto, int]] = {}
     for node in model.graph.node:
         for position, name in enumerate(node.input):
@@ -141,8 +141,8 @@ def _normal(generator: np.random.Generator, shape: list[int], scale: float) -> n
 def _he_scale(inputs: int, node: NodeProto, producers: dict[str, NodeProto]) -> float:
     """Standard deviation that keeps the size of activations through ``node``.
 
-    He's factor of two makes up for the half that a ReLU sets to zero, so it is left out where
-    only linear operators lie between the layer before and this one.
+    He's factor of two compensates for the half that a ReLU sets to zero. It is left out if there
+    are only linear operators between this layer and the one before.
     """
     before = producers.get(node.input[0])
     while before is not None and before.op_type in _LINEAR:
@@ -152,7 +152,7 @@ def _he_scale(inputs: int, node: NodeProto, producers: dict[str, NodeProto]) -> 
 
 
 def _replace_weights(model: ModelProto, weights: list[TensorProto]) -> None:
-    """Put ``weights`` in place of the constants, as initialisers that are no graph inputs."""
+    """Replace the constants by ``weights``, as initialisers that are not graph inputs."""
     graph = model.graph
     drawn = {tensor.name for tensor in weights}
     old = {tensor.name for tensor in graph.initializer}

@@ -1,9 +1,9 @@
-"""Networks to train predictors on: convolutions and products of random shapes.
+"""Networks that predictors are trained on: convolutions of random shapes.
 
-A predictor learns about convolutional networks in general from them, and has seen no shape of the
-user's network. Shapes are drawn as deployed networks have them: planes from 7x7 to 160x160,
-channels in steps of eight or so, windows of one, three, five and seven, depthwise ones, products
-over few rows and over many. Each layer has an input of its own, so that a task can be of any size.
+A predictor learns about convolutional networks in general from them, without any shape of the
+user's network. Shapes are drawn from those of deployed networks: planes from 7x7 to 160x160,
+channels in steps of eight or more, kernels of one, three, five and seven, depthwise or not. Each
+layer has an input of its own, so that a task can be of any size.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ import numpy as np
 from fewtune.zoo.builder import GraphBuilder
 
 _LAYERS = 56
-# Multiply-adds of a layer: less is over before threads have begun, more takes long to measure.
+# Multiply-adds of a layer: smaller ones end before threads have started, larger ones take long to
+# measure.
 _LEAST, _MOST = 4e6, 3e8
 _MOST_WEIGHTS = 2**22
 
 
 @dataclass(frozen=True)
 class _Shapes:
-    """What is drawn from.
+    """A distribution of shapes.
 
     Attributes
     ----------
     kinds : tuple of (float, int, int, bool)
-        How often each kind is drawn, its window, its stride, and whether it is depthwise.
+        Probability of each kind of convolution, its kernel, its stride, and whether it is
+        depthwise.
     planes, large_planes : tuple of int
-        Heights, which are widths as well: three draws of four are of the first.
+        Heights, which are also the widths; three of four draws are from ``planes``.
     channels, many_channels : tuple of int
-        Of the second, half of the draws on planes up to 28 are.
+        Half of the draws on planes up to 28 are from ``many_channels``.
     """
 
     kinds: tuple[tuple[float, int, int, bool], ...]
@@ -58,8 +60,8 @@ _ANY = _Shapes(
     (16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448),
     (512, 576, 640, 768, 960, 1024, 1280, 1536, 2048),
 )
-# What networks for images of 224 to 512 have most, with more of the 3x3 convolutions that become
-# products of Winograd's tiles.
+# The most frequent shapes of networks for images of 224 to 512 pixels, with more of the 3x3
+# convolutions that Winograd's algorithm computes.
 _USUAL = _Shapes(
     (
         (0.40, 1, 1, False),
@@ -84,9 +86,9 @@ def practice(builder: GraphBuilder, seed: int, usual: bool) -> None:
     ----------
     builder : GraphBuilder
     seed : int
-        Of the shapes; the builder's own is that of the weights.
+        Seed of the shapes; the builder's own is that of the weights.
     usual : bool
-        Whether shapes are those that networks have most.
+        Whether to draw from the most frequent shapes of networks.
     """
     random = np.random.default_rng([seed, *b"practice"])
     shapes = _USUAL if usual else _ANY
@@ -111,7 +113,7 @@ def _layer(builder: GraphBuilder, random: np.random.Generator, shapes: _Shapes, 
 
 
 def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int, int, int, bool]:
-    """Window, stride, input channels, filters, plane, whether depthwise: the most allowed."""
+    """Kernel, stride, input channels, filters, plane, and whether depthwise, within the limits."""
     while True:
         often = np.array([kind[0] for kind in shapes.kinds])
         _, kernel, stride, depthwise = shapes.kinds[int(random.choice(len(often), p=often))]
@@ -125,12 +127,12 @@ def _shape(random: np.random.Generator, shapes: _Shapes) -> tuple[int, int, int,
         if depthwise:
             filters = given
         weights = kernel * kernel * filters * (1 if depthwise else given)
-        # A depthwise convolution computes little, but reads as much memory.
+        # A depthwise convolution computes less, but reads as much memory.
         cost = (10 if depthwise else 1) * weights * _results(plane, kernel, stride) ** 2
         if _LEAST <= cost <= _MOST and kernel <= plane and weights <= _MOST_WEIGHTS:
             return kernel, stride, given, filters, plane, depthwise
 
 
 def _results(plane: int, kernel: int, stride: int) -> int:
-    """Height and width of what a convolution gives whose padding keeps the size."""
+    """Height and width of a convolution's output with padding of half a kernel."""
     return math.floor((plane + 2 * (kernel // 2) - kernel) / stride) + 1

@@ -1,4 +1,4 @@
-"""Models in eight bits, by onnxruntime's own quantiser."""
+"""Quantises models to eight bits by onnxruntime's quantiser."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from fewtune.onnx_graph.graph import graph_inputs, opset_of, static_shape, type_
 from fewtune.onnx_graph.simplify import converted, slimmed, with_shapes
 from fewtune.verify.draws import drawn_inputs
 
-# The name of a model's quantised form.
+# Suffix of a quantised model's name.
 SUFFIX = "-int8"
-# Scales of channels need this operator set.
+# Scales per channel need this operator set.
 _OPSET = 13
 _CALIBRATION_DRAWS = 4
-# How the quantiser names what it makes of a value; it takes a constant of that name for its own.
+# Suffixes of names that the quantiser makes; it mistakes an existing constant for its own.
 _ENDS = ("_scale", "_zero_point", "_quantized")
 
 
 def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) -> ModelProto:
-    """Quantise a model as its operators suggest.
+    """Quantise a model: statically if it has convolutions, otherwise dynamically.
 
     Parameters
     ----------
     model : ModelProto
         In float32, with static shapes; it is left as it is.
     seed : int
-        Of the inputs that a convolutional network's ranges are measured with.
+        Seed of the calibration inputs of a convolutional network.
     draws : int
-        How many of these: half normal, half uniform in 0 to 1.
+        Number of calibration inputs: half normal, half uniform in 0 to 1.
 
     Returns
     -------
     model : ModelProto
-        A convolutional network with ``QuantizeLinear`` and ``DequantizeLinear`` around its
-        operators: unsigned activations, signed weights of one scale a filter. Any other with
-        ``DynamicQuantizeLinear`` and ``MatMulInteger`` for its products with constants.
+        A convolutional network has ``QuantizeLinear`` and ``DequantizeLinear`` around its
+        operators, unsigned activations, and signed weights with one scale for each filter. Any
+        other has ``DynamicQuantizeLinear`` and ``MatMulInteger`` for its products with constants.
     """
     prepared = slimmed(with_shapes(model))
     if opset_of(prepared) < _OPSET:
@@ -55,7 +55,7 @@ def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) 
 
 
 def _with_free_names(model: ModelProto) -> ModelProto:
-    """A copy in which no constant is named as the quantiser would name something of its own."""
+    """A copy in which no constant has a name that the quantiser would make."""
     made = ModelProto()
     made.CopyFrom(model)
     graph = made.graph
@@ -75,7 +75,7 @@ def _with_free_names(model: ModelProto) -> ModelProto:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the quantiser's advice to prepare the model, which is done."""
+    """Suppress the quantiser's advice to prepare the model, which has been done."""
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -127,7 +127,7 @@ def _dynamic(model: ModelProto) -> ModelProto:
 
 
 def calibration_inputs(model: ModelProto, seed: int, draws: int) -> list[dict[str, np.ndarray]]:
-    """Inputs that a model's ranges are measured with, by name."""
+    """Inputs for the calibration of a model's ranges, each by name."""
     specs = [
         TensorSpec(
             name=value.name,

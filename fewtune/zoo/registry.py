@@ -1,11 +1,12 @@
-"""The models of the zoo by name, and the published counts that each is held to.
+"""The models of the zoo by name, and the published counts that each must have.
 
-Counts of parameters include the running statistics of batch normalisations, as MXNet's own table
-does; a graph for inference holds them beside what is trained.
+Counts of parameters include the running statistics of batch normalisations, as in MXNet's own
+table: a graph for inference has them as constants.
 
-SqueezeNet 1.1 is the one that the onnx package ships, which ends in a softmax. Its ResNet 50 has
-the stride in the 3x3 convolution (V1b), its VGG 19 no normalisation, and its DenseNet 121 a second
-scale and shift behind every normalisation (8,146,152 parameters): those are built here.
+SqueezeNet 1.1 is that of the onnx package, which ends in a softmax. The package's other models
+differ from the published ones. Its ResNet 50 has the stride in the 3x3 convolution (V1b), its
+VGG 19 has no normalisation, and its DenseNet 121 has a second scale and shift behind every
+normalisation (8,146,152 parameters).
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from fewtune.zoo.transformer import bert_mini
 from fewtune.zoo.vision_transformer import vit_tiny
 from fewtune.zoo.yolo import yolov3_mobilenet
 
-# Publications round, and disagree about what else than products they count.
+# Publications round, and differ in what they count besides products.
 _MULTIPLY_ADD_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A model of the zoo, and what is published of it.
+    """A model of the zoo, and its published counts.
 
     Attributes
     ----------
     build : callable or str
         Adds the model to a builder; or the name of an architecture of the onnx package.
     parameters : int
-        As published, or summed over the published layers; the graph's has to be equal.
+        As published, or summed over the published layers; that of the graph must be equal.
     multiply_adds : float
-        As published, or summed over the published layers; the graph's has to be near it.
+        As published, or summed over the published layers; that of the graph must be within 2 %.
     source : str
-        Where the two figures come from.
+        Source of both figures.
     extra_multiply_adds : int
-        What the published figure lacks, for the reason that ``source`` gives.
+        Multiply-adds that the published figure lacks, for the reason in ``source``.
     """
 
     build: Callable[[GraphBuilder], None] | str
@@ -60,13 +61,13 @@ class ZooModel:
 
     @property
     def expected_multiply_adds(self) -> float:
-        """What the graph's are held to."""
+        """Multiply-adds that the graph must have."""
         return self.multiply_adds + self.extra_multiply_adds
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a graph was found to have.
+    """Counts of a graph.
 
     Attributes
     ----------
@@ -80,8 +81,8 @@ class Counts:
     multiply_adds: int
 
 
-# Shapes drawn at random, to learn from: by seed, parameters and multiply-adds. Many shapes teach
-# more than many trials of each. Every second one has the shapes that networks have most.
+# Parameters and multiply-adds of practice networks, by seed. Predictors learn more from many shapes
+# than from many trials of each. Even seeds draw the most frequent shapes.
 _PRACTICE = {
     1: (6_089_768, 3_609_148_032),
     2: (15_779_984, 3_624_438_320),
@@ -134,7 +135,7 @@ ZOO = {
         0.4363e9,
         "sum over the layers; Turc et al. 2019 say 11.3 M with pre-training heads (97,340)",
     ),
-    # Second models of a family, for what a schedule bank saves (`benchmarks/parts/bank.py`).
+    # Second models of a family, to measure what a schedule bank saves (`benchmarks/parts/bank.py`).
     "resnet101_v1": ZooModel(
         partial(classifiers.resnet_v1, depth=101),
         44_695_144,
@@ -145,7 +146,7 @@ ZOO = {
         partial(classifiers.densenet, depth=169), 14_307_880, 3.36e9, "MXNet model zoo; torchvision"
     ),
     "convnext_tiny": ZooModel(convnext_tiny, 28_589_128, 4.46e9, "torchvision"),
-    # What is between the convolutions of mobile networks, and a transformer of odd extents.
+    # Operators between the convolutions of mobile networks, and a transformer with odd extents.
     "efficientnet_b0": ZooModel(
         efficientnet_b0, 5_330_564, 0.386e9, "torchvision: 5,288,548 and 42,016 statistics"
     ),
@@ -165,7 +166,7 @@ ZOO = {
 
 
 def zoo_names() -> list[str]:
-    """Names that `zoo_model` knows, in the order of the table."""
+    """Names of the models of the zoo, in the order of the table."""
     return list(ZOO)
 
 
@@ -179,7 +180,7 @@ def zoo_model(name: str, seed: int, values: bool = True) -> ModelProto:
     seed : int
         The same seed gives a byte-identical model.
     values : bool
-        Whether large weights get values; without, a model is made in no time, for counting.
+        Whether large weights get values. Without them a model is made at once, for counting.
 
     Returns
     -------
@@ -213,12 +214,12 @@ def count(name: str) -> Counts:
 
 
 def verify(name: str) -> Counts:
-    """Hold a model to its published counts.
+    """Check that a model has its published counts.
 
     Returns
     -------
     counts : Counts
-        What its graph has.
+        Counts of its graph.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Sources that need no file: architectures whose weights come from a seed."""
+"""Model sources without files: architectures with seeded weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SEEDED_PREFIXES = (LIGHT_PREFIX, ZOO_PREFIX)
 
 
 class SeededOrigin(NamedTuple):
-    """An architecture: of the onnx package (``light``) or of the zoo.
+    """An architecture of the onnx package (``light``) or of the zoo.
 
-    It reads as the source it is given as, such as ``zoo:vgg19_bn``.
+    Its text is the source, such as ``zoo:vgg19_bn``.
     """
 
     kind: Literal["light", "zoo"]
@@ -45,7 +45,7 @@ def seeded_model(origin: SeededOrigin, seed: int, values: bool = True) -> ModelP
     seed : int
         The same seed gives a byte-identical model.
     values : bool
-        Whether the large weights of a zoo model get values; without, its graph is made in no time.
+        Whether the large weights of a zoo model get values. Without them its graph is made at once.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def seeded_model(origin: SeededOrigin, seed: int, values: bool = True) -> ModelP
     """
     if seed < 0:
         raise InputError(f"seed {seed} is negative: give 0 or more")
-    # Most callers ask only where a model comes from, and ONNX takes a while to load.
+    # Not at the top: most callers only read a model's origin, and onnx is slow to import.
     from fewtune.zoo.onnx_light import light_model
     from fewtune.zoo.registry import zoo_model
 

@@ -1,7 +1,7 @@
 """EfficientNet-B0 and MobileNet V3 Large: 1x3x224x224 images to 1000 logits.
 
-Networks of inverted residuals whose channels are weighted by the whole image (Hu et al., 2017,
-"Squeeze-and-Excitation Networks"), with layers as torchvision has them.
+Networks of inverted residuals with squeeze-and-excitation (Hu et al., 2017, "Squeeze-and-Excitation
+Networks"), with the layers of torchvision.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _EFFICIENTNET_B0 = (
     (6, 320, 1, 1, 3),
 )
 
-# Kernel, expanded channels, channels, whether they are weighted, whether the activation is a hard
-# swish, and stride (Howard et al., 2019, "Searching for MobileNetV3", table 1).
+# Kernel, expanded channels, channels, whether there is an excitation, whether the activation is a
+# hard swish, and stride (Howard et al., 2019, "Searching for MobileNetV3", table 1).
 _MOBILENET_V3 = (
     (3, 16, 16, False, False, 1),
     (3, 64, 24, False, False, 2),
@@ -52,7 +52,7 @@ _MOBILENET_V3 = (
 
 
 class _Excitation(NamedTuple):
-    """How channels are weighted: between the two layers, and by which gate."""
+    """A squeeze-and-excitation: its inner channels and activation, and its gate."""
 
     channels: int
     activation: Activation
@@ -118,7 +118,7 @@ def _inverted_residual(
     activation: Activation,
     excitation: _Excitation | None,
 ) -> str:
-    """Add a block: wider by a 1x1 convolution, depthwise, weighted, and narrow again."""
+    """Add a block: a 1x1 expansion, a depthwise convolution, an excitation, and a projection."""
     before = builder.channels(value)
     shortcut = value if stride == 1 and before == channels else None
     if inner != before:
@@ -136,12 +136,12 @@ def _inverted_residual(
 
 
 def _weighted(builder: GraphBuilder, value: str, name: str, excitation: _Excitation) -> str:
-    """Multiply each channel by what two layers make of the means of all."""
+    """Multiply each channel by a gate, which two layers compute from the means of all channels."""
     means = builder.node("GlobalAveragePool", [value], f"{name}_means")
     inner = builder.convolution(means, f"{name}_squeeze", excitation.channels, bias=True)
     inner = excitation.activation(builder, inner, f"{name}_activation")
     inner = builder.convolution(inner, f"{name}_expand", builder.channels(value), bias=True)
-    # Of a hard sigmoid, PyTorch's slope, which is not ONNX's default.
+    # PyTorch's slope of a hard sigmoid, which is not ONNX's default.
     slope = {"alpha": 1 / 6} if excitation.gate == "HardSigmoid" else {}
     gate = builder.node(excitation.gate, [inner], f"{name}_gate", None, **slope)
     return builder.node("Mul", [value, gate], name)
@@ -161,5 +161,5 @@ def _relu(builder: GraphBuilder, value: str, name: str) -> str:
 
 
 def _multiple_of_8(channels: int) -> int:
-    """The next multiple of eight; for these, what the paper's rule of the nearest comes to."""
+    """The next multiple of eight, which equals the paper's rule for the channels used here."""
     return (channels + 7) // 8 * 8

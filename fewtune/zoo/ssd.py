@@ -1,8 +1,8 @@
 """SSD with ResNet 50 V1, for the 20 classes of PASCAL VOC at 512x512.
 
-As GluonCV defines ``ssd_512_resnet50_v1_voc`` (``gluoncv/model_zoo/ssd/ssd.py``; Liu et al., 2015,
-"SSD: Single Shot MultiBox Detector"), up to the decoded boxes. What GluonCV does after that,
-non-maximum suppression, is left out: its output depends on the values in shape.
+GluonCV's ``ssd_512_resnet50_v1_voc`` (``gluoncv/model_zoo/ssd/ssd.py``; Liu et al., 2015, "SSD:
+Single Shot MultiBox Detector"), up to the decoded boxes. GluonCV's non-maximum suppression is left
+out, since the shape of its output depends on values.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _SIZE = 512
 _CLASSES = 21  # the first is the background
 _EXTRA_CHANNELS = (512, 512, 256, 256)
 
-# Of each scale: step of the grid, size of the anchors, larger size of one square anchor.
+# Of each scale: size of the anchors, with the next as the larger size of one square anchor, and
+# step of the grid.
 _SIDES = (51.2, 102.4, 189.4, 276.4, 363.52, 450.6, 492.0)
 _STEPS = (16, 32, 64, 128, 256, 512)
 _FEW_RATIOS = (1.0, 2.0, 0.5)
 _MANY_RATIOS = (*_FEW_RATIOS, 3.0, 1 / 3)
 _RATIOS = (_FEW_RATIOS, _MANY_RATIOS, _MANY_RATIOS, _MANY_RATIOS, _FEW_RATIOS, _FEW_RATIOS)
 
-# What training divides offsets of centers and logarithms of sizes by.
+# Training divides offsets of centers and logarithms of sizes by these.
 _CENTER_DEVIATION, _SIZE_DEVIATION = 0.1, 0.2
 
 
 def ssd512_resnet50(builder: GraphBuilder) -> None:
     """Add SSD512; outputs are ``boxes``, 1 x 6132 x 4, and ``scores``, 1 x 6132 x 21.
 
-    Boxes are corners in pixels: left, top, right, bottom. Scores are probabilities, that of the
-    background first.
+    Boxes are corners in pixels: left, top, right, bottom. Scores are probabilities; the background
+    is the first class.
     """
     image = builder.input("image", (1, 3, _SIZE, _SIZE))
     scales = resnet_features(builder, image)[2:]
@@ -64,7 +65,7 @@ def _rows(
 
 
 def _decoded(builder: GraphBuilder, offsets: str, anchors: np.ndarray) -> str:
-    """Turn offsets from the anchors, in units of what they vary by, into corners of boxes."""
+    """Decode offsets from the anchors, which are divided by deviations, into corners of boxes."""
     centers, sizes = anchors[np.newaxis, :, :2], anchors[np.newaxis, :, 2:]
     units = builder.constant("center_units", _CENTER_DEVIATION * sizes)
     center = builder.slice(offsets, "center_offsets", 0, 2, axis=2)
@@ -80,7 +81,7 @@ def _decoded(builder: GraphBuilder, offsets: str, anchors: np.ndarray) -> str:
 
 
 def _anchors() -> np.ndarray:
-    """Give center and size in pixels of every anchor, in the order of the predictions."""
+    """Center and size in pixels of every anchor, in the order of the predictions, (anchors, 4)."""
     rows = []
     for step, side, larger, ratios in zip(_STEPS, _SIDES, _SIDES[1:], _RATIOS, strict=False):
         between = math.sqrt(side * larger)

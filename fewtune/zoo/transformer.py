@@ -1,7 +1,7 @@
 """BERT-Mini: a transformer encoder of four layers over 128 tokens.
 
 The architecture is that of Devlin et al., 2018, "BERT", in the size L=4, H=256, A=4 of Turc et al.,
-2019, "Well-Read Students Learn Better"; without the heads that only pre-training uses.
+2019, "Well-Read Students Learn Better", without the heads for pre-training.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def bert_mini(builder: GraphBuilder) -> None:
 
 
 def _embedded(builder: GraphBuilder, tokens: str, types: str) -> str:
-    """Sum what stands for each token, its place and its sentence, then normalise."""
+    """Sum the embeddings of tokens, positions and sentences, then normalise."""
     draw = normal(_EMBEDDING_SCALE)
     words = builder.weight("word_embeddings", (_VOCABULARY, _WIDTH), draw)
     sentences = builder.weight("type_embeddings", (_TYPES, _WIDTH), draw)
@@ -60,7 +60,7 @@ def _embedded(builder: GraphBuilder, tokens: str, types: str) -> str:
 
 
 def _mask_penalty(builder: GraphBuilder, mask: str) -> str:
-    """Turn 1 for a token to be read and 0 for one to be left out into what is added to scores."""
+    """Bias of the scores from a mask, which is 1 for tokens to read and 0 for others."""
     value = builder.node("Cast", [mask], "mask", to=TensorProto.FLOAT)
     value = builder.reshape(value, "mask_row", 1, 1, 1, _TOKENS)
     value = builder.node("Sub", [value, builder.constant("unmasked", 1.0)], "mask_from_one")
@@ -71,7 +71,7 @@ def _attention(builder: GraphBuilder, value: str, penalty: str, name: str) -> st
     """Add attention with several heads, up to its output projection."""
     size = _WIDTH // _HEADS
     heads = {}
-    # One transpose also swaps the keys' axes, so that the product needs no further one.
+    # The keys' transpose also swaps the axes for the product, which so needs no other transpose.
     for part, order in {"query": (0, 2, 1, 3), "key": (0, 2, 3, 1), "value": (0, 2, 1, 3)}.items():
         projected = builder.linear(value, f"{name}_{part}", _WIDTH)
         split = builder.reshape(projected, f"{name}_{part}_split", 1, _TOKENS, _HEADS, size)

@@ -1,8 +1,8 @@
 """ViT-Tiny: 1x3x224x224 images to 1000 logits.
 
 Dosovitskiy et al., 2020, "An Image is Worth 16x16 Words", in the size that Touvron et al., 2020,
-"Training data-efficient image transformers", call DeiT-Ti; with nodes as PyTorch exports timm's
-``vit_tiny_patch16_224``, where one product makes queries, keys and values.
+"Training data-efficient image transformers", call DeiT-Ti. The nodes are those that PyTorch exports
+for timm's ``vit_tiny_patch16_224``, in which one product gives queries, keys and values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def vit_tiny(builder: GraphBuilder) -> None:
 
 
 def _embedded(builder: GraphBuilder, image: str) -> str:
-    """Turn an image into tokens: one a patch, and one before them that the classifier reads."""
+    """Turn an image into tokens: a first one for the classifier, then one for each patch."""
     draw = normal(_EMBEDDING_SCALE)
     value = builder.convolution(image, "patches", _WIDTH, _PATCH, _PATCH, padding=0, bias=True)
     value = builder.reshape(value, "patches_in_a_row", 1, _WIDTH, _PATCHES)

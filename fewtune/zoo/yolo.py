@@ -1,8 +1,8 @@
 """YOLOv3 with MobileNet 1.0, for the 20 classes of PASCAL VOC at 416x416.
 
-As GluonCV defines ``yolo3_mobilenet1.0_voc`` (``gluoncv/model_zoo/yolo/yolo3.py``; Redmon and
-Farhadi, 2018, "YOLOv3: An Incremental Improvement"), up to the decoded boxes. What GluonCV does
-after that, non-maximum suppression, is left out: its output depends on the values in shape.
+GluonCV's ``yolo3_mobilenet1.0_voc`` (``gluoncv/model_zoo/yolo/yolo3.py``; Redmon and Farhadi, 2018,
+"YOLOv3: An Incremental Improvement"), up to the decoded boxes. GluonCV's non-maximum suppression is
+left out, since the shape of its output depends on values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fewtune.zoo.builder import GraphBuilder
 
 _SIZE = 416
 _CLASSES = 20
-_VALUES = 4 + 1 + _CLASSES  # of an anchor: its box, whether there is an object, of which class
+_VALUES = 4 + 1 + _CLASSES  # of each anchor: the box, objectness, and class scores
 
 # From the coarsest scale to the finest: stride, channels of the head, anchors in pixels.
 _SCALES = (
@@ -28,8 +28,8 @@ _ANCHORS = sum(len(anchors) * (_SIZE // stride) ** 2 for stride, _, anchors in _
 def yolov3_mobilenet(builder: GraphBuilder) -> None:
     """Add YOLOv3; outputs are ``boxes``, 1 x 10647 x 4, and ``scores``, 1 x 10647 x 20.
 
-    Boxes are corners in pixels: left, top, right, bottom. A score is that of the class times that
-    of there being an object.
+    Boxes are corners in pixels: left, top, right, bottom. A score is the class's times the
+    objectness.
     """
     *finer, value = mobilenet_features(builder, builder.input("image", (1, 3, _SIZE, _SIZE)))
     predictions = []
@@ -75,7 +75,7 @@ def _predictions(builder: GraphBuilder, value: str, name: str, anchors: int, siz
 
 
 def _decode(builder: GraphBuilder, rows: str) -> None:
-    """Turn the predictions of all scales, 1 x anchors x values, into boxes and scores."""
+    """Decode the predictions of all scales, 1 x anchors x values, into boxes and scores."""
     strides, origins, sizes = _grid()
     raw_center = builder.slice(rows, "raw_center", 0, 2, axis=2)
     center = builder.node("Sigmoid", [raw_center], "cell_center")
@@ -97,7 +97,7 @@ def _decode(builder: GraphBuilder, rows: str) -> None:
 
 
 def _grid() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give stride, top left corner of the cell and anchor of every row, each 1 x rows x 2."""
+    """Stride, top left corner of the cell, and anchor of every row, each 1 x rows x 2."""
     strides, origins, sizes = [], [], []
     for stride, _, anchors in _SCALES:
         places = _SIZE // stride
