@@ -143,7 +143,7 @@ def _with_all_shapes(model: ModelProto, samples: Mapping[str, np.ndarray] | None
         model = inferred(model)
     for value in model.graph.output:
         if static_shape(value) is None:
-            raise InputError(_open_output(model, value.name, varying))
+            raise InputError(_open_output(value.name, varying))
     return model
 
 
@@ -166,7 +166,7 @@ def _open_values(model: ModelProto) -> bool:
     return any(name and name not in known for node in model.graph.node for name in node.output)
 
 
-def _open_output(model: ModelProto, output: str, varying: Mapping[str, NodeProto]) -> str:
+def _open_output(output: str, varying: Mapping[str, NodeProto]) -> str:
     """Message on why the shape of an output is open, and at which node that begins."""
     if output not in varying:
         return (

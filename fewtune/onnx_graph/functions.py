@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from typing import Any
 
 import onnx
@@ -14,22 +13,20 @@ from fewtune.onnx_graph.graph import STANDARD, all_nodes, opset_of
 _LOG = logging.getLogger(__name__)
 
 # TVM 0.27's importer lacks these operators, or some of their forms.
-EXPANDED = frozenset(
+_EXPANDED = frozenset(
     {"BlackmanWindow", "CausalConvWithState", "Celu", "CenterCropPad"}
     | {"HammingWindow", "HannWindow", "LinearAttention", "NegativeLogLikelihoodLoss", "Range"}
     | {"SequenceMap", "Shrink", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish"}
 )
 
 
-def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -> ModelProto:
-    """Replace operators by the functions that ONNX defines them as.
+def expand_functions(model: ModelProto) -> ModelProto:
+    """Replace operators that TVM's importer lacks by the functions that ONNX defines them as.
 
     Parameters
     ----------
     model : ModelProto
         With detached weights and inferred shapes: some functions depend on their inputs' types.
-    operators : collection of str
-        Operators of the default domain; those without a function stay as they are.
 
     Returns
     -------
@@ -40,12 +37,12 @@ def expand_functions(model: ModelProto, operators: Collection[str] = EXPANDED) -
     present = {
         node.op_type
         for node in all_nodes(model.graph)
-        if node.domain in STANDARD and (node.op_type in operators or _has_statistics(node))
+        if node.domain in STANDARD and (node.op_type in _EXPANDED or _has_statistics(node))
     }
     if not any(_is_function(name, opset) for name in present):
         return model
     # A function may call others.
-    chosen = sorted(name for name in present | set(operators) if _is_function(name, opset))
+    chosen = sorted(name for name in present | _EXPANDED if _is_function(name, opset))
     typed = ModelProto()
     typed.CopyFrom(model)
     for node in all_nodes(typed.graph):

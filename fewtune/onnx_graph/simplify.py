@@ -92,15 +92,13 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
 REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
 
 
-def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
+def simplify(model: ModelProto) -> ModelProto:
     """Fold and rewrite a model with static shapes for TVM's importer.
 
     Parameters
     ----------
     model : ModelProto
         From `fewtune.binding.bind.bind_shapes`; it is left as it is.
-    steps : OptionalSteps, optional
-        Which of `REWRITES` to use; all by default.
 
     Returns
     -------
@@ -109,11 +107,23 @@ def simplify(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProt
         (`fewtune.onnx_graph.functions`, `fewtune.onnx_graph.operators`). Batch normalisations,
         dropouts, identities and constant subgraphs are folded. The rewrites follow.
     """
-    return unrolled(with_layers(model, steps))
+    return unrolled(with_layers(model))
 
 
 def with_layers(model: ModelProto, steps: OptionalSteps | None = None) -> ModelProto:
-    """As `simplify`, but keeps recurrent layers of which one kernel computes all steps."""
+    """As `simplify`, but keeps recurrent layers of which one kernel computes all steps.
+
+    Parameters
+    ----------
+    model : ModelProto
+        As for `simplify`.
+    steps : OptionalSteps, optional
+        Which of `REWRITES` to use; all by default.
+
+    Returns
+    -------
+    model : ModelProto
+    """
     steps = steps or OptionalSteps()
     if opset_of(model) < SCAN_WITHOUT_BATCH and any(n.op_type == "Scan" for n in model.graph.node):
         # onnx's conversion to a newer operator set loses its batch axis.

@@ -26,7 +26,7 @@ _CALIBRATION_DRAWS = 4
 _ENDS = ("_scale", "_zero_point", "_quantized")
 
 
-def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) -> ModelProto:
+def quantise(model: ModelProto, seed: int = 0) -> ModelProto:
     """Quantise a model: statically if it has convolutions, otherwise dynamically.
 
     Parameters
@@ -35,8 +35,6 @@ def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) 
         In float32, with static shapes; it is left as it is.
     seed : int
         Seed of the calibration inputs of a convolutional network.
-    draws : int
-        Number of calibration inputs: half normal, half uniform in 0 to 1.
 
     Returns
     -------
@@ -51,7 +49,7 @@ def quantise(model: ModelProto, seed: int = 0, draws: int = _CALIBRATION_DRAWS) 
     prepared = _with_free_names(prepared)
     if not any(node.op_type == "Conv" for node in prepared.graph.node):
         return _dynamic(prepared)
-    return _static(prepared, seed, draws)
+    return _static(prepared, seed)
 
 
 def _with_free_names(model: ModelProto) -> ModelProto:
@@ -85,7 +83,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _static(model: ModelProto, seed: int, draws: int) -> ModelProto:
+def _static(model: ModelProto, seed: int) -> ModelProto:
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -100,7 +98,7 @@ def _static(model: ModelProto, seed: int, draws: int) -> ModelProto:
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self._left, None)
 
-    feeds = calibration_inputs(model, seed, draws)
+    feeds = calibration_inputs(model, seed, _CALIBRATION_DRAWS)
     with tempfile.TemporaryDirectory() as directory, _quiet():
         given, made = Path(directory) / "float.onnx", Path(directory) / "quantised.onnx"
         save(model, given)
@@ -127,7 +125,21 @@ def _dynamic(model: ModelProto) -> ModelProto:
 
 
 def calibration_inputs(model: ModelProto, seed: int, draws: int) -> list[dict[str, np.ndarray]]:
-    """Inputs for the calibration of a model's ranges, each by name."""
+    """Inputs for the calibration of a model's ranges.
+
+    Parameters
+    ----------
+    model : ModelProto
+        With static shapes.
+    seed : int
+    draws : int
+        Number of draws: half normal, half uniform in 0 to 1.
+
+    Returns
+    -------
+    feeds : list of dict
+        Arrays by name of the input.
+    """
     specs = [
         TensorSpec(
             name=value.name,

@@ -157,12 +157,12 @@ class GraphBuilder(KnownValues):
             return self.op("Unsqueeze", [data], output, axes=[axis])
         return self.op("Unsqueeze", [data, self.constant([axis], np.int64)], output)
 
-    def slice(self, data: str, axis: int, begin: int, end: int, output: str | None = None) -> str:
+    def slice(self, data: str, axis: int, begin: int, end: int) -> str:
         """Take the elements from ``begin`` to before ``end`` of an axis."""
         if self.opset < 10:
-            return self.op("Slice", [data], output, axes=[axis], starts=[begin], ends=[end])
+            return self.op("Slice", [data], axes=[axis], starts=[begin], ends=[end])
         bounds = [self.constant([each], np.int64) for each in (begin, end, axis)]
-        return self.op("Slice", [data, *bounds], output)
+        return self.op("Slice", [data, *bounds])
 
     def fold_slice(self, data: str, axis: int, begin: int, end: int) -> str:
         """As `slice`, but folded if the data are constant: for weights."""
@@ -171,16 +171,14 @@ class GraphBuilder(KnownValues):
         bounds = [self.constant([each], np.int64) for each in (begin, end, axis)]
         return self.fold("Slice", [data, *bounds])
 
-    def clip(
-        self, data: str, least: float | None, most: float | None, output: str | None = None
-    ) -> str:
+    def clip(self, data: str, least: float | None, most: float | None) -> str:
         """Clip the elements of a value; None is no bound."""
         if self.opset < 11:
-            return self.op("Clip", [data], output, min=least, max=most)
+            return self.op("Clip", [data], min=least, max=most)
         bounds = [
             "" if each is None else self.constant(each, self.dtype(data)) for each in (least, most)
         ]
-        return self.op("Clip", [data, *bounds], output)
+        return self.op("Clip", [data, *bounds])
 
     def reduce(
         self,
