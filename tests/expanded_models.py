@@ -12,7 +12,7 @@ from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import normalizations, plain
 from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
-from fewtune.onnx_graph.operators.tensors import parts
+from fewtune.onnx_graph.operators.tensors import split_pad
 
 OPSETS = (("", 17), ("com.microsoft", 1))
 
@@ -51,7 +51,7 @@ def expanded(model: ModelProto) -> ModelProto:
     stays = (
         plain.HANDLERS.keys()
         | normalizations.HANDLERS.keys()
-        | parts.HANDLERS.keys()
+        | split_pad.HANDLERS.keys()
         | {("", "MaxPool"), ("", "AveragePool"), ("", "LpPool")}
     )
     assert not kinds & ((EARLY | UNROLLED).keys() - stays)
@@ -96,3 +96,8 @@ def assert_node(
 def float_info(name: str, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
     """A float32 value of a graph."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Normal float32 values that depend on the shape alone."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)

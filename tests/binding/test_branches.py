@@ -12,7 +12,7 @@ from fewtune.onnx_graph.observed_shapes import run_onnxruntime_once
 
 
 def branching_model() -> onnx.ModelProto:
-    """By a sampling rate one of two scales; within the first, a squeeze by the number of rows."""
+    """One of two scales, by a sampling rate; the first branch squeezes if there is one row."""
 
     def scaled(by: float, squeezes: bool) -> onnx.GraphProto:
         scale = numpy_helper.from_array(np.float32(by), f"scale_{by}")
@@ -63,7 +63,7 @@ def branching_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def test_branches_of_a_bound_input_are_inlined_and_give_the_same() -> None:
+def test_branches_of_a_bound_input_are_inlined() -> None:
     model, x = branching_model(), np.arange(4, dtype=np.float32)[None]
     bound = bind_shapes(model, {"x": [1, 4]}, {}, {"rate": 16000})
     assert not any(node.op_type == "If" for node in all_nodes(bound.graph))
@@ -73,6 +73,6 @@ def test_branches_of_a_bound_input_are_inlined_and_give_the_same() -> None:
     assert settled[0][0].shape == (4,)
 
 
-def test_a_condition_that_an_input_decides_stays() -> None:
+def test_a_branch_that_depends_on_an_input_stays() -> None:
     bound = bind_shapes(branching_model(), {"x": [2, 4]}, {})
     assert [node.op_type for node in bound.graph.node].count("If") == 1

@@ -1,4 +1,4 @@
-"""Rare forms of a graph are put into usual ones, and compute the same."""
+"""Rare forms of a graph become canonical, with the same outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sparse_weights_become_dense():
         np.testing.assert_array_equal(run_onnxruntime(bound, DATA, 1)[0], DATA["x"] @ expected)
 
 
-def test_nodes_of_one_name_get_different_ones():
+def test_nodes_of_one_name_get_different_names():
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], "same"),
         helper.make_node("Neg", ["a"], ["b"], "same"),
@@ -55,7 +55,7 @@ def test_nodes_of_one_name_get_different_ones():
     np.testing.assert_allclose(run_onnxruntime(bound, DATA, 1)[0], np.exp(-DATA["x"]))
 
 
-def test_an_output_that_is_a_constant_is_computed():
+def test_a_constant_output_is_written_by_a_node():
     nodes = [helper.make_node("Add", ["x", "w"], ["y"], "add")]
     weight = np.arange(4, dtype=np.float32)
     bound = bind_shapes(model_of(nodes, ["y", "w"], [("w", weight)]), {}, {})
@@ -64,21 +64,21 @@ def test_an_output_that_is_a_constant_is_computed():
     np.testing.assert_array_equal(given, weight)
 
 
-def test_a_topk_of_free_order_is_sorted():
+def test_an_unsorted_topk_is_sorted():
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "places"], "top", sorted=0)]
     bound = bind_shapes(model_of(nodes, constants=[("k", np.array([2]))]), {}, {})
     np.testing.assert_array_equal(run_onnxruntime(bound, DATA, 1)[0], [[3, 2], [7, 6]])
 
 
-def test_onnx_own_domain_is_spelled_one_way():
+def test_the_default_domain_has_one_spelling():
     node = helper.make_node("Neg", ["x"], ["y"], "negated", domain="ai.onnx")
     bound = bind_shapes(model_of([node]), {}, {})
     assert {node.domain for node in bound.graph.node} == {""}
     np.testing.assert_array_equal(run_onnxruntime(bound, DATA, 1)[0], -DATA["x"])
 
 
-def test_missing_inputs_at_the_end_are_left_out():
-    # onnxruntime's optimiser reads them as if they were there.
+def test_empty_inputs_at_the_end_are_removed():
+    # onnxruntime's optimiser does not expect empty inputs.
     nodes = [
         helper.make_node("LayerNormalization", ["x", "scale", ""], ["n"], "normal"),
         helper.make_node("Clip", ["n", "", ""], ["c"], "bounded"),

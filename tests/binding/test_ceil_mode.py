@@ -1,4 +1,4 @@
-"""Poolings that round up: the size that onnxruntime gives."""
+"""Poolings with ``ceil_mode`` have the size of onnxruntime's outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fewtune.onnx_graph.graph import static_shape
         ([2, 3], [2, 2], [1, 1, 1, 1], [7, 8]),
     ],
 )
-def test_no_window_begins_behind_the_end(
+def test_no_window_starts_behind_the_end(
     opset: int, pool: str, kernel: list, strides: list, pads: list, sizes: list
 ) -> None:
     given = {"kernel_shape": kernel, "strides": strides, "ceil_mode": 1}

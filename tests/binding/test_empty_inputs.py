@@ -1,4 +1,4 @@
-"""Inputs without an element, as a language model's past at its first step."""
+"""Empty inputs, such as a language model's past at its first step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_past() -> ModelProto:
 @pytest.mark.parametrize(
     ("shapes", "dimensions"), [({"past": [1, 0, 4]}, {}), ({}, {"past_length": 0})]
 )
-def test_a_past_of_no_tokens_is_no_input(shapes: dict, dimensions: dict) -> None:
+def test_an_empty_past_becomes_a_constant(shapes: dict, dimensions: dict) -> None:
     bound = bind_shapes(with_past(), shapes, dimensions)
     assert [value.name for value in bound.graph.input] == ["keys"]
     keys = np.random.default_rng(0).standard_normal((1, 3, 4)).astype(np.float32)

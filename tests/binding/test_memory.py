@@ -1,4 +1,4 @@
-"""Models too large for the memory are refused, the tensor named."""
+"""Models that exceed the memory are refused, with the tensor's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtune.errors import MachineError
 TERA = 2**20
 
 
-def test_a_tensor_that_a_few_bytes_ask_for_is_refused_before_it_is_made() -> None:
+def test_a_tensor_beyond_the_memory_is_refused() -> None:
     graph = helper.make_graph(
         [helper.make_node("Expand", ["x", "size"], ["y"], name="widen")],
         "wide",
@@ -26,7 +26,7 @@ def test_a_tensor_that_a_few_bytes_ask_for_is_refused_before_it_is_made() -> Non
         bind_shapes(model, {}, {})
 
 
-def test_half_of_the_memory_may_be_taken() -> None:
+def test_a_tensor_of_half_of_the_memory_is_allowed() -> None:
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [100])
     model = helper.make_model(helper.make_graph([], "one", [value], []))
     refuse_beyond_memory(model, 800)

@@ -1,4 +1,4 @@
-"""What cannot be checked or bound is refused by node, with what to do."""
+"""Nodes that cannot be verified or bound are refused, with what to do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_random_numbers_are_refused_by_node(operator, inputs, attributes):
         bind_shapes(model_of(nodes), {}, {})
 
 
-def test_random_numbers_that_no_output_reads_are_no_matter():
+def test_random_numbers_that_no_output_reads_are_allowed():
     nodes = [
         helper.make_node("RandomNormal", [], ["drawn"], "noise", shape=[2, 6]),
         helper.make_node("Relu", ["x"], ["y"], "relu"),
@@ -55,7 +55,7 @@ def test_texts_inside_a_model_are_refused_by_node():
         bind_shapes(model_of(nodes), {}, {})
 
 
-def test_an_input_that_gives_a_shape_is_to_be_bound():
+def test_an_input_that_decides_a_shape_must_be_bound():
     sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])
     nodes = [helper.make_node("Reshape", ["x", "sizes"], ["y"], "shaped")]
     with pytest.raises(InputError, match=r"Reshape node 'shaped' .*--constant sizes=\[1,2\]"):

@@ -1,4 +1,4 @@
-"""Sample inputs of the user: read, and held against the model."""
+"""Sample inputs of the user are read and checked against the model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.tiny_models import tiny_convolutional_model
 IMAGE = np.ones((1, 3, 16, 16), np.float32)
 
 
-def test_the_users_own_are_read(tmp_path: Path) -> None:
+def test_samples_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", input=IMAGE)
     samples = read_samples(tmp_path / "inputs.npz")
     np.testing.assert_array_equal(samples["input"], IMAGE)
     assert sample_shapes(tiny_convolutional_model(), samples, {}, ()) == {}
 
 
-def test_they_bind_what_the_model_leaves_open(tmp_path: Path) -> None:
+def test_samples_bind_dynamic_dimensions(tmp_path: Path) -> None:
     model = tiny_convolutional_model(batch="batch")
     assert sample_shapes(model, {"input": np.repeat(IMAGE, 2, 0)}, {}, ()) == {
         "input": [2, 3, 16, 16]
@@ -39,19 +39,19 @@ def test_they_bind_what_the_model_leaves_open(tmp_path: Path) -> None:
         ({"input": IMAGE[:0]}, "is empty"),
     ],
 )
-def test_what_does_not_fit_is_refused(arrays: dict[str, np.ndarray], message: str) -> None:
+def test_unfitting_samples_are_refused(arrays: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(InputError, match=message):
         sample_shapes(tiny_convolutional_model(), arrays, {}, ())
 
 
 @pytest.mark.parametrize("content", [b"no arrays", b"PK\x03\x04 nothing", b""])
-def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_another_kind_of_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "inputs.npz").write_bytes(content)
     with pytest.raises(InputError, match="numpy.savez"):
         read_samples(tmp_path / "inputs.npz")
 
 
-def test_damage_inside_is_told(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "inputs.npz"
     np.savez_compressed(path, input=np.random.default_rng(0).random((64, 64)))
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Files that onnxruntime runs and ONNX's checker would refuse."""
+"""Files that onnxruntime runs although ONNX's checker refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in half precision are computed in float32, their inputs and outputs as they were."""
+"""Float16 models are computed in float32, with the same inputs and outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_floats_are_left_alone() -> None:
 
 
 @pytest.mark.slow
-def test_kernels_of_halves_are_those_of_floats() -> None:
+def test_kernels_of_float16_models_are_those_of_float32() -> None:
     model = half_precision_model()
     module = lower(simplify(model), target(), "NHWC")
     assert "float16" not in "".join(

@@ -1,4 +1,4 @@
-"""A model's own functions, replaced by their bodies."""
+"""Calls of a model's own functions are replaced by their bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid(OWN, 1)]
 
 
 def function(name: str, node: onnx.NodeProto, default: float) -> FunctionProto:
-    """A function of one node, whose ``alpha`` is the function's own."""
+    """A function of one node, whose ``alpha`` is an attribute of the function."""
     alpha = node.attribute.add()
     alpha.name = alpha.ref_attr_name = "alpha"
     alpha.type = onnx.AttributeProto.FLOAT

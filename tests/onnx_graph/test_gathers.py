@@ -1,4 +1,4 @@
-"""Products of a tensor's slices become one product, and give the same."""
+"""Products of a tensor's slices become one product, with the same results."""
 
 from collections import Counter
 
@@ -34,7 +34,7 @@ def unrolled(operator: str, axis: int, taken: list[int], **attributes: object) -
 
 
 def kinds(model: ModelProto) -> Counter[str]:
-    """Simplify a model, compare it with itself as it was, and count its nodes."""
+    """Simplify a model, compare it with the original, and count its nodes."""
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     result = simplify.simplify(bound)
     shape = [d.dim_value for d in bound.graph.input[0].type.tensor_type.shape.dim]
@@ -50,7 +50,7 @@ def kinds(model: ModelProto) -> Counter[str]:
     ("operator", "attributes"), [("MatMul", {}), ("Gemm", {"transB": 1, "alpha": 0.5})]
 )
 @pytest.mark.parametrize("taken", [[0, 1, 2, 3, 4, 5], [5, 2, 4, 1]])
-def test_products_of_slices_are_one(
+def test_products_of_slices_are_joined(
     axis: int, operator: str, attributes: dict, taken: list[int]
 ) -> None:
     counts = kinds(unrolled(operator, axis, taken, **attributes))
@@ -60,5 +60,5 @@ def test_products_of_slices_are_one(
 
 
 def test_a_product_of_few_slices_stays() -> None:
-    """One of all six would multiply twice as many rows as are read."""
+    """A joint product of all six would multiply twice as many rows as are read."""
     assert kinds(unrolled("MatMul", 0, [0, 4, 5]))["Slice"] == 3

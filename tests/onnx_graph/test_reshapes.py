@@ -1,4 +1,4 @@
-"""Reshapes and transposes out of the way: the same results, and activations that fuse."""
+"""Moved reshapes and transposes: results stay, and activations fuse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kinds(model: ModelProto) -> list[str]:
 
 
 def gelu(given: str, result: str, constants: dict[str, np.ndarray], rank: int) -> list:
-    """A GELU as networks are exported; its numbers have so many axes."""
+    """An exported GELU, with constants of this rank."""
     numbers = {"root": 2**0.5, "one": 1.0, "half": 0.5}
     constants.update({n: np.full((1,) * rank, v, np.float32) for n, v in numbers.items()})
     return [
@@ -57,7 +57,7 @@ def gelu(given: str, result: str, constants: dict[str, np.ndarray], rank: int) -
 
 
 def two_products(rank: int = 0, extra: bool = False) -> ModelProto:
-    """Two products over the last axis with a GELU between; ``extra``: what goes in is an output."""
+    """Two products over the last axis with a GELU between; its input is an output if ``extra``."""
     generator = np.random.default_rng(0)
     constants = {
         "first": random_weight(generator, INNER, WIDTH).T.copy(),
@@ -85,11 +85,11 @@ def test_an_activation_is_fused_into_the_product_before_it(rank: int) -> None:
     assert error_of(two_products(rank), scheduled(module)) < BOUND
 
 
-def test_reshapes_that_undo_each_other_are_left_out() -> None:
+def test_inverse_reshapes_are_dropped() -> None:
     assert kinds(simplified(two_products())).count("Reshape") == 2
 
 
-def test_what_is_read_besides_keeps_its_reshape() -> None:
+def test_a_value_with_other_readers_keeps_its_reshape() -> None:
     model = two_products(extra=True)
     found = kinds(simplified(model))
     assert found.index("Reshape", found.index("Gemm")) < found.index("Erf")
@@ -97,7 +97,7 @@ def test_what_is_read_besides_keeps_its_reshape() -> None:
 
 
 def block_of_rows(extra: bool = False) -> ModelProto:
-    """A residual block with a layer norm between convolutions, as ConvNeXt has."""
+    """A residual block with a layer norm between convolutions, as in ConvNeXt."""
     generator = np.random.default_rng(0)
     constants = {
         "stem": random_weight(generator, WIDTH, 3, 4, 4),
@@ -127,19 +127,19 @@ def block_of_rows(extra: bool = False) -> ModelProto:
 
 def test_a_residual_between_layer_norms_needs_no_transposes() -> None:
     module = lowered(block_of_rows())
-    # Of the image, and of the result.
+    # One transpose of the image, and one of the result.
     assert sum(n for name, n in call_counts(module).items() if "transpose" in name) == 2
     assert error_of(block_of_rows(), scheduled(module)) < BOUND
 
 
-def test_transposes_that_are_read_besides_stay() -> None:
+def test_transposes_with_other_readers_stay() -> None:
     model = block_of_rows(extra=True)
     assert kinds(simplified(model)).count("Transpose") == kinds(model).count("Transpose")
     assert error_of(model, scheduled(lowered(model))) < BOUND
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_a_power_of_a_constant_is_no_argument(shape: tuple[int, ...]) -> None:
+def test_a_constant_exponent_becomes_a_scalar(shape: tuple[int, ...]) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["positive"], name="relu"),
         helper.make_node("Pow", ["positive", "exponent"], ["y"], name="power"),
@@ -152,7 +152,7 @@ def test_a_power_of_a_constant_is_no_argument(shape: tuple[int, ...]) -> None:
     assert error_of(model, scheduled(module)) < BOUND
 
 
-def test_a_number_whose_axes_matter_keeps_them() -> None:
+def test_a_constant_whose_axes_matter_keeps_them() -> None:
     nodes = [helper.make_node("Add", ["x", "one"], ["y"], name="sum")]
     model = make_model(nodes, {"x": [8]}, {"y": None}, {"one": np.ones((1, 1), np.float32)})
     assert [len(tensor.dims) for tensor in simplified(model).graph.initializer] == [2]
@@ -187,7 +187,7 @@ def test_what_a_nested_graph_may_read_stays(moved: Callable[[ModelProto], None])
     before = model.SerializeToString(deterministic=True)
     moved(model)
     assert model.SerializeToString(deterministic=True) == before
-    # Without the nested graphs, it is not.
+    # Without nested graphs, the same rewrite applies.
     del model.graph.node[-1]
     alone = model.SerializeToString(deterministic=True)
     moved(model)

@@ -1,4 +1,4 @@
-"""Dimensions that are named by what they follow from."""
+"""Dimensions whose names are formulas of others."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def model(**inputs):
 def test_a_term_of_dimensions_is_computed(name, size):
     given = model(x=["past", "length"], mask=[1, name])
     assert input_shapes(given, {}, {"past": 16, "length": 8})["mask"] == [1, size]
-    # By an input's shape, too; what is given for the term itself comes first.
+    # A dimension may be bound by an input's shape; a size for the formula itself comes first.
     assert input_shapes(given, {"x": [16, 8]}, {})["mask"] == [1, size]
     assert input_shapes(given, {"x": [16, 8], "mask": [1, 3]}, {})["mask"] == [1, 3]
 
 
 @pytest.mark.parametrize("name", ["past + other", "past - 16", "past/3", "past.0", "f(past)"])
-def test_what_is_no_such_term_stays_open(name):
+def test_other_names_stay_open(name):
     with pytest.raises(InputError, match="dynamic dimension"):
         input_shapes(model(x=["past"], mask=[name]), {}, {"past": 16})

@@ -24,7 +24,7 @@ def shape_of(model, name="output"):
 
 
 def simplified(model, bound_error=1e-6):
-    """Bind and simplify a static model, checking that its results stay."""
+    """Bind and simplify a static model, and check that its results stay."""
     given = model.SerializeToString()
     bound = bind_shapes(model, {}, {})
     result = simplify(bound)
@@ -88,7 +88,7 @@ def test_output_whose_shape_depends_on_values_is_refused():
         bind_shapes(model, {}, {})
 
 
-def test_weights_listed_as_inputs_are_inputs_no_longer():
+def test_weights_listed_as_inputs_are_removed_from_the_inputs():
     model = tiny_models.tiny_convolutional_model()
     model.ir_version = 3
     for tensor in model.graph.initializer:
@@ -140,7 +140,7 @@ def test_operators_of_several_inputs_become_chains(operator, chain):
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3), (1, 3, 7)])
-def test_a_normalisation_that_no_convolution_takes_in_becomes_a_product_and_a_sum(shape):
+def test_a_normalisation_behind_no_convolution_becomes_a_product_and_a_sum(shape):
     random = np.random.default_rng(0)
     parts = ("scale", "bias", "mean", "variance")
     weights = {part: random.uniform(0.5, 2.0, shape[1]).astype(np.float32) for part in parts}
@@ -160,7 +160,7 @@ def test_sum_of_two_becomes_add():
 
 
 @pytest.mark.parametrize("opset", [11, 17])
-def test_negative_axes_count_from_the_front(opset):
+def test_negative_axes_become_positive(opset):
     def axes_node(operator, source, result, axis):
         if opset < 13:
             return helper.make_node(operator, [source], [result], axes=[axis])
@@ -185,7 +185,7 @@ def test_negative_axes_count_from_the_front(opset):
     assert found == {"Squeeze": [3], "Unsqueeze": [2]}
 
 
-def test_constants_get_full_rank_and_the_second_place():
+def test_constants_get_full_rank_and_become_the_second_operand():
     nodes = [
         helper.make_node("Mul", ["scale", "input"], ["scaled"]),
         helper.make_node("Sub", ["shift", "scaled"], ["output"]),
@@ -267,7 +267,7 @@ def test_model_that_cannot_be_slimmed_is_kept(monkeypatch):
 
 
 @pytest.mark.parametrize(("begin", "end", "step"), [(0, 5, -1), (3, 3, 1)])
-def test_a_slice_of_nothing_begins_in_front(begin, end, step):
+def test_an_empty_slice_starts_at_zero(begin, end, step):
     bounds = {"b": [begin], "e": [end], "a": [0], "s": [step]}
     weights = {name: np.array(value, np.int64) for name, value in bounds.items()}
     nodes = [

@@ -1,4 +1,4 @@
-"""Texts and maps that classifiers end in, as numbers."""
+"""Strings and maps at the end of classifiers become numbers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_labels_and_maps_become_numbers():
     assert "output 'shares' is a tensor" in notes[1]
 
 
-def test_a_table_of_texts_becomes_places():
+def test_a_table_of_strings_becomes_indices():
     best = helper.make_node("ArgMax", ["x"], ["best"], axis=1, keepdims=0)
     chosen = helper.make_node("ArrayFeatureExtractor", ["texts", "best"], ["row"], domain=DOMAIN)
     flat = helper.make_node("Reshape", ["row", "all"], ["name"])
@@ -76,7 +76,7 @@ def test_a_table_of_texts_becomes_places():
     assert [[*TEXTS, "pig"][place] for place in places] == list(names)
 
 
-def test_texts_that_are_read_stay():
+def test_strings_that_other_nodes_read_stay():
     upper = helper.make_node("StringConcat", ["label", "label"], ["name"])
     texts = helper.make_tensor_value_info("name", TensorProto.STRING, [8])
     model = classifier(linear("label"), upper, outputs=[texts])

@@ -1,4 +1,4 @@
-"""Weights that are no numbers, and weights that vary too little for a fault to show."""
+"""NaN in weights, and weights that vary too little to show a fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_constant(operator: str, *inputs: str):
     return make_model([node], {"input": [1, 3]}, {"output": None}, constants)
 
 
-def test_nan_that_is_computed_with_is_refused() -> None:
+def test_nan_in_arithmetic_is_refused() -> None:
     with pytest.raises(InputError, match=r"'holed' holds NaN \(1 of 3 numbers\)"):
         check_finite(with_constant("Mul", "input", "holed"))
 
@@ -37,7 +37,7 @@ def test_nan_that_is_computed_with_is_refused() -> None:
 @pytest.mark.parametrize(
     "node", [("Where", "mask", "input", "holed"), ("Concat", "input", "holed")]
 )
-def test_nan_that_is_filled_in_is_meant(node: tuple[str, ...]) -> None:
+def test_nan_as_a_fill_value_is_allowed(node: tuple[str, ...]) -> None:
     operator, *inputs = node
     model = with_constant(operator, *inputs)
     for each in model.graph.node:

@@ -1,4 +1,4 @@
-"""Memory that is kept between checks."""
+"""Buffers that are reused between checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_tensor_and_its_array_are_the_same_memory() -> None:
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-def test_memory_is_kept_as_large_as_was_needed() -> None:
+def test_buffers_grow_as_needed() -> None:
     buffers = Buffers()
     buffers.tensor(0, (100,), "float32")
     buffers.tensor(0, (3, 3), "int64")
@@ -28,7 +28,7 @@ def test_memory_is_kept_as_large_as_was_needed() -> None:
 
 
 def test_large_arrays_are_copied_whole() -> None:
-    """By more than one thread where there is more than one core."""
+    """On more than one core, several threads copy."""
     source = np.arange(2**22 + 2**12, dtype="float32").reshape(-1, 2**12).T
     target = empty(source.shape, source.dtype)
     copy(source, target)

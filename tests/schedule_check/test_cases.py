@@ -1,4 +1,4 @@
-"""Selections are computed case by case, and give what computing all of them gives."""
+"""Selections are computed case by case, with the results of full selections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIVEN = np.random.default_rng(0).standard_normal((14, 5), dtype="float32")
 
 
 def chained(condition: Callable[[Any, int], Any], ends: int = 3) -> Callable[..., Any]:
-    """A chain of selections, as a row of Winograd's matrices each."""
+    """A chain of selections, such as those of a matrix of Winograd's algorithm."""
 
     def body(data: Any, i: Any, j: Any) -> Any:
         made: Any = data[i, j] * 3.0
@@ -30,7 +30,7 @@ def chained(condition: Callable[[Any, int], Any], ends: int = 3) -> Callable[...
 
 
 def nested(data: Any, i: Any, j: Any) -> Any:
-    """Cases of one axis in those of another, and within them of the first again."""
+    """Cases of one axis inside cases of another, and of the first again inside those."""
     inner = tvm.tirx.Select(i % 4 == 0, data[i, j] + 1.0, data[i + 2, j] * 2.0)
     return tvm.tirx.if_then_else(j < 2, tvm.tirx.Select(i % 2 == 0, inner, data[i, j]), inner)
 
@@ -72,7 +72,7 @@ def interpreted(body: Callable[..., Any]) -> Number:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_cases_give_what_all_of_them_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_separate_cases_equal_full_selections(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     by_case = interpreted(KERNELS[name])
     monkeypatch.setattr(cases, "by_place", lambda *_: None)
     whole = interpreted(KERNELS[name])
@@ -81,7 +81,7 @@ def test_cases_give_what_all_of_them_give(name: str, monkeypatch: pytest.MonkeyP
     assert by_case.dtype == whole.dtype and by_case.value.dtype == whole.value.dtype
 
 
-def test_each_case_is_computed_at_its_places_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_case_is_computed_only_where_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     given = interpreter.read
 
@@ -92,5 +92,5 @@ def test_each_case_is_computed_at_its_places_only(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(interpreter, "read", counted)
     interpreted(chained(lambda i, number: i % 4 == number))
-    # Two of each of three cases, and one of the last.
+    # Two indices for each of three cases, and one for the last.
     assert read == [3 * 5] * 7

@@ -1,4 +1,4 @@
-"""The check of a schedule: right kernels pass, of every kind; wrong ones are refused."""
+"""The check of schedules: right kernels of every kind pass, wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convolution(
     dtype: str = "float32",
     sums: str | None = None,
 ) -> tvm.IRModule:
-    """A convolution in NHWC with borders of zeros, a bias and a rectifier."""
+    """A convolution in NHWC with zero padding, a bias and a ReLU."""
     sums = sums or dtype
     data = te.placeholder((1, size, size, channels), dtype, "data")
     weights = te.placeholder((kernel, kernel, channels, filters), dtype, "weights")
@@ -102,7 +102,7 @@ def logarithm() -> tvm.IRModule:
 
 
 def gather() -> tvm.IRModule:
-    """Rows of a table by indices, which must not lie outside of it."""
+    """A gather of rows, whose indices must be within the table."""
     table = te.placeholder((7, 16), name="table")
     indices = te.placeholder((40,), "int64", "indices")
     made = te.compute((40, 16), lambda i, j: table[indices[i], j], "gather")
@@ -118,7 +118,7 @@ def quantised() -> tvm.IRModule:
 
 
 def scaled_by_one_number() -> tvm.IRModule:
-    """As dynamic quantisation has it: a product of two numbers by themselves scales all."""
+    """A scale that is the product of two scalars, as in dynamic quantisation."""
     data = te.placeholder((6, 40), name="data")
     one, other = te.placeholder((), name="one"), te.placeholder((), name="other")
     scale = te.compute((), lambda: one() * other(), "scale")
@@ -144,7 +144,7 @@ KINDS: dict[str, Callable[[], tvm.IRModule]] = {
 
 
 def checked(task: tvm.IRModule, scheduled: tvm.IRModule, built: tvm.IRModule) -> Verdict:
-    """The verdict on ``built``, which is to be what ``scheduled`` becomes."""
+    """The verdict on ``built``, which stands for the build of ``scheduled``."""
     target = tuned_tiny.target()
     laid_out = as_in_model(built, target)
     return Checker(target).check(
@@ -182,7 +182,7 @@ def test_a_kernel_that_leaves_a_term_of_a_sum_out_is_refused(kind: str) -> None:
 
 
 def altered(task: tvm.IRModule, *, extent_less: bool) -> tvm.IRModule:
-    """A kernel whose last block, or whose sum, ends one step too early."""
+    """A kernel whose last block, or sum, ends one step too early."""
     lines = task.script().splitlines()
     kind = "S" if extent_less else "R"
     place = max(p for p, line in enumerate(lines) if "T.grid(" in line and kind in kinds(lines, p))
@@ -195,12 +195,12 @@ def altered(task: tvm.IRModule, *, extent_less: bool) -> tvm.IRModule:
 
 
 def kinds(lines: list[str], place: int) -> str:
-    """Of the axes of the block in a nest of loops: S for spatial, R for reduced."""
+    """Kinds of the axes of the block inside a loop nest: S for spatial, R for reduced."""
     remap = next(line for line in lines[place:] if "axis.remap(" in line)
     return remap.split('"')[1]
 
 
-def test_what_is_wrong_is_said_with_its_place() -> None:
+def test_a_fault_is_reported_with_its_position() -> None:
     task = product(8)
     fault = checked(task, task, altered(task, extent_less=True)).fault
     assert fault.startswith("12 of 192 elements differ; at [0, 15] it has nan, right is ")

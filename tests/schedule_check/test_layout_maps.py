@@ -1,4 +1,4 @@
-"""Layouts of weights: read from a schedule, applied, and refused where they lose some."""
+"""Layout maps of weights: read from a schedule, applied, and refused if they lose weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fewtune.schedule_check.layout_maps import LayoutError, lay_out, layout_bloc
 
 
 def schedule(store: str, shape: str) -> tvm.IRModule:
-    """A kernel that begins by laying a 6 x 8 weight out."""
+    """A kernel that starts with a layout rewrite of a 6 x 8 weight."""
     return tvm.script.from_source(f"""
 @I.ir_module
 class Module:
@@ -46,7 +46,9 @@ WEIGHTS = np.arange(48, dtype="float32").reshape(6, 8)
         ("(a * 8 + b + 5) % 48", "48,", np.roll(WEIGHTS.reshape(48), 5)),
     ],
 )
-def test_weights_lie_as_the_schedule_says(store: str, shape: str, expected: np.ndarray) -> None:
+def test_weights_get_the_layout_of_the_schedule(
+    store: str, shape: str, expected: np.ndarray
+) -> None:
     (block,) = layout_blocks(schedule(store, shape)).values()
     made = np.empty(expected.shape, "float32")
     lay_out(block, WEIGHTS, made)
@@ -67,6 +69,6 @@ def test_a_layout_that_loses_weights_is_refused(store: str, shape: str, said: st
         lay_out(block, WEIGHTS, np.empty(48, "float32"))
 
 
-def test_a_kernel_that_leaves_its_weights_alone_has_no_map() -> None:
+def test_a_kernel_without_layout_rewrite_has_no_map() -> None:
     plain = schedule("a, b", "6, 8").script().replace("layout_rewrite_preproc", "another")
     assert layout_blocks(tvm.script.from_source(plain)) == {}

@@ -1,4 +1,4 @@
-"""The check of kernels in eight bits: their outputs tell of their sums, and faults are refused."""
+"""The check of kernels in eight bits: outputs depend on sums, and faults are refused."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FORMS = ("plain", "own")
 
 
 def form(name: str) -> str:
-    """A form of the dot product, or what this processor has."""
+    """A form of the dot product, by default that of this processor."""
     target = tuned_tiny.target()
     own = dot_products.form_of(lambda feature: has_feature(target, feature))
     return dot_products.PLAIN if name == "plain" else own
 
 
 def product(name: str = "own", fault: str = "") -> tvm.IRModule:
-    """A product of bytes, an addend, a scale, two limits: as an importer writes it, or wrongly."""
+    """A product of bytes with an addend, a scale and two limits, perhaps with a fault."""
     data = te.placeholder((ROWS, DEPTH), "uint8", "data")
     weights = te.placeholder((DEPTH // 4, COLUMNS), "int32", "weights")
     addend = te.placeholder((1, COLUMNS), "int32", "addend")
@@ -61,7 +61,7 @@ def product(name: str = "own", fault: str = "") -> tvm.IRModule:
 
 
 def fault_of(task: tvm.IRModule, candidate: tvm.IRModule) -> str:
-    """What the check says of a candidate of a task."""
+    """The fault that the check finds in a candidate of a task."""
     target = tuned_tiny.target()
     laid_out = as_in_model(candidate, target)
     verdict = Checker(target).check(
@@ -74,7 +74,7 @@ def fault_of(task: tvm.IRModule, candidate: tvm.IRModule) -> str:
 
 
 def expected(task: tvm.IRModule) -> np.ndarray:
-    """What the interpreter says that a task computes."""
+    """The interpreter's outputs of a task."""
     given = signature(task["main"])
     arguments = [
         drawn(given, place, positive=False) if parameter.is_read else None
@@ -85,7 +85,7 @@ def expected(task: tvm.IRModule) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_right_kernel_passes_whatever_multiplies_its_bytes(name: str) -> None:
+def test_a_right_kernel_passes_with_any_dot_product(name: str) -> None:
     task = product(name)
     schedule = default_schedule(task, tuned_tiny.target())
     assert schedule is not None
@@ -104,7 +104,7 @@ def test_a_fault_behind_rounding_and_limits_is_refused(fault: str) -> None:
     assert "elements differ" in fault_of(product(), product(fault=fault))
 
 
-def test_bytes_are_multiplied_exactly_however_many_there_are() -> None:
+def test_products_of_bytes_are_exact_for_any_length() -> None:
     random = np.random.default_rng(0)
     data = random.integers(0, 256, (3, 4096)).astype("uint8")
     weights = random.integers(-128, 128, (4096, 5)).astype("int8")
@@ -130,7 +130,7 @@ def test_a_quantised_input_is_spread_over_its_bytes() -> None:
 
 
 def bfloat16_product(*, wrong: bool = False) -> tvm.IRModule:
-    """A product of bfloat16 numbers, which leaves out the second of each two where it is wrong."""
+    """A product of bfloat16 values; the wrong one ignores every second value."""
     data = te.placeholder((ROWS, DEPTH), "uint16", "data")
     weights = te.placeholder((DEPTH // 2, COLUMNS), "int32", "weights")
 
@@ -141,7 +141,7 @@ def bfloat16_product(*, wrong: bool = False) -> tvm.IRModule:
     return tvm.IRModule({"main": te.create_prim_func([data, weights, made])})
 
 
-def test_products_of_bfloat16_numbers_are_no_zeros() -> None:
+def test_products_of_bfloat16_are_not_all_zero() -> None:
     target = tuned_tiny.target()
     if not all(has_feature(target, each) for each in FEATURES):
         pytest.skip("this processor multiplies no bfloat16 numbers")

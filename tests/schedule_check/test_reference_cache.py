@@ -1,4 +1,4 @@
-"""What one process found out, others read; what is damaged is found out anew."""
+"""References that one process computes are read by others; damaged ones are computed again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def only_file(folder: Path) -> Path:
     return file
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_reference_is_read(tmp_path: Path) -> None:
     ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
     read = ReferenceCache(tmp_path).read("a task")
     assert read is not None
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last", "short", "empty"])
-def test_a_damaged_file_says_nothing(tmp_path: Path, place: str) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path, place: str) -> None:
     ReferenceCache(tmp_path).write("a task", FOUND, spent_s=1.0)
     file = only_file(tmp_path)
     content = bytearray(file.read_bytes())
@@ -55,20 +55,20 @@ def test_a_damaged_file_says_nothing(tmp_path: Path, place: str) -> None:
     assert ReferenceCache(tmp_path).read("a task") is None
 
 
-def test_what_is_too_much_or_found_quickly_is_not_kept(tmp_path: Path) -> None:
+def test_large_or_fast_references_are_not_cached(tmp_path: Path) -> None:
     ReferenceCache(tmp_path, most_bytes=10).write("a task", FOUND, spent_s=1.0)
     ReferenceCache(tmp_path).write("another", FOUND, spent_s=1e-6)
     assert not any((tmp_path / "references").glob("*"))
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_folder_nothing_is_cached(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ReferenceCache().write("a task", FOUND, spent_s=1.0)
     assert ReferenceCache().read("a task") is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_process_takes_what_the_first_found(tmp_path: Path, monkeypatch) -> None:
+def test_a_second_process_reads_the_reference_of_the_first(tmp_path: Path, monkeypatch) -> None:
     session = tmp_path / f"{SESSION_PREFIX}one"
     session.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(session))

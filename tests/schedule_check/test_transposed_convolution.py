@@ -1,4 +1,4 @@
-"""The end of a text detector, of which a tuned kernel once computed something else."""
+"""The end of a text detector, for which a tuned kernel was once wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POINTS = 8
 
 
 def head() -> ModelProto:
-    """Transposed convolutions 2x2 of stride 2, the last one to a single channel."""
+    """Transposed 2x2 convolutions of stride 2, the last one with a single channel."""
     random = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
@@ -45,7 +45,7 @@ def last_task() -> Task:
 
 
 def result_of(module: tvm.IRModule) -> np.ndarray:
-    """What a kernel computes of drawn arguments, its weights laid out by itself."""
+    """Output of a kernel that rewrites the layout of its weights itself."""
     random = np.random.default_rng(1)
     given = [
         tvm.runtime.tensor(random.standard_normal(shape).astype("float32"))
@@ -56,7 +56,7 @@ def result_of(module: tvm.IRModule) -> np.ndarray:
 
 
 def verdicts(module: tvm.IRModule) -> list[tuple[bool, tvm.IRModule]]:
-    """Schedules drawn from a task's space, and whether the check passes each."""
+    """Schedules drawn from a task's space, and whether each passes the check."""
     target, random = tuned_tiny.target(), np.random.default_rng(0)
     space, checker = SearchSpace(module, target), Checker(target)
     wanted = ScheduleCheck("head", tvm.ir.save_json(module))

@@ -9,7 +9,7 @@ from tests.tiny_models import make_model, random_weight
 
 
 def conv(source: str, result: str, weight: str, name: str, **attributes: object) -> object:
-    """A 3x3 convolution of full padding."""
+    """A 3x3 convolution with padding of 1."""
     return helper.make_node(
         "Conv", [source, weight], [result], name=name, pads=[1, 1, 1, 1], **attributes
     )
@@ -47,7 +47,7 @@ def classifier(dtype: type = np.float32) -> ModelProto:
 
 
 def detector() -> ModelProto:
-    """Boxes in pixels and scores of 0 to 1, close to zero, in one output."""
+    """Boxes in pixels, and scores close to zero, in one output."""
     generator = np.random.default_rng(1)
     weights = {
         "w1": random_weight(generator, 8, 3, 3, 3),
@@ -70,7 +70,7 @@ def detector() -> ModelProto:
 
 
 def masked(fill: float) -> ModelProto:
-    """Scores where a constant mask holds, ``fill`` elsewhere."""
+    """Scores where a constant mask is true, ``fill`` elsewhere."""
     generator = np.random.default_rng(2)
     weights = {
         "w": random_weight(generator, 5, 3, 3, 3),
@@ -95,7 +95,7 @@ def spectrogram() -> ModelProto:
 
 
 def segmenter() -> ModelProto:
-    """The class of each place, as integers."""
+    """The class of each pixel, as integers."""
     weights = {"w": random_weight(np.random.default_rng(4), 6, 3, 3, 3)}
     nodes = [
         conv("x", "c", "w", "conv"),
@@ -147,7 +147,7 @@ def embedding() -> ModelProto:
 
 
 def gated() -> ModelProto:
-    """A gate deep inside whose bias drowns what it reads."""
+    """A gate deep inside, whose bias hides its input."""
     generator = np.random.default_rng(7)
     weights = {
         "w1": random_weight(generator, 16, 3, 3, 3),
@@ -171,7 +171,7 @@ def gated() -> ModelProto:
 
 
 def masked_rows() -> ModelProto:
-    """A softmax of rows of which some are masked as a whole: NaN, whatever is fed."""
+    """A softmax of rows of which some are masked as a whole: NaN for all inputs."""
     generator = np.random.default_rng(8)
     kept = np.ones((8, 1), bool)
     kept[[2, 5]] = False
@@ -196,7 +196,7 @@ def clipped() -> ModelProto:
 
 
 def penalised() -> ModelProto:
-    """Attention's scores with a penalty made of a mask of integers, as ``(1 - mask) * -10000``."""
+    """Attention's scores with a penalty from a mask of integers, ``(1 - mask) * -10000``."""
     generator = np.random.default_rng(10)
     weights = {
         "table": random_weight(generator, 50, 16),

@@ -1,4 +1,4 @@
-"""Inputs within what their use allows."""
+"""Drawn inputs are within the range that their use allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import tiny_models
 from tests.verify import small_models
 
 
-def test_integers_lie_within_the_table_that_they_read() -> None:
+def test_integers_are_below_the_rows_of_their_table() -> None:
     model = small_models.embedding()
     assert integer_limits(model) == {"ids": 50}
     first, second, *_ = drawn_inputs(model, tensor_specs(model)[0], 0)
@@ -22,8 +22,8 @@ def test_integers_lie_within_the_table_that_they_read() -> None:
     assert (second.feeds["mask"] == 1).all()
 
 
-def test_places_of_a_graph_lie_within_what_they_read_and_write() -> None:
-    # As a graph network has them: edges from row to row, rows summed by graph.
+def test_indices_are_below_the_axes_that_they_read_and_write() -> None:
+    # A graph network: edges between rows, and rows that are summed for each graph.
     nodes = [
         helper.make_node("Gather", ["edges", "first"], ["sources"], axis=0),
         helper.make_node("Gather", ["x", "sources"], ["messages"]),
@@ -60,7 +60,7 @@ def test_places_of_a_graph_lie_within_what_they_read_and_write() -> None:
     assert integer_limits(model) == {"edges": 9, "graphs": 3, "tuples": 3}
 
 
-def test_floats_are_drawn_in_three_ways_and_again_the_same() -> None:
+def test_floats_are_drawn_in_three_ways_and_reproducibly() -> None:
     model = tiny_models.tiny_convolutional_model()
     draws = drawn_inputs(model, tensor_specs(model)[0], 3)
     low = [float(draw.feeds["input"].min()) for draw in draws]
@@ -71,7 +71,7 @@ def test_floats_are_drawn_in_three_ways_and_again_the_same() -> None:
         np.testing.assert_array_equal(draw.feeds["input"], again.feeds["input"])
 
 
-def test_integers_that_are_only_computed_with_reach_further() -> None:
+def test_integers_in_arithmetic_only_reach_further() -> None:
     nodes = [
         helper.make_node("Cast", ["step"], ["time"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["time", "x"], ["angles"]),

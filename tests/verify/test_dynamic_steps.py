@@ -1,4 +1,4 @@
-"""Steps taken the other way in models whose quantisation a run finds, or that is written out."""
+"""Values that take another step in models with dynamic or written-out quantisation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHANNELS, _LAYERS = 16, 6
 
 
 def found_while_running() -> ModelProto:
-    """Convolutions of bytes whose scales a run finds, each followed by a sigmoid and a product."""
+    """Convolutions of bytes with dynamic scales, each followed by a sigmoid and a product."""
     random = np.random.default_rng(0)
     nodes, constants, x = [], {}, "x"
     for layer in range(_LAYERS):
@@ -44,7 +44,7 @@ def found_while_running() -> ModelProto:
             helper.make_node("Mul", [y, g], [out]),
         ]
         x = out
-    # The last bytes as differences from their zero point, which two kernels read.
+    # The last bytes less their zero point, which two kernels read.
     nodes += [
         helper.make_node("DynamicQuantizeLinear", [x], ["q", "sx", "zx"]),
         helper.make_node("Cast", ["q"], ["qi"], to=TensorProto.INT32),
@@ -61,7 +61,7 @@ def found_while_running() -> ModelProto:
 
 
 def written_out() -> ModelProto:
-    """Convolutions whose inputs are rounded to a grid, as quantisation-aware training leaves it."""
+    """Convolutions whose inputs are rounded to a grid, as in quantisation-aware training."""
     random = np.random.default_rng(0)
     nodes, constants, x = [], {"low": np.float32(-128), "high": np.float32(127)}, "x"
     for layer in range(_LAYERS):
@@ -104,7 +104,7 @@ def made(request) -> tuple[CompiledModel, Reference, dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_bytes_as_wide_integers_are_not_held_to_equality(made) -> None:
+def test_bytes_in_wide_integers_need_not_be_equal(made) -> None:
     _, reference, _ = made
     assert all(is_graded(tap.expected.values.dtype) for tap in reference.taps)
 
@@ -114,7 +114,7 @@ def test_values_that_are_rounded_take_steps(model) -> None:
     assert jittered(model()).takes_steps
 
 
-def test_whole_numbers_that_are_rounded_do_not() -> None:
+def test_rounded_integers_take_no_steps() -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Floor", ["f"], ["y"]),

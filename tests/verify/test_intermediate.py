@@ -1,4 +1,4 @@
-"""Which values inside a model are looked at, and whose figures are expected."""
+"""Which intermediate values are compared, and which values are expected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Writes:
         self._arrays = arrays
 
     def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
-        """Show what they write."""
+        """Pass the written arrays to ``observe``."""
         for number, array in enumerate(self._arrays):
             observe(f"kernel{number}", 0, [Given(array)])
         return [self._arrays[-1]]
@@ -58,22 +58,22 @@ def taps_of(arrays: Sequence[np.ndarray]) -> list[tuple[str, str]]:
     return [(tap.site.kernel, tap.expected.name) for tap in taps]
 
 
-def test_what_kernels_write_is_named() -> None:
+def test_written_values_are_recognised() -> None:
     assert taps_of([SUMS + BIAS, np.maximum(SUMS + BIAS, 0)]) == [
         ("kernel0", "sums"),
         ("kernel1", "y"),
     ]
 
 
-def test_a_near_double_is_not_taken_for_the_value_that_another_writes() -> None:
+def test_an_almost_equal_value_is_not_taken_for_that_of_another_kernel() -> None:
     assert taps_of([SUMS, SUMS + BIAS]) == [("kernel1", "sums")]
 
 
-def test_a_value_that_is_a_little_wrong_is_kept_to_be_refused() -> None:
+def test_a_slightly_wrong_value_keeps_its_tap() -> None:
     assert taps_of([(SUMS + BIAS) * np.float32(1.01)]) == [("kernel0", "sums")]
 
 
-def test_a_model_that_onnxruntime_refuses_has_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_onnxruntime_refuses_has_no_taps(caplog: pytest.LogCaptureFixture) -> None:
     model = dense()
     model.graph.node[0].op_type = "Unheard"
     assert IntermediateValues(model, model, FEEDS, 1, 0).taps(Writes([SUMS]), ["x"]) == []

@@ -1,4 +1,4 @@
-"""Kinds of outputs that a check may refuse though they are right: each is imported and passes."""
+"""Kinds of outputs that a check might refuse although they are right: each passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ N = helper.make_node
 SCALES = {"big": np.float32(1e6), "tiny": np.float32(1e-12)}
 LOWEST = np.float32(np.finfo(np.float32).min)
 TRIANGLE = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
-# By name: nodes after a convolution whose value is ``c``, outputs, constants.
+# By name: nodes behind a convolution with output ``c``, outputs, constants.
 KINDS: dict[str, tuple[list[Any], dict[str, tuple[int, list[int]]], dict[str, Any]]] = {
     "mixed scales": (
         [
@@ -163,7 +163,7 @@ def model_of(kind: str) -> ModelProto:
 
 
 def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
-    """How far the imported library is off, and what is compared inside."""
+    """Allowances that the imported library uses, and the intermediate values compared."""
     bound = bind_shapes(model, {}, {})
     simplified = simplify(bound)
     inputs, outputs = tensor_specs(bound)
@@ -181,7 +181,7 @@ def found_of(model: ModelProto) -> tuple[Difference, Sequence[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_right_passes(kind: str) -> None:
+def test_a_right_model_passes(kind: str) -> None:
     found, inside = found_of(model_of(kind))
     assert found.allowances <= 1, found.text
     assert found.text == ""

@@ -1,4 +1,4 @@
-"""The first operator that is wrong is named."""
+"""The first wrong operator is named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.verify import small_models
 
 
 def executor(change: Callable[[ModelProto], None]) -> Callable[..., list[np.ndarray]]:
-    """Runs a model after something in it has been changed."""
+    """Runs a changed model."""
 
     def run(model: ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         change(model)
@@ -50,5 +50,5 @@ def test_the_node_is_named(node: str, attribute: str, value: object, named: str)
     assert text.endswith("what it reads agrees")
 
 
-def test_a_difference_of_the_whole_only_is_told_as_one() -> None:
+def test_a_difference_without_a_wrong_operator_is_reported() -> None:
     assert located(small_models.classifier(), lambda model: None).startswith("no operator alone")

@@ -1,4 +1,4 @@
-"""What kernels of a quantised model write is judged by steps, each kernel by itself."""
+"""Bytes that kernels of a quantised model write are judged by steps, each kernel by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Changed:
         self._compiled, self._wrong = compiled, wrong
 
     def observed(self, inputs: list[np.ndarray], observe: Observer) -> list[np.ndarray]:
-        """Run once, arguments changed before a call and put back after it."""
+        """Run once; arguments are changed before each call and restored after it."""
         kept: list[tuple[Any, np.ndarray]] = []
 
         def before(kernel: str, _call: int, arguments: Sequence[Any]) -> None:
@@ -75,7 +75,7 @@ def quantised(request, tmp_path_factory) -> tuple[CompiledModel, Reference, str]
 
 
 @pytest.mark.slow
-def test_kernels_of_bytes_give_the_bytes(quantised) -> None:
+def test_kernels_write_the_expected_bytes(quantised) -> None:
     compiled, reference, note = quantised
     assert sum(tap.stepped for tap in reference.taps) >= 5
     assert "none by more" in note
@@ -83,7 +83,7 @@ def test_kernels_of_bytes_give_the_bytes(quantised) -> None:
 
 
 def scaled(kernel: str, arguments: Sequence[Any]) -> None:
-    """Every scale of a kernel off by 1 %: what weights off by 1 % come to."""
+    """Every scale of a kernel is off by 1 %, which equals weights that are off by 1 %."""
     for tensor in arguments[:-1]:
         values = tensor.numpy()
         if kernel.startswith("fused_integer_conv2d") and values.dtype == np.float32:
@@ -91,7 +91,7 @@ def scaled(kernel: str, arguments: Sequence[Any]) -> None:
 
 
 def swapped(kernel: str, arguments: Sequence[Any]) -> None:
-    """Two filters the other way round."""
+    """Two filters are swapped."""
     if kernel.startswith("fused_integer_conv2d") and arguments[1].numpy().dtype == np.int32:
         values = arguments[1].numpy().copy()
         values[..., [0, 1]] = values[..., [1, 0]]
@@ -99,7 +99,7 @@ def swapped(kernel: str, arguments: Sequence[Any]) -> None:
 
 
 def shifted(kernel: str, arguments: Sequence[Any]) -> None:
-    """A zero point that is off by one: all bytes that a kernel reads are larger."""
+    """A zero point is off by one: all bytes that a kernel reads are larger."""
     values = arguments[0].numpy()
     if kernel.startswith("fused_integer_conv2d") and values.dtype == np.uint8:
         arguments[0].copyfrom(np.minimum(values, 254) + np.uint8(1))
@@ -129,7 +129,7 @@ def test_few_bytes_may_be_off_by_one() -> None:
     assert compare_steps(far, expected).allowances == 2
 
 
-def test_what_is_fused_is_not_opened(quantised, tmp_path) -> None:
+def test_fused_values_are_not_made_outputs(quantised, tmp_path) -> None:
     model, _ = quantised_network(tmp_path)
     assert is_quantised(model)
     kinds = {name: node.op_type for node in model.graph.node for name in node.output}
@@ -138,7 +138,7 @@ def test_what_is_fused_is_not_opened(quantised, tmp_path) -> None:
     assert opened.isdisjoint({"DequantizeLinear", "Conv", "Relu", "Add"})
 
 
-def test_a_value_is_put_into_its_part_of_a_buffer() -> None:
+def test_a_value_is_restored_in_its_part_of_a_buffer() -> None:
     value = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)
     whole = np.full((1, 2, 2, 8), 200, np.uint8)
     whole[..., 4:7] = value.transpose(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""What is right passes, and what is wrong does not, whatever else stands in the same output."""
+"""Right outputs pass and wrong ones do not, whatever other values the output holds."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def test_a_wrong_weight_is_refused(
 
 @pytest.mark.parametrize(("name", "row"), [("classifier", 0), ("detector", -1), ("lowest", 0)])
 def test_a_wrong_border_is_refused(name: str, row: int) -> None:
-    """As where a schedule reads zeros, or its neighbour, beside the padding."""
+    """The fault of a schedule that reads zeros, or a neighbour, at the padding."""
     model = MODELS[name]()
     pads = next(a for a in model.graph.node[0].attribute if a.name == "pads").ints
     pads[0], pads[2] = (0, 2) if row == 0 else (2, 0)
     assert reference_of(MODELS[name]()).check(runs(model)).allowances > 1
 
 
-def test_wrong_scores_beside_boxes_in_pixels_are_refused_where_they_are() -> None:
+def test_wrong_scores_beside_boxes_in_pixels_are_refused() -> None:
     model, run = small_models.detector(), runs(small_models.detector())
 
     def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -154,7 +154,7 @@ def test_an_infinity_elsewhere_is_refused() -> None:
     assert "onnxruntime's -inf" in found.text
 
 
-def test_another_shape_is_told_as_one() -> None:
+def test_another_shape_is_reported() -> None:
     model, run = small_models.segmenter(), runs(small_models.segmenter())
     found = reference_of(model).check(lambda feeds: [run(feeds)[0][:, 1:]])
     assert "has shape [1, 15, 16], onnxruntime's [1, 16, 16]" in found.text
@@ -171,7 +171,7 @@ def scaled_first(values: np.ndarray) -> None:
     values[0] *= 1.05
 
 
-def test_a_step_taken_the_other_way_is_right_and_many_are_not() -> None:
+def test_one_value_may_take_another_step_but_not_many() -> None:
     model, run = small_models.quantised(), runs(small_models.quantised())
 
     def stepped(every: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
@@ -188,7 +188,7 @@ def test_a_step_taken_the_other_way_is_right_and_many_are_not() -> None:
     assert reference.check(stepped(5)).allowances > 1
 
 
-def test_what_onnxruntime_cannot_compute_is_said_to_be_its_own() -> None:
+def test_failures_of_onnxruntime_are_reported_as_its_own() -> None:
     model = small_models.spectrogram()
     reference = reference_of(model)
     assert [each.draw.name for each in reference.checked] == [
@@ -201,7 +201,7 @@ def test_what_onnxruntime_cannot_compute_is_said_to_be_its_own() -> None:
         reference_of(model, negative)
 
 
-def test_nan_in_places_on_every_draw_leaves_the_rest_to_compare() -> None:
+def test_with_nan_in_every_draw_the_rest_is_compared() -> None:
     model, run = small_models.masked_rows(), runs(small_models.masked_rows())
     reference = reference_of(model)
     assert len(reference.notes) == len(reference.checked) == 3
@@ -212,8 +212,8 @@ def test_nan_in_places_on_every_draw_leaves_the_rest_to_compare() -> None:
     assert reference.check(wrong).allowances == np.inf
 
 
-def test_sums_behind_a_kink_may_be_rounded_to_its_other_side() -> None:
-    """What ReLU makes zero in every run of the noise may be a little above it in another order."""
+def test_sums_may_be_rounded_to_the_other_side_of_a_kink() -> None:
+    """Elements that ReLU sets to zero in every noise run may be positive in another order."""
     model = small_models.clipped()
     weight = numpy_helper.to_array(model.graph.initializer[0])
 
@@ -233,7 +233,7 @@ def test_a_mask_of_whole_numbers_has_no_noise() -> None:
         assert float(output.noise.max()) < 1e-4
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_a_written_reference_is_read_unchanged(tmp_path: Path) -> None:
     reference = reference_of(small_models.embedding())
     reference.write(tmp_path)
     first = (tmp_path / "reference.npz").read_bytes()
@@ -245,7 +245,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert again.check(runs(small_models.embedding())).allowances <= 1
 
 
-def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "reference.npz").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(InputError, match="cannot be read .* import the model again"):
         Reference.read(tmp_path)
@@ -266,7 +266,7 @@ def test_a_simplified_model_that_onnxruntime_refuses_is_not_needed(tmp_path: Pat
     assert reference.check(runs(model)).allowances <= 1
 
 
-def test_what_the_measured_model_computes_otherwise_is_no_noise() -> None:
+def test_a_fault_of_the_simplified_model_is_not_noise() -> None:
     model, wrong = small_models.classifier(), small_models.classifier()
     name = next(t.name for t in wrong.graph.initializer if len(t.dims) > 1)
     with_weight(wrong, name, swapped)
@@ -284,7 +284,7 @@ def test_an_output_of_another_type_is_refused() -> None:
     assert "is float64, onnxruntime's float32" in found.text
 
 
-def test_what_onnxruntimes_optimiser_changes_is_compared_without_it() -> None:
+def test_outputs_that_onnxruntimes_optimiser_changes_are_compared_without_it() -> None:
     nodes = [
         helper.make_node("Pad", ["x", "pads"], ["padded"]),
         helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),

@@ -1,4 +1,4 @@
-"""What kernels write is found among the model's values, and compared there."""
+"""Values that kernels write are recognised and compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.verify import small_models
 
 
 class Changed:
-    """A library in which something writes other values."""
+    """A library whose kernels write changed values."""
 
     def __init__(self, compiled: CompiledModel, wrong: Callable[..., None]) -> None:
         self._compiled, self._wrong = compiled, wrong
@@ -74,7 +74,7 @@ def test_the_library_itself_is_right(gated: tuple[CompiledModel, Reference]) -> 
     assert found.text == ""
 
 
-def test_a_fault_that_a_bias_drowns_is_refused_where_it_is(
+def test_a_fault_that_a_bias_hides_is_refused_at_its_kernel(
     gated: tuple[CompiledModel, Reference],
 ) -> None:
     compiled, reference = gated
@@ -91,7 +91,7 @@ def test_a_fault_that_a_bias_drowns_is_refused_where_it_is(
     assert found.text.startswith(f"kernel {kernel}: value 'r' is ")
 
 
-def test_the_first_kernel_is_named_where_outputs_differ(
+def test_the_first_wrong_kernel_is_named(
     gated: tuple[CompiledModel, Reference],
 ) -> None:
     compiled, reference = gated
@@ -112,7 +112,7 @@ def test_a_library_elsewhere_is_compared_by_its_outputs(
     compiled, reference = gated
 
     class Elsewhere:
-        """A library that only gives outputs."""
+        """A library that only returns outputs."""
 
         outputs = staticmethod(compiled.outputs)
 
@@ -129,7 +129,7 @@ def test_a_value_is_found_in_another_layout(order: tuple[int, ...]) -> None:
     np.testing.assert_allclose(site.value_of(written, value), value, rtol=1e-5)
 
 
-def test_what_is_no_value_of_the_model_has_no_site() -> None:
+def test_other_values_have_no_site() -> None:
     generator = np.random.default_rng(0)
     value, other = generator.standard_normal((2, 4, 8, 8)).astype("f4")
     assert find_sites([Written("k", 0, other)], {"value": value}) == []
@@ -145,7 +145,7 @@ def test_a_part_is_found_in_a_larger_buffer() -> None:
     assert site.value_of(whole[0], value) is None
 
 
-def test_a_kernel_that_is_not_called_is_not_missed(
+def test_a_missing_kernel_is_ignored(
     gated: tuple[CompiledModel, Reference],
 ) -> None:
     expected = Expected("gone", np.ones(4, "f4"), np.ones(4, "f4"))

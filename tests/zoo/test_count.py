@@ -11,7 +11,7 @@ from fewtune.zoo.count import multiply_adds
 from tests.tiny_models import make_model, random_weight
 
 
-def test_multiply_adds_of_each_operator_are_those_done_by_hand():
+def test_multiply_adds_of_each_operator_equal_those_counted_by_hand():
     generator = np.random.default_rng(0)
     weights = {
         "grouped": random_weight(generator, 6, 2, 3, 3),

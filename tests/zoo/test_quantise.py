@@ -1,4 +1,4 @@
-"""Models in eight bits compute what they did, whatever their constants are called."""
+"""Quantised models compute the same, whatever their constants are named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import ModelProto, parser
 
 from fewtune.zoo.quantise import quantise
 
-# The scale of `n` is called as the quantiser calls the scale of the values in `n`.
+# This scale of `n` has the name that the quantiser gives to the scale of the values in `n`.
 _TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[1, 4, 6, 6] x) => (float[36, 5] y)
@@ -46,7 +46,7 @@ def outputs(model: ModelProto) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", ["gamma", "n_scale", "n_zero_point", "weights_quantized"])
-def test_a_constant_may_be_called_as_the_quantiser_calls_its_own(scale: str) -> None:
+def test_a_constant_may_have_a_name_of_the_quantiser(scale: str) -> None:
     given = network(scale)
     made = quantise(given)
     assert any(node.op_type == "QuantizeLinear" for node in made.graph.node)

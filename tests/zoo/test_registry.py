@@ -1,4 +1,4 @@
-"""The zoo: every model has its published counts, is valid ONNX, and says something."""
+"""The zoo: every model has its published counts and is valid ONNX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised graphs rewritten: onnxruntime runs both."""
+"""Quantised graphs rewritten in integers, compared by onnxruntime."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def outputs(model, feeds):
         {"activation_type": QuantType.QUInt8, "quant_format": QuantFormat.QOperator},
     ],
 )
-def test_a_network_is_bytes_from_end_to_end(given, tmp_path):
+def test_a_network_computes_in_bytes_throughout(given, tmp_path):
     """Convolutions, a pool, a residual, a concatenation, a mean and a product."""
     model, feeds = quantised_network(tmp_path, weight_type=QuantType.QInt8, **given)
     result = simplified(model)
@@ -42,7 +42,7 @@ def test_a_network_is_bytes_from_end_to_end(given, tmp_path):
     types = {value.name: value.type.tensor_type.elem_type for value in result.graph.value_info}
     assert {types[node.output[0]] for node in pools} == {UINT8}
     (actual,), (expected,) = outputs(result, feeds), outputs(model, feeds)
-    # A step of the last scale, for a few at most.
+    # At most a few outputs may differ by one step.
     step = np.abs(expected).max() / 100
     assert np.abs(actual - expected).max() <= step
 
@@ -57,7 +57,7 @@ def dequantised(name, of, like):
 
 
 def chain(nodes, inside, out=(0.05, 100), shape=(1, 4, 6, 6)):
-    """Bytes, dequantised, through some nodes from ``a`` to ``b``, and quantised again."""
+    """Bytes that are dequantised, go through nodes from ``a`` to ``b``, and are quantised again."""
     last, constants = quantised("y", "b", *out)
     constants |= {"x_scale": np.float32(0.04), "x_zero": np.uint8(90), **inside}
     nodes = [dequantised("a", "x", "x"), *nodes, last]
@@ -90,7 +90,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("same_scale", [False, True])
 @pytest.mark.parametrize("name", list(CHAINS))
-def test_what_stands_between_dequantising_and_quantising(name, same_scale):
+def test_operators_between_dequantisation_and_quantisation(name, same_scale):
     inside = {
         "low": np.float32(-1),
         "high": np.float32(2.5),
@@ -108,7 +108,7 @@ def test_bytes_of_one_scale_are_moved_without_arithmetic():
     assert set(operators(simplified(model))) <= {"MaxPool", "Identity"}
 
 
-def test_a_tensor_that_floats_need_too_is_computed_once():
+def test_a_tensor_that_is_also_needed_in_floats_is_computed_once():
     weights = RANDOM.integers(-127, 128, (4, 4, 1, 1)).astype(np.int8)
     constants = {"w": weights, "w_scale": np.float32(0.01), "w_zero": np.int8(0)}
     nodes = [
@@ -127,7 +127,7 @@ def test_a_tensor_that_floats_need_too_is_computed_once():
 @pytest.mark.parametrize("zeros", [119, [0, 255, 128, 7, 200]])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
-    """Less their zero points they are up to 255 - 119: bytes about 128, and the rows' sums."""
+    """Less their zero points, weights reach 255 - 119: signed bytes need a shift of 128."""
     weights = RANDOM.integers(0, 256, (40, 5)).astype(np.uint8)
     weights[0], weights[1] = 0, 255
     constants = {"w": weights, "w_zero": np.array(zeros, np.uint8)}
@@ -145,7 +145,7 @@ def test_products_of_weights_beyond_signed_bytes_are_exact(zeros, is_known):
 
 
 def test_weights_that_are_no_signed_bytes_stay_in_floats():
-    """255 - 3 is none, whatever the zero point."""
+    """255 - 3 does not fit a signed byte."""
     constants = {
         "w": RANDOM.integers(0, 256, (4, 4, 1, 1)).astype(np.uint8),
         "w_scale": np.float32(0.01),
@@ -162,7 +162,7 @@ def test_weights_that_are_no_signed_bytes_stay_in_floats():
     assert difference.max() <= 1
 
 
-def test_floats_alone_are_left_alone():
+def test_a_float_model_is_left_as_it_is():
     from fewtune.onnx_graph.integers.rewrite import to_integers
 
     node = helper.make_node("Relu", ["x"], ["y"])

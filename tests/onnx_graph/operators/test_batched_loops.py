@@ -1,4 +1,4 @@
-"""Loops whose steps are computed at once, against onnxruntime."""
+"""Loops whose steps are computed together, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_of(node, shape, constants=()):
 
 
 def distances(given, states, **attributes):
-    """A row's squared distances from all of another matrix, as scikit-learn's converter has it."""
+    """Squared distances of each row from a matrix' rows, as scikit-learn's converter writes."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["all_in"], ["all_out"]),
@@ -64,7 +64,7 @@ def test_steps_along_another_axis_are_moved_to_the_front():
     assert len(assert_same(model_of(node, DATA.shape, [states]), {"x": DATA}).graph.node) < STEPS
 
 
-def test_a_loop_that_reads_a_place_for_each_step_is_a_few_nodes():
+def test_a_loop_that_gathers_by_its_step_is_a_few_nodes():
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go_in"], ["go"]),
@@ -85,7 +85,7 @@ def test_a_loop_that_reads_a_place_for_each_step_is_a_few_nodes():
 
 
 @pytest.mark.parametrize("operator", ["CumSum", "Softmax"])
-def test_what_is_not_known_for_all_steps_is_unrolled(operator):
+def test_a_body_with_unknown_operators_is_unrolled(operator):
     more = ["zero"] if operator == "CumSum" else []
     body = helper.make_graph(
         [helper.make_node(operator, ["row", *more], ["out"], **({} if more else {"axis": 0}))],

@@ -33,7 +33,7 @@ def loop_body(nodes, carried, scans=(), initializers=()):
 
 
 def counting_loop(trips="trips", condition="true"):
-    """State times two plus the step; each state is an output of its own, too."""
+    """A state that is doubled, plus the step; all states are stacked in an output."""
     body = loop_body(
         [
             helper.make_node("Cast", ["step"], ["number"], to=TensorProto.FLOAT),
@@ -66,7 +66,7 @@ def test_trip_count_of_a_shape_is_a_constant():
     assert_same(model_of(nodes, weights, ["out", "all"]), feeds())
 
 
-def test_loop_over_places_shares_one_gather():
+def test_steps_of_a_loop_share_one_gather():
     body = loop_body(
         [
             helper.make_node("Gather", ["x", "step"], ["row"], axis=0),

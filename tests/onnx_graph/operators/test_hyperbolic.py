@@ -1,4 +1,4 @@
-"""Sinh, Cosh and Atanh, right to the last digits near zero and near overflow."""
+"""Sinh, Cosh and Atanh are accurate near zero and near overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisations of onnxruntime's optimiser, against onnxruntime."""
+"""Normalisations that onnxruntime's optimiser writes, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROWS = RANDOM.standard_normal((2, 3, 4)).astype(np.float32)
 
 @pytest.mark.parametrize("opset", [11, 14])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_a_layer_normalization_before_there_was_one(opset: int, kind: type) -> None:
+def test_a_layer_normalization_in_an_older_operator_set(opset: int, kind: type) -> None:
     data, scale = ROWS.astype(kind), np.array([1, 2, 0.5, -1], kind)
     for more in ([scale], [scale, scale]):
         given = {"domain": "", "opset": opset, "tolerance": 1e-3 if kind == np.float16 else 2e-5}
         assert_node("LayerNormalization", [data, *more], constants=(1,), **given)
 
 
-def test_a_root_mean_square_norm_in_onnx_own_domain() -> None:
+def test_an_rms_normalization_in_the_default_domain() -> None:
     assert_node("SimplifiedLayerNormalization", [ROWS, np.ones(4, np.float32)], domain="")
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_rows_whose_squares_vanish_have_no_norm(p: int) -> None:
+def test_rows_whose_squares_underflow_have_norm_zero(p: int) -> None:
     data = np.concatenate([ROWS[0], np.zeros((1, 4), np.float32), 1e-30 * ROWS[1]]).astype("f4")
     assert_node("LpNormalization", [data], domain="", opset=22, axis=1, p=p)

@@ -1,4 +1,4 @@
-"""Small operators in forms that TVM's importer reads, against onnxruntime."""
+"""Small operators in forms that TVM's importer reads, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.expanded_models import assert_node
 GENERATOR = np.random.default_rng(0)
 
 
-def test_equality_of_bits_is_no_comparison() -> None:
+def test_equality_of_booleans_is_written_as_xor() -> None:
     left, right = (GENERATOR.integers(0, 2, (3, 4)).astype(bool) for _ in range(2))
     result = assert_node("Equal", [left, right], domain="")
     assert [node.op_type for node in result.graph.node] == ["Xor", "Not"]
@@ -19,9 +19,7 @@ def test_equality_of_bits_is_no_comparison() -> None:
 @pytest.mark.parametrize("axes", [None, [1], [-1, 0]])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("opset", [13, 18])
-def test_a_log_of_summed_exponentials_is_written_out(
-    axes: list[int] | None, keepdims: int, opset: int
-) -> None:
+def test_log_sum_exp_is_written_out(axes: list[int] | None, keepdims: int, opset: int) -> None:
     data = (30 * GENERATOR.standard_normal((3, 4, 5))).astype(np.float32)
     data[1, 2] = data[0, 0, 0] = -np.inf
     given = {} if axes is None or opset >= 18 else {"axes": axes}
@@ -40,9 +38,7 @@ def test_a_log_of_summed_exponentials_is_written_out(
 
 @pytest.mark.parametrize("axes", [[], [np.zeros(0, np.int64)]])
 @pytest.mark.parametrize("kind", ["L1", "L2", "LogSum", "Max", "Mean", "Sum", "SumSquare"])
-def test_a_reduction_of_no_axes_leaves_each_element_by_itself(
-    kind: str, axes: list[np.ndarray]
-) -> None:
+def test_a_reduction_over_no_axes_keeps_the_shape(kind: str, axes: list[np.ndarray]) -> None:
     data = GENERATOR.standard_normal((3, 4)).astype(np.float32)
     inputs = [np.abs(data) + 0.1 if kind == "LogSum" else data, *axes]
     places, opset = range(1, len(inputs)), 18 if axes else 20
@@ -54,7 +50,7 @@ def test_a_reduction_of_no_axes_leaves_each_element_by_itself(
 
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("opset", [17, 18])
-def test_a_mean_of_whole_numbers_is_whole(opset: int, keepdims: int) -> None:
+def test_a_mean_of_integers_is_an_integer(opset: int, keepdims: int) -> None:
     data, axes = GENERATOR.integers(-50, 50, (3, 4, 5)).astype(np.int32), [-1, 0]
     inputs = [data] if opset < 18 else [data, np.array(axes)]
     given = {"keepdims": keepdims} | ({"axes": axes} if opset < 18 else {})
@@ -75,7 +71,7 @@ def test_a_hardmax_marks_the_first_of_the_largest(axis: int, opset: int) -> None
 @pytest.mark.parametrize("depth", [5, [5]])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 @pytest.mark.parametrize("constants", [(1, 2), (1,)])
-def test_places_become_ones_whatever_form_the_depth_has(
+def test_one_hot_accepts_any_form_of_depth(
     axis: int, depth: int | list[int], dtype: type, constants: tuple[int, ...]
 ) -> None:
     inputs = [GENERATOR.integers(-7, 9, (3, 4)), np.array(depth), np.array([2, 7], dtype)]
@@ -97,7 +93,7 @@ def test_a_normalization_of_doubles() -> None:
 
 
 @pytest.mark.parametrize("kind", ["MAX", "L1", "L2"])
-def test_a_row_without_a_norm_stays(kind: str) -> None:
+def test_a_row_of_norm_zero_stays(kind: str) -> None:
     rows = np.array([[0, 0, 0], [1, 2, 3]], np.float32)
     assert_node("Normalizer", [rows], domain="ai.onnx.ml", norm=kind)
 
@@ -112,25 +108,25 @@ def test_a_linear_regression_that_transforms_its_result(transform: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_a_norm_of_integers_is_cut_off(kind: type) -> None:
+def test_a_norm_of_integers_is_truncated(kind: type) -> None:
     numbers = np.array([[1, 2, 3], [40000, 1, 1], [-7, 2, 0]], kind)
     assert_node("ReduceL2", [numbers], domain="", axes=[1])
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
-def test_the_sign_of_what_has_none(kind: type) -> None:
+def test_the_sign_of_unsigned_integers(kind: type) -> None:
     assert_node("Sign", [np.array([0, 1, 200], kind)], domain="")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_a_place_that_is_no_whole_number_is_none(dtype: type) -> None:
+def test_one_hot_ignores_fractional_indices(dtype: type) -> None:
     places = np.array([0, 2, -1, 3, 0.5, -0.5, 2.999], np.float32).astype(dtype)
     inputs = [places, np.array([4]), np.array([-1, 5])]
     assert_node("OneHot", inputs, domain="", constants=[1, 2])
 
 
 @pytest.mark.parametrize("exponent", [np.float32(2), np.int64(3), np.array([2.0], np.float32)])
-def test_squares_and_cubes_of_whole_numbers_keep_all_digits(exponent: np.ndarray) -> None:
+def test_squares_and_cubes_of_integers_are_exact(exponent: np.ndarray) -> None:
     numbers = np.array([3037000499, -94906267, 2**40 + 1, -3, 0])
     model = assert_node("Pow", [numbers, np.asarray(exponent)], domain="", constants=[1])
     assert "Pow" not in {node.op_type for node in model.graph.node}

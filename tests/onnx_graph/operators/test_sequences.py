@@ -1,4 +1,4 @@
-"""Sequences of static length: what is joined and read is what onnxruntime gives."""
+"""Sequences of static length, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_tensor_is_split_and_its_parts_joined_along_a_new_axis():
     assert_same(model_of([SPLIT, JOIN]), DATA)
 
 
-def test_parts_are_inserted_erased_and_read_by_constant_places():
+def test_parts_are_inserted_erased_and_read_at_constant_positions():
     nodes = [
         helper.make_node("SplitToSequence", ["x", "size"], ["s"], "split", axis=1),
         helper.make_node("SequenceAt", ["s", "last"], ["part"], "at"),
@@ -70,7 +70,7 @@ def test_a_loop_that_appends_to_a_sequence_is_unrolled():
     assert_same(model, DATA)
 
 
-def test_a_place_beyond_a_sequence_is_refused_by_node():
+def test_a_position_beyond_a_sequence_is_refused_by_node():
     read = helper.make_node("SequenceAt", ["parts", "place"], ["y"], "reads beyond")
     with pytest.raises(InputError, match="SequenceAt .node 'reads beyond'. reads place 7"):
         expanded(model_of([SPLIT, read], [("place", np.int64(7))]))

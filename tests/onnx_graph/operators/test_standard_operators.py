@@ -1,4 +1,4 @@
-"""Operators written anew in others: onnxruntime gives the same for both."""
+"""Rewritten standard operators: onnxruntime returns the same for both forms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.onnx_graph.simplify import with_shapes
 from fewtune.verify.session import run_onnxruntime
+from tests.expanded_models import normal
 
 Arrays = dict[str, np.ndarray]
 
@@ -47,10 +48,6 @@ def check(model: ModelProto, feeds: Arrays, gone: str | None = None) -> None:
     expected, actual = run_onnxruntime(model, feeds, 1), run_onnxruntime(expanded, feeds, 1)
     for given, wanted in zip(actual, expected, strict=True):
         np.testing.assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What moves when rounding noise is measured: everything that a sum rounds."""
+"""Values that move when rounding noise is measured: all inputs of sums."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fewtune.verify.session import run_onnxruntime
 ROWS, WIDTH = 40, 64
 
 
-def test_an_embedding_beside_an_input_moves_too() -> None:
+def test_an_embedding_concatenated_with_an_input_moves() -> None:
     random = np.random.default_rng(0)
-    # What is looked up cancels in the product, and the input beside it is far smaller.
+    # The embedding cancels in the product, and the other input is far smaller.
     table = random.standard_normal((20, WIDTH)).astype(np.float32)
     weight = random.standard_normal((WIDTH + 1, 8)).astype(np.float32)
     weight[:WIDTH] -= np.linalg.lstsq(table, table @ weight[:WIDTH], rcond=None)[0]

@@ -1,4 +1,4 @@
-"""Fourier transforms: numbers that cancel may be rounded, and wrong ones are refused."""
+"""Fourier transforms: values that cancel may be rounded, and wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, LENGTH, FRAME, STEP = 3, 12, 8, 2
 
 
 def transform(opset: int, axis: int | None) -> ModelProto:
-    """A transform of real signals: the imaginary part of their mean is truly zero."""
+    """A transform of real signals: the imaginary part of their mean is exactly zero."""
     named = ["x"] if axis is None or opset < 20 else ["x", "", "axis"]
     attributes = {"axis": axis} if axis is not None and opset < 20 else {}
     constants = [numpy_helper.from_array(np.array(axis), "axis")] if len(named) > 1 else []
@@ -45,7 +45,7 @@ def reference_of(model: ModelProto) -> Reference:
 
 
 def product(axis: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
-    """The transform as a product with a table, each sum rounded on its way."""
+    """The transform as a product with a table, with rounded partial sums."""
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         signals = np.moveaxis(feeds["x"][..., 0], axis, -1)
@@ -63,7 +63,7 @@ def product(axis: int) -> Callable[[dict[str, np.ndarray]], list[np.ndarray]]:
 @pytest.mark.parametrize(
     ("opset", "axis"), [(17, None), (19, 1), (19, 0), (20, None), (20, 1), (20, 0)]
 )
-def test_what_cancels_may_be_rounded(opset: int, axis: int | None) -> None:
+def test_values_that_cancel_may_be_rounded(opset: int, axis: int | None) -> None:
     run = product(1 if axis is None else axis)
     assert reference_of(transform(opset, axis)).check(run).allowances <= 1
 
@@ -78,7 +78,7 @@ def test_a_number_off_by_a_thousandth_is_refused(place: tuple[int, ...]) -> None
     assert reference_of(transform(17, 1)).check(wrong).allowances > 1
 
 
-def test_a_loud_signal_does_not_hide_what_is_wrong_in_a_quiet_one() -> None:
+def test_a_loud_signal_does_not_hide_a_fault_in_a_quiet_one() -> None:
     quiet = np.array([[1.0], [1e6], [1.0]], np.float32)
 
     def louder(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

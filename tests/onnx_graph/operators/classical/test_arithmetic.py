@@ -1,4 +1,4 @@
-"""Arithmetic of classical machine learning, against onnxruntime."""
+"""Arithmetic of classical machine learning, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOMAIN = "ai.onnx.ml"
         ("ArrayFeatureExtractor", [3, 0], {}),
     ],
 )
-def test_it_is_what_onnxruntime_gives(operator, places, attributes):
+def test_outputs_equal_those_of_onnxruntime(operator, places, attributes):
     names = ["x"] if places is None else ["x", "places"]
     constants = [] if places is None else [numpy_helper.from_array(np.array(places), "places")]
     graph = helper.make_graph(
@@ -65,7 +65,7 @@ def classical(operator, element_type, attributes, outputs=("y",), opset=3):
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
-def test_a_linear_classifier_is_what_onnxruntime_gives(transform):
+def test_a_linear_classifier_equals_that_of_onnxruntime(transform):
     draws = np.random.default_rng(1)
     attributes = {
         "coefficients": draws.normal(size=12).tolist(),
@@ -105,7 +105,7 @@ def test_a_linear_classifier_is_what_onnxruntime_gives(transform):
         ),
     ],
 )
-def test_replaced_numbers_are_what_onnxruntime_gives(operator, element_type, attributes):
+def test_mapped_numbers_equal_those_of_onnxruntime(operator, element_type, attributes):
     model = classical(operator, element_type, attributes)
     data = np.random.default_rng(2).integers(0, 4, (6, 4))
     data = data.astype(helper.tensor_dtype_to_np_dtype(element_type))
@@ -119,7 +119,7 @@ def test_replaced_numbers_are_what_onnxruntime_gives(operator, element_type, att
 
 
 @pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.INT64])
-def test_categories_and_joined_features_are_what_onnxruntime_gives(element_type):
+def test_categories_and_joined_features_equal_those_of_onnxruntime(element_type):
     nodes = [
         helper.make_node("OneHotEncoder", ["x"], ["hot"], "hot", domain=DOMAIN, cats_int64s=[2, 0]),
         helper.make_node("Flatten", ["hot"], ["flat"]),

@@ -1,4 +1,4 @@
-"""Support vector machines, against onnxruntime."""
+"""Support vector machines, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def numbers(*shape):
 
 
 def classifier(vectors, kind="RBF", **given):
-    """Of a class for each number of vectors."""
+    """A classifier with these numbers of support vectors, one for each class."""
     classes, pairs = len(vectors), len(vectors) * (len(vectors) - 1) // 2
     attributes = {
         "classlabels_ints": [5, 3, 9, 2][:classes],
@@ -93,7 +93,7 @@ PAIRS = {"prob_a": [-1.5, -2.0, -0.7, -1.0, -1.1, -1.2], "prob_b": [0.1, -0.2, 0
         regressor("RBF", n_supports=0, coefficients=numbers(FEATURES)),
     ],
 )
-def test_it_is_what_onnxruntime_gives(model):
+def test_outputs_equal_those_of_onnxruntime(model):
     feeds = {"x": DRAWS.normal(size=(ROWS, FEATURES)).astype(np.float32)}
     given, wanted = (run_onnxruntime(each, feeds, 1) for each in (expand(model, EARLY), model))
     for mine, theirs in zip(given, wanted, strict=True):

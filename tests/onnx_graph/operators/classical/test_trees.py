@@ -1,4 +1,4 @@
-"""Ensembles of decision trees as products, against onnxruntime."""
+"""Ensembles of decision trees as products, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
         (3, {"post_transform": "LOGISTIC", "base_values": [0.1, 0.2, 0.3]}),
     ],
 )
-def test_a_regressor_is_what_onnxruntime_gives(modes, targets, more):
+def test_a_regressor_equals_that_of_onnxruntime(modes, targets, more):
     trees = grown("target", targets, list(range(targets)), modes, -1)
     assert_same(modelled("TreeEnsembleRegressor", trees | more, 1))
 
@@ -55,17 +55,17 @@ def test_a_regressor_is_what_onnxruntime_gives(modes, targets, more):
         ([4, 2], [0], -1, {}),
     ],
 )
-def test_a_classifier_is_what_onnxruntime_gives(labels, ids, low, more):
+def test_a_classifier_equals_that_of_onnxruntime(labels, ids, low, more):
     trees = grown("class", len(labels), ids, MODES[:1], low)
     if low == 0 and len(ids) == 1:
-        # Of shares of one, whose sum is compared with a half.
+        # Leaves are shares of one, whose sum is compared with 0.5.
         trees["class_weights"] = [each / 3 for each in trees["class_weights"]]
     assert_same(
         modelled("TreeEnsembleClassifier", trees | {"classlabels_int64s": labels} | more, 2)
     )
 
 
-def test_an_ensemble_of_the_newest_form_is_what_onnxruntime_gives():
+def test_an_ensemble_of_the_newest_form_equals_that_of_onnxruntime():
     def tensor(values: list[float], dtype: type) -> TensorProto:
         return numpy_helper.from_array(np.array(values, dtype))
 
@@ -88,7 +88,7 @@ def test_an_ensemble_of_the_newest_form_is_what_onnxruntime_gives():
     assert_same(modelled("TreeEnsemble", attributes, 1, TensorProto.DOUBLE, 5), np.float64)
 
 
-def test_what_is_not_known_is_refused_by_node():
+def test_unknown_conditions_are_refused_by_node():
     trees = grown("class", 2, [0, 1], MODES[:1], 0) | {"classlabels_int64s": [0, 1]}
     with pytest.raises(InputError, match=r"TreeEnsembleClassifier \(node 'trees'\) scores two"):
         expand(modelled("TreeEnsembleClassifier", trees, 2), EARLY)
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_refused_by_node():
         expand(modelled("TreeEnsembleRegressor", trees, 1), EARLY)
 
 
-def test_conditions_of_sets_are_what_onnxruntime_gives():
+def test_conditions_of_sets_equal_those_of_onnxruntime():
     def tensor(values: list[float], dtype: type = np.float32) -> TensorProto:
         return numpy_helper.from_array(np.array(values, dtype))
 
@@ -132,7 +132,7 @@ def test_a_large_forest_stays_one_plain_ensemble():
     np.testing.assert_allclose(given[1], wanted[1], rtol=1e-5)
 
 
-def test_a_tree_without_end_is_refused():
+def test_a_tree_with_a_cycle_is_refused():
     trees = grown("target", 1, [0], MODES[:1], 0)
     trees["nodes_truenodeids"] = [
         0 if mode != "LEAF" else at

@@ -1,4 +1,4 @@
-"""Quantised tables, and operators whose channels come last, against onnxruntime."""
+"""Quantised tables and channels-last operators, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_a_pooling_with_channels_last(kind: type) -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 3])
-def test_a_mean_between_two_bytes_is_rounded_with_its_zero_point(zero: int) -> None:
+def test_a_mean_halfway_between_two_bytes_is_rounded_with_its_zero_point(zero: int) -> None:
     data = RANDOM.integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
-    # By a power of two every sum is exact: the halves are halves.
+    # With a power of two as scale every sum is exact, so that halves occur.
     scale, place = np.array(0.0625, np.float32), np.array(zero, np.uint8)
     arrays = [data, scale, place, scale, place]
     given = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -79,7 +79,7 @@ def test_a_choice_of_bytes_of_two_scales(kind: type) -> None:
 
 
 @pytest.mark.parametrize("is_last", [0, 1])
-def test_a_convolution_of_onnxruntime_is_onnx_own(is_last: int) -> None:
+def test_a_convolution_of_onnxruntime_becomes_that_of_onnx(is_last: int) -> None:
     shape = (1, 7, 9, 3) if is_last else (1, 3, 7, 9)
     data = RANDOM.integers(0, 256, shape).astype(np.uint8)
     inputs = [
@@ -92,7 +92,7 @@ def test_a_convolution_of_onnxruntime_is_onnx_own(is_last: int) -> None:
     assert_node("QLinearConv", arrays, constants=range(1, 9), **given)
 
 
-def test_only_what_has_channels_last_is_taken() -> None:
+def test_only_channels_last_operators_are_expanded() -> None:
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],
         "plain",

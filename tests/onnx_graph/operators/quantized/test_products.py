@@ -29,7 +29,7 @@ def scales(count):
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 @pytest.mark.parametrize("by_channel", [False, True])
 def test_convolution_is_exact(zero, kind, by_channel):
-    """Padding is the zero point: 0 of what is computed with."""
+    """Padding is the zero point, which is 0 after subtraction."""
     weight_scale = scales(4) if by_channel else scale(0.013)
     weight_zero = np.full(4 if by_channel else (), 0 if kind is np.int8 else 130, kind)
     inputs = [bytes_of(np.uint8, 1, 3, 9, 7), scale(0.021), np.uint8(zero)]
@@ -63,7 +63,7 @@ def test_products_are_exact():
 
 @pytest.mark.parametrize("extent", [7, 300, 2000])
 def test_integer_products_are_exact_beyond_what_float32_holds(extent):
-    """The largest sums there are: of products of 255 and 255."""
+    """The largest possible sums, of products of 255 and 255."""
     inputs = [np.full((3, extent), 255, np.uint8), np.full((extent, 5), 255, np.uint8)]
     result = assert_node("MatMulInteger", inputs, domain="")
     counts = Counter(node.op_type for node in result.graph.node)
@@ -87,7 +87,7 @@ ZEROS = [np.uint8(0), np.uint8(128), np.int8(-7), np.int16(3), np.uint16(300)]
 
 @pytest.mark.parametrize("zero", ZEROS, ids=lambda zero: f"{zero.dtype}_{zero}")
 def test_quantizing(zero):
-    """Halves go to the even number; what is out of range saturates."""
+    """Halves are rounded to even; values out of range saturate."""
     halves = (np.arange(-300, 300) * 0.5).astype(np.float32)
     for opset in (21, 13, 10) if zero.dtype.itemsize == 1 else (21,):
         inputs = [halves, scale(1), np.asarray(zero)]
@@ -135,7 +135,7 @@ def test_sums_and_products(operator, shape):
         ("QLinearAveragePool", {"kernel_shape": [2, 2], "channels_last": 1}),
     ],
 )
-def test_through_floats(operator, given):
+def test_activations_and_poolings_in_floats(operator, given):
     inputs = [bytes_of(np.uint8, 2, 4, 6, 6), scale(0.05), byte(120), scale(0.04), byte(3)]
     assert_node(operator, inputs, constants=range(1, 5), steps=1, **given)
 

@@ -16,7 +16,7 @@ from tests.made.layers import GATES, layer
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("lengths", [None, [5, 2, 3], [4, 0, 1]])
-def test_layer_is_onnxruntimes(kind, direction, states, lengths):
+def test_a_layer_equals_that_of_onnxruntime(kind, direction, states, lengths):
     assert_same(*layer(kind, direction=direction, states=states, lengths=lengths))
 
 
@@ -60,7 +60,7 @@ def test_activations_without_parameters(name):
     assert_same(*layer("RNN", activations=[name]))
 
 
-def test_batch_first_is_the_same_transposed():
+def test_batch_first_layout_is_a_transpose():
     model, feeds = layer("GRU", direction="bidirectional", states=False)
     batch_first, _ = layer("GRU", direction="bidirectional", states=False, layout=1)
     batch_first.graph.input[0].CopyFrom(
@@ -75,10 +75,10 @@ def test_batch_first_is_the_same_transposed():
     np.testing.assert_allclose(ours[1], last.transpose(1, 0, 2), atol=1e-5)
 
 
-def test_all_steps_have_one_product_of_the_inputs():
+def test_all_steps_share_one_product_of_the_inputs():
     result = assert_same(*layer("LSTM", steps=9, batch=1, states=False))
     counts = Counter(node.op_type for node in result.graph.node)
-    # One of all inputs, one of each step's state; the first step's is zero.
+    # One product of all inputs, one of each step's state; the first state is zero.
     assert counts["MatMul"] == 1 + 8
     assert counts["Gather"] == 9
 

@@ -1,4 +1,4 @@
-"""onnxruntime's LSTM of 8-bit weights, expanded, beside onnxruntime itself."""
+"""onnxruntime's LSTM with 8-bit weights, expanded and compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIDDEN, WIDTH = 12, 20
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 @pytest.mark.parametrize("by_column", [False, True])
-def test_a_layer_quantises_what_each_product_reads(kind: type, by_column: bool) -> None:
+def test_a_layer_quantises_the_input_of_each_product(kind: type, by_column: bool) -> None:
     generator = np.random.default_rng(0)
     limits = np.iinfo(kind)
 
@@ -52,7 +52,7 @@ def test_a_layer_quantises_what_each_product_reads(kind: type, by_column: bool) 
 
 
 def test_a_layer_is_unrolled_after_the_graph_is_simplified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of steps onnxslim takes minutes, to find a shape or to gain nothing."""
+    """onnxslim would take minutes for thousands of steps, and gain nothing."""
     generator = np.random.default_rng(0)
     shapes = {"w": (2, WIDTH, 4 * HIDDEN), "r": (2, HIDDEN, 4 * HIDDEN)}
     arrays = {name: generator.integers(-9, 9, shape, np.int8) for name, shape in shapes.items()}

@@ -1,17 +1,13 @@
-"""Attention with shared keys and values, and quantised attention, against onnxruntime."""
+"""Grouped-query attention and quantised attention, compared with onnxruntime."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.expanded_models import assert_node
+from tests.expanded_models import assert_node, normal
 
 HEADS, SHARED, SIZE = 4, 2, 16
-
-
-def normal(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("rotates", [0, 1])
@@ -40,7 +36,7 @@ def test_heads_that_share_keys_attend_to_those_before(rotates, steps, before):
     )
 
 
-def test_quantised_attention_is_that_of_what_the_integers_stand_for():
+def test_quantised_attention_equals_that_of_dequantised_inputs():
     generator = np.random.default_rng(0)
     inputs = [
         generator.integers(0, 255, (1, 3, 8)).astype(np.uint8),

@@ -1,4 +1,4 @@
-"""Runs of numbers counted, against onnxruntime."""
+"""Counts of n-grams, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def vectorizer(shape, element_type=TensorProto.INT64, **given):
         {"mode": "TFIDF", "weights": [0.5, 1, 2, 3, 4, 5, 6], "max_skip_count": 1},
     ],
 )
-def test_the_counts_are_onnxruntimes(shape, given):
+def test_counts_equal_those_of_onnxruntime(shape, given):
     data = np.random.default_rng(0).integers(2, 9, shape)
     assert_same(vectorizer(shape, **given), {"x": data})
 
 
-def test_runs_that_share_a_column_are_refused():
+def test_ngrams_that_share_a_column_are_refused():
     with pytest.raises(InputError, match="'count'.*several n-grams in one column"):
         expanded(vectorizer([6], ngram_indexes=[0, 1, 2, 3, 3, 4, 5]))

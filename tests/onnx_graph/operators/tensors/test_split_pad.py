@@ -1,4 +1,4 @@
-"""Parts and borders of tensors, against onnxruntime."""
+"""Split, Pad and ExpandDims, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_split_with_empty_parts(sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("pads", [[-1, 2], [2, -2], [-1, -2], [-2, 5]])
-def test_a_border_that_repeats_what_is_left(pads: list[int]) -> None:
+def test_a_wrapping_pad_with_negative_widths(pads: list[int]) -> None:
     row, widths = np.arange(6, dtype=np.float32), np.array(pads)
     assert_node("Pad", [row, widths], domain="", constants=(1,), opset=19, mode="wrap")
     axes = [row[None], widths, None, np.array([-1])]
@@ -27,5 +27,5 @@ def test_a_border_that_repeats_what_is_left(pads: list[int]) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 2, -1])
-def test_an_axis_of_one_where_a_constant_says(axis: int) -> None:
+def test_an_axis_is_inserted_at_a_constant_index(axis: int) -> None:
     assert_node("ExpandDims", [ROWS, np.array(axis, np.int32)], constants=(1,))

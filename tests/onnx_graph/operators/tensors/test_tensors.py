@@ -1,4 +1,4 @@
-"""Spectra, and elements by their places, against onnxruntime."""
+"""Spectra and indexing, compared with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches put together, and taken where offsets point, against onnxruntime."""
+"""Patches assembled or sampled, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
-from tests.expanded_models import assert_same
-
-
-def normal(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+from tests.expanded_models import assert_same, normal
 
 
 def model_of(node, inputs, constants, opset=19):
@@ -74,7 +70,7 @@ def test_an_affine_grid_is_a_product(size, aligned):
     assert_same(model, {"x": data})
 
 
-def test_regions_are_scaled_before_half_a_pixel_is_taken_off():
+def test_regions_are_scaled_before_half_a_pixel_is_subtracted():
     data, regions = normal(1, 2, 12, 12), np.array([[1, 2, 9, 17], [0, 0, 20, 11]], np.float32)
     node = helper.make_node(
         "RoiAlign", ["x", "r", "i"], ["y"], "align", output_height=3, output_width=3,

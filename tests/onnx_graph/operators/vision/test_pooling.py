@@ -1,4 +1,4 @@
-"""Max pooling with places and its inverse, against onnxruntime."""
+"""Poolings with implied padding or indices, and MaxUnpool, compared with onnxruntime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model_of(nodes, shape, outputs, constants=()):
         ((1, 2, 13), {"kernel_shape": [3], "strides": [2], "ceil_mode": 1}),
     ],
 )
-def test_places_of_maxima_are_onnxruntimes(shape, attributes):
+def test_indices_of_maxima_equal_those_of_onnxruntime(shape, attributes):
     data = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     nodes = [
         helper.make_node("MaxPool", ["x"], ["y", "places"], "pool", **attributes),
@@ -80,7 +80,7 @@ def test_a_dilated_window_is_padded_as_onnxruntime_does():
         {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "VALID"},
     ],
 )
-def test_a_norm_of_windows_behind_the_end_is_of_what_is_there(attributes):
+def test_a_norm_of_windows_beyond_the_end_counts_existing_elements(attributes):
     data = np.random.default_rng(0).standard_normal((1, 3, 10, 11)).astype(np.float32)
     node = helper.make_node("LpPool", ["x"], ["y"], "pool", ceil_mode=1, **attributes)
     model = model_of([node], data.shape, ["y"])
