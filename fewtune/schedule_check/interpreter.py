@@ -250,7 +250,7 @@ class _Block:
     def _read(self, load: Any) -> Number:
         given = self._buffers.get(load.source)
         if given is None:
-            raise UnknownError("a buffer that nobody wrote")
+            raise UnknownError("a buffer that was not written before")
 
         def index(expression: Any) -> Any:
             found = self._of(expression)

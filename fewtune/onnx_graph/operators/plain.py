@@ -202,7 +202,7 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     ratio = graph.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     is_trained = training is not None and bool(training) and (ratio is None or float(ratio) > 0)
     if is_trained or (len(node.input) > 2 and node.input[2] and training is None):
-        return graph.refuse(node, "trains: what it drops is random")
+        return graph.refuse(node, "is in training mode: its output is random")
     graph.op("Identity", [node.input[0]], node.output[0])
     if len(node.output) > 1 and node.output[1]:
         shape = graph.shape(node.input[0])
@@ -249,7 +249,7 @@ def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     """Determinant of matrices up to 4x4, by Leibniz' formula: larger ones need an elimination."""
     shape = graph.shape(node.input[0])
     if shape is None or shape[-1] > _MOST_EXPANDED:
-        return graph.refuse(node, f"is of matrices larger than {_MOST_EXPANDED}x{_MOST_EXPANDED}")
+        return graph.refuse(node, f"has matrices larger than {_MOST_EXPANDED}x{_MOST_EXPANDED}")
     size, outer = shape[-1], shape[:-2]
     flat = graph.reshape(node.input[0], [*outer, size * size])
     terms = []

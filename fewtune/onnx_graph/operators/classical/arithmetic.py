@@ -89,7 +89,7 @@ def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     given, data = attributes_of(node), node.input[0]
     keys, values = (_coded(given, side) for side in ("keys", "values"))
     if keys is None or values is None or len(keys) > _MOST_KEYS:
-        return graph.refuse(node, f"maps texts, or more than {_MOST_KEYS} numbers")
+        return graph.refuse(node, f"maps strings, or more than {_MOST_KEYS} numbers")
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         return graph.refuse(node, "has NaN among its keys")
     shape = graph.shape(data)
@@ -161,7 +161,7 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     """Compare each element with all categories, along a new last axis."""
     categories = attributes_of(node).get("cats_int64s")
     if not categories:
-        return graph.refuse(node, "has texts as categories: encode them before the model")
+        return graph.refuse(node, "has strings as categories: encode them before the model")
     shape = graph.shape(node.input[0])
     if shape is None:
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
@@ -176,7 +176,7 @@ def _joined_features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool
     widths = attributes_of(node).get("inputdimensions") or []
     known = [shape for shape in shapes if shape is not None and len(shape) == 2]  # noqa: PLR2004
     if len(known) != len(shapes) or [shape[1] for shape in known] != list(widths):
-        return graph.refuse(node, "joins features, (rows, features), of other numbers than it says")
+        return graph.refuse(node, "has inputs whose widths differ from its inputdimensions")
     graph.concat([_floats(graph, name) for name in node.input], 1, node.output[0])
     return True
 

@@ -84,7 +84,7 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         return False
     labels = given.get("classlabels_ints")
     if not labels or len(labels) < _BINARY:
-        return graph.refuse(node, "has texts as labels, which other nodes read, or only one label")
+        return graph.refuse(node, "has string labels that other nodes read, or only one label")
     transform = given.get("post_transform", b"NONE").decode()
     if transform not in scores.TRANSFORMS:
         return graph.refuse(node, f"transforms its scores by {transform}, which is not supported")

@@ -59,7 +59,7 @@ def _forest(graph: GraphBuilder, node: NodeProto) -> Forest | None:
         graph.refuse(node, f"transforms its scores by {forest.transform}, which is not supported")
         return None
     if forest.aggregate in ("MIN", "MAX") and forest.weights.shape[1] > 1:
-        graph.refuse(node, f"has the {forest.aggregate} of several targets")
+        graph.refuse(node, f"has the {forest.aggregate} of several targets, which is not supported")
         return None
     return forest
 
@@ -104,7 +104,10 @@ def _sums(graph: GraphBuilder, node: NodeProto, forest: Forest) -> str | None:
     if paths is not None:
         total = _product(graph, data, forest, paths)
     elif forest.members.size:
-        graph.refuse(node, "has conditions of sets in many or in single leaves: not supported")
+        graph.refuse(
+            node,
+            "tests sets in a large forest, or beside trees of one leaf, which is not supported",
+        )
         return None
     else:
         total = _walked(graph, node, data, forest)
@@ -164,7 +167,7 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     if forest is None:
         return False
     if len(forest.base) not in (0, forest.weights.shape[1]):
-        return graph.refuse(node, "has another number of base values than of targets")
+        return graph.refuse(node, "does not have one base value for each target")
     total = _sums(graph, node, forest)
     if total is None:
         return False
@@ -182,13 +185,13 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         return False
     labels = attributes_of(node).get("classlabels_int64s")
     if not labels:
-        return graph.refuse(node, "has texts as labels, which other nodes read")
+        return graph.refuse(node, "has string labels that other nodes read")
     classes = len(labels)
     if classes > _BINARY:
         if len(forest.base) not in (0, classes):
-            return graph.refuse(node, "has another number of base values than of classes")
+            return graph.refuse(node, "does not have one base value for each class")
         if not len(forest.base) and not _all_scored(forest):
-            return graph.refuse(node, "has classes that some rows give no score")
+            return graph.refuse(node, "has classes without a score in some rows")
         total = graph.cast(_sums(graph, node, forest), TensorProto.FLOAT)
         scores.best_label(graph, total, labels, node.output[0])
         scores.transformed(graph, total, forest.transform, node.output[1])
@@ -197,7 +200,9 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     # All leaves score the first class: onnxruntime uses that score as the second's.
     is_one = np.flatnonzero(forest.weighted.any(axis=0)).tolist() == [0]
     if classes != _BINARY or not is_one or not is_plain:
-        return graph.refuse(node, "scores two classes apart, or one: its form is not supported")
+        return graph.refuse(
+            node, "scores two classes separately, or only one, which is not supported"
+        )
     only = graph.slice(_sums(graph, node, forest), 1, 0, 1)
     only = graph.cast(only, TensorProto.FLOAT)
     is_share = bool((forest.weights >= 0).all())

@@ -22,7 +22,9 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     graph.infer(node)
     shape, pooled = graph.shape(data), graph.shape(node.output[0])
     if shape is None or pooled is None or graph.opset < _PAD_AS_INPUT:
-        return graph.refuse(node, "gives places, and has an input of unknown shape or an old form")
+        return graph.refuse(
+            node, "returns indices of an input of unknown shape, or has an old form"
+        )
     sizes, kernel, axes = shape[2:], list(given["kernel_shape"]), len(shape) - 2
     strides, dilations = (given.get(name) or [1] * axes for name in ("strides", "dilations"))
     reaches = _reaches(pooled[2:], kernel, strides, dilations)
