@@ -21,14 +21,14 @@ def make_model(
     element_type: int = TensorProto.FLOAT,
     input_type: int | None = None,
 ) -> ModelProto:
-    """Put nodes together to a model."""
+    """A model of these nodes; an output without a shape is None."""
     input_type = element_type if input_type is None else input_type
     graph = helper.make_graph(
         nodes,
         "tiny",
         [helper.make_tensor_value_info(n, input_type, s) for n, s in inputs.items()],
         [helper.make_tensor_value_info(n, element_type, s) for n, s in outputs.items()],
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in (weights or {}).items()],
     )
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from tests.expanded_models import assert_same, float_info
+from tests.tiny_models import make_model
 
 STEPS, WIDTH = 12, 4
 DATA = np.random.default_rng(5).normal(size=(STEPS, WIDTH)).astype(np.float32)
 
 
 def model_of(node, shape, constants=()):
-    graph = helper.make_graph(
-        [node],
-        "steps",
-        [float_info("x", list(shape))],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return make_model([node], {"x": list(shape)}, {"y": None}, dict(constants), opset=17)
 
 
 def distances(given, states, **attributes):

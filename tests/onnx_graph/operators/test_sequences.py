@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from fewtune.errors import InputError
-from tests.expanded_models import assert_same, expanded, float_info
+from tests.expanded_models import assert_same, expanded
+from tests.tiny_models import make_model
 
 DATA = {"x": np.arange(12, dtype=np.float32).reshape(3, 4)}
 
 
 def model_of(nodes, constants=(), opset=17):
-    graph = helper.make_graph(
-        nodes,
-        "sequences",
-        [float_info("x", (3, 4))],
-        [float_info("y", None)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return make_model(nodes, {"x": [3, 4]}, {"y": None}, dict(constants), opset)
 
 
 SPLIT = helper.make_node("SplitToSequence", ["x"], ["parts"], "split", axis=0, keepdims=0)

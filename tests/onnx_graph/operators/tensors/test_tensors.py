@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from tests.expanded_models import assert_same
+from tests.tiny_models import make_model
 
 
 def model_of(node, data, constants, opset=17):
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, data.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return make_model([node], {"x": list(data.shape)}, {"y": None}, constants, opset)
 
 
 def normal(*shape):

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_same, normal
+from tests.tiny_models import make_model
 
 
 def model_of(node, inputs, constants, opset=19):
-    graph = helper.make_graph(
-        [node],
-        "patches",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in inputs.items()],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    shapes = {name: list(array.shape) for name, array in inputs.items()}
+    return make_model([node], shapes, {"y": None}, constants, opset)
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from tests.expanded_models import assert_same, float_info
+from tests.expanded_models import assert_same
+from tests.tiny_models import make_model
 
 
 def model_of(nodes, shape, outputs, constants=()):
-    graph = helper.make_graph(
-        nodes,
-        "pooling",
-        [float_info("x", shape)],
-        [float_info(name, None) for name in outputs],
-        [numpy_helper.from_array(np.asarray(array, np.int64), name) for name, array in constants],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = {name: np.asarray(array, np.int64) for name, array in constants}
+    return make_model(nodes, {"x": shape}, dict.fromkeys(outputs), weights, opset=17)
 
 
 @pytest.mark.parametrize(
