@@ -73,10 +73,10 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
         only computes with, such as steps, lengths and pixels, reach 127. A model without floats and
         without such integers has no third draw.
     """
-    limits, numbers = integer_limits(model), _numbers_computed_with(model)
+    limits, arithmetic = integer_limits(model), _arithmetic_inputs(model)
     has_floats = any(np.dtype(spec.dtype).kind == "f" for spec in specs)
     names = list(_FLOATS) if has_floats else ["random integers", "integers with full masks"]
-    if not has_floats and numbers - limits.keys():
+    if not has_floats and arithmetic - limits.keys():
         names.append("integers up to 127")
     draws = []
     for number, name in enumerate(names):
@@ -84,7 +84,7 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
         feeds = {}
         for spec in specs:
             dtype = np.dtype(spec.dtype)
-            if number == 2 and spec.name in numbers - limits.keys():  # noqa: PLR2004 (the third)
+            if number == 2 and spec.name in arithmetic - limits.keys():  # noqa: PLR2004 (the third)
                 values = _wide_integers(generator, spec)
             elif dtype.kind == "f":
                 values = _FLOATS[name](generator, tuple(spec.shape))
@@ -112,7 +112,7 @@ def _wide_integers(generator: np.random.Generator, spec: TensorSpec) -> np.ndarr
     return np.floor(generator.random(spec.shape) * most)
 
 
-def _numbers_computed_with(model: ModelProto) -> set[str]:
+def _arithmetic_inputs(model: ModelProto) -> set[str]:
     """Inputs of 16 bits or more that are only used in float arithmetic and comparisons."""
     wide = {TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT16}
     wide |= {TensorProto.UINT32, TensorProto.UINT64}
@@ -120,11 +120,11 @@ def _numbers_computed_with(model: ModelProto) -> set[str]:
     return {
         value.name
         for value in model.graph.input
-        if value.type.tensor_type.elem_type in wide and _is_number(value.name, readers)
+        if value.type.tensor_type.elem_type in wide and _is_arithmetic(value.name, readers)
     }
 
 
-def _is_number(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) -> bool:
+def _is_arithmetic(name: str, readers: Mapping[str, list[tuple[NodeProto, int]]]) -> bool:
     pending, seen, is_read = [(name, False)], {name}, False
     while pending:
         value, is_float = pending.pop()

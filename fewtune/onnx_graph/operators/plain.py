@@ -189,7 +189,7 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
 
 
 def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
-    """Sign of unsigned integers: TVM compares them with zero as signed ones."""
+    """Sign of unsigned integers, which TVM tests for being negative."""
     if graph.dtype(node.input[0]).kind != "u":
         return False
     is_any = graph.cast(node.input[0], TensorProto.BOOL)
