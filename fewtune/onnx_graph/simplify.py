@@ -88,7 +88,7 @@ _REWRITES: dict[str, Callable[[ModelProto], None]] = {
     "products_of_slices": products_of_slices,
     "constants_of_full_rank": rewrites.constants_of_full_rank,
 }
-# Optional steps of `simplify`, in order.
+# Optional steps of `with_layers`, in order.
 REWRITES = (HALVES_IN_FLOATS, INTEGER_KERNELS, _FOLDING, *_REWRITES, RECURRENT_LAYERS)
 
 

@@ -78,7 +78,7 @@ def describe(node: NodeProto) -> str:
 
 
 def _spread(low: int, high: int) -> list[int]:
-    """At most `_AT_ONCE` places from ``low`` to below ``high``, the last one among them."""
+    """At most `_AT_ONCE` numbers from ``low`` to below ``high``, including the last one."""
     count = min(_AT_ONCE, high - low)
     return sorted({int(place) for place in np.linspace(low, high - 1, count).round()})
 

@@ -20,13 +20,13 @@ OPSET = 17
 IR_VERSION = 8
 
 # Ranges for which the expected square of scale / sqrt(variance) is just below one.
-_SCALE_RANGE = (0.6, 1.3)
-_VARIANCE_RANGE = (0.75, 1.25)
+SCALE_RANGE = (0.6, 1.3)
+VARIANCE_RANGE = (0.75, 1.25)
 
 # The last layer of a residual branch is scaled down. Statistics are drawn and not measured, so
 # nothing else keeps the sum over many blocks from growing.
 _RESIDUAL_SCALE = 0.25
-_SHIFT_SCALE = 0.05
+SHIFT_SCALE = 0.05
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -135,7 +135,7 @@ class GraphBuilder:
         draw = normal(self._he_scale(value, math.prod(shape[1:])))
         inputs = [value, self.weight(f"{name}_weight", shape, draw)]
         if bias:
-            inputs.append(self.weight(f"{name}_bias", (channels,), normal(_SHIFT_SCALE)))
+            inputs.append(self.weight(f"{name}_bias", (channels,), normal(SHIFT_SCALE)))
         return self.node(
             "Conv",
             inputs,
@@ -150,12 +150,12 @@ class GraphBuilder:
     def batch_normalization(self, value: str, name: str, ends_branch: bool = False) -> str:
         """Add a batch normalisation with positive scale and variance."""
         factor = _RESIDUAL_SCALE if ends_branch else 1.0
-        low, high = _SCALE_RANGE
+        low, high = SCALE_RANGE
         draws = {
             "scale": uniform(factor * low, factor * high),
-            "shift": normal(_SHIFT_SCALE),
-            "mean": normal(_SHIFT_SCALE),
-            "variance": uniform(*_VARIANCE_RANGE),
+            "shift": normal(SHIFT_SCALE),
+            "mean": normal(SHIFT_SCALE),
+            "variance": uniform(*VARIANCE_RANGE),
         }
         shape = (self._channels[value],)
         weights = [self.weight(f"{name}_{part}", shape, draw) for part, draw in draws.items()]
@@ -164,15 +164,15 @@ class GraphBuilder:
     def layer_normalization(self, value: str, name: str, epsilon: float) -> str:
         """Add a normalisation over the last axis, which must be that of the channels."""
         shape = (self._channels[value],)
-        scale = self.weight(f"{name}_scale", shape, uniform(*_SCALE_RANGE))
-        shift = self.weight(f"{name}_shift", shape, normal(_SHIFT_SCALE))
+        scale = self.weight(f"{name}_scale", shape, uniform(*SCALE_RANGE))
+        shift = self.weight(f"{name}_shift", shape, normal(SHIFT_SCALE))
         return self.node(
             "LayerNormalization", [value, scale, shift], name, axis=-1, epsilon=epsilon
         )
 
     def layer_scale(self, value: str, name: str) -> str:
         """Scale the channels, on the last axis, at the end of a residual branch."""
-        low, high = _SCALE_RANGE
+        low, high = SCALE_RANGE
         draw = uniform(_RESIDUAL_SCALE * low, _RESIDUAL_SCALE * high)
         return self.node(
             "Mul", [value, self.weight(f"{name}_scale", (self._channels[value],), draw)], name
@@ -183,7 +183,7 @@ class GraphBuilder:
         shape = (channels, self._channels[value])
         draw = normal(self._he_scale(value, shape[1]))
         weight = self.weight(f"{name}_weight", shape, draw)
-        bias = self.weight(f"{name}_bias", (channels,), normal(_SHIFT_SCALE))
+        bias = self.weight(f"{name}_bias", (channels,), normal(SHIFT_SCALE))
         return self.node("Gemm", [value, weight, bias], name, channels, transB=1)
 
     def linear(self, value: str, name: str, channels: int) -> str:
@@ -191,11 +191,11 @@ class GraphBuilder:
         shape = (self._channels[value], channels)
         draw = normal(self._he_scale(value, shape[0]))
         weight = self.weight(f"{name}_weight", shape, draw)
-        bias = self.weight(f"{name}_bias", (channels,), normal(_SHIFT_SCALE))
+        bias = self.weight(f"{name}_bias", (channels,), normal(SHIFT_SCALE))
         product = self.node("MatMul", [value, weight], f"{name}_product", channels)
         return self.node("Add", [product, bias], name)
 
-    # Layers without
+    # Layers without weights
 
     def activation(self, operator: str, value: str, name: str, **attributes: float) -> str:
         """Add Relu, LeakyRelu or another operator that sets about half of its input to zero."""

@@ -15,6 +15,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from fewtune.errors import InputError
+from fewtune.zoo.builder import SCALE_RANGE, SHIFT_SCALE, VARIANCE_RANGE, normal, uniform
 
 _DIRECTORY = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 _PREFIX = "light_"
@@ -23,14 +24,9 @@ _PREFIX = "light_"
 _RESHAPING = frozenset({"Unsqueeze", "Reshape", "Squeeze", "Flatten", "Identity"})
 _LINEAR = _RESHAPING | {"BatchNormalization", "Mul", "Add", "Transpose", "Dropout"}
 
-# Ranges for which the expected square of scale / sqrt(variance) is just below one.
-_SCALE_RANGE = (0.6, 1.3)
-_VARIANCE_RANGE = (0.75, 1.25)
-
 # The last normalisation of a residual branch is scaled down. Statistics are drawn and not measured,
 # so nothing else keeps the sum over many blocks from growing.
 _RESIDUAL_SCALE = 0.4
-_SHIFT_SCALE = 0.05
 
 
 def light_names() -> list[str]:
@@ -75,7 +71,7 @@ def light_model(name: str, seed: int) -> ModelProto:
     weights = []
     for tensor_name, shape in shapes.items():
         if tensor_name in consumers:
-            values = _draw(generator, tensor_name, shape, consumers, producers)
+            values = _draw(generator, tensor_name, tuple(shape), consumers, producers)
             weights.append(numpy_helper.from_array(values, tensor_name))
     _replace_weights(model, weights)
     model.ir_version = 8
@@ -108,7 +104,7 @@ def _consumers(model: ModelProto) -> dict[str, tuple[NodeProto, int]]:
 def _draw(
     generator: np.random.Generator,
     name: str,
-    shape: list[int],
+    shape: tuple[int, ...],
     consumers: dict[str, tuple[NodeProto, int]],
     producers: dict[str, NodeProto],
 ) -> np.ndarray:
@@ -117,25 +113,21 @@ def _draw(
     while node.op_type in _RESHAPING and node.output[0] in consumers:
         node, position = consumers[node.output[0]]
     if node.op_type == "Conv" and position == 1:
-        return _normal(generator, shape, _he_scale(math.prod(shape[1:]), node, producers))
+        return normal(_he_scale(math.prod(shape[1:]), node, producers))(generator, shape)
     if node.op_type == "Gemm" and position == 1:
         transposed = any(a.name == "transB" and a.i for a in node.attribute)
         inputs = shape[-1] if transposed else math.prod(shape[:-1])
-        return _normal(generator, shape, _he_scale(inputs, node, producers))
+        return normal(_he_scale(inputs, node, producers))(generator, shape)
     if node.op_type == "BatchNormalization" and position == 4:
-        return generator.uniform(*_VARIANCE_RANGE, shape).astype(np.float32)
+        return uniform(*VARIANCE_RANGE)(generator, shape)
     if node.op_type == "BatchNormalization" and position == 1:
-        values = generator.uniform(*_SCALE_RANGE, shape).astype(np.float32)
+        values = uniform(*SCALE_RANGE)(generator, shape)
         after = consumers.get(node.output[0])
         ends_branch = after is not None and after[0].op_type == "Sum"
         return values * np.float32(_RESIDUAL_SCALE if ends_branch else 1)
     if node.op_type == "Mul":
-        return generator.uniform(*_SCALE_RANGE, shape).astype(np.float32)
-    return _normal(generator, shape, _SHIFT_SCALE)
-
-
-def _normal(generator: np.random.Generator, shape: list[int], scale: float) -> np.ndarray:
-    return generator.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        return uniform(*SCALE_RANGE)(generator, shape)
+    return normal(SHIFT_SCALE)(generator, shape)
 
 
 def _he_scale(inputs: int, node: NodeProto, producers: dict[str, NodeProto]) -> float:

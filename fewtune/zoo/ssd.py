@@ -58,7 +58,7 @@ def ssd512_resnet50(builder: GraphBuilder) -> None:
 def _rows(
     builder: GraphBuilder, value: str, name: str, anchors: int, values: int, size: int
 ) -> str:
-    """Predict at each place: 1 x (places x anchors) x values."""
+    """Predict at each position: 1 x (positions x anchors) x values."""
     value = builder.convolution(value, name, anchors * values, kernel=3, bias=True)
     value = builder.transpose(value, f"{name}_by_place", 0, 2, 3, 1)
     return builder.reshape(value, f"{name}_rows", 1, size * size * anchors, values)

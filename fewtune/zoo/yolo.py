@@ -67,7 +67,7 @@ def _upsampled(builder: GraphBuilder, value: str, name: str) -> str:
 
 
 def _predictions(builder: GraphBuilder, value: str, name: str, anchors: int, size: int) -> str:
-    """Predict at each place: 1 x (places x anchors) x values."""
+    """Predict at each position: 1 x (positions x anchors) x values."""
     value = builder.convolution(value, f"{name}_prediction", anchors * _VALUES, bias=True)
     value = builder.reshape(value, f"{name}_places", 1, anchors * _VALUES, size * size)
     value = builder.transpose(value, f"{name}_by_place", 0, 2, 1)
