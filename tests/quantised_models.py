@@ -66,7 +66,7 @@ def assert_within_a_step(model: ModelProto, feeds: dict[str, np.ndarray]) -> flo
     assert difference.max() <= 1
     off = float(np.mean(difference > 0))
     # What is rounded the other way lies at a half, by the last bit of a factor.
-    assert off <= 2e-3  # noqa: PLR2004
+    assert off <= 2e-3
     return off
 
 
@@ -74,7 +74,7 @@ def random_bytes(random, kind, *shape):
     """Bytes of all sizes, the extremes among them."""
     limits = np.iinfo(kind)
     drawn = random.integers(limits.min, limits.max + 1, shape).astype(kind)
-    extreme = random.random(shape) < 0.2  # noqa: PLR2004
+    extreme = random.random(shape) < 0.2
     drawn[extreme] = random.choice([limits.min, limits.max], int(extreme.sum()))
     return drawn
 

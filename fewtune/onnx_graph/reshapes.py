@@ -144,7 +144,7 @@ def _followers(
     values = {result}
     for node in nodes:
         is_unary = node.op_type in _UNARY and len(node.input) == 1
-        is_binary = node.op_type in _BINARY and len(node.input) == 2  # noqa: PLR2004
+        is_binary = node.op_type in _BINARY and len(node.input) == 2
         if node.domain not in STANDARD or not (is_unary or is_binary):
             continue
         others = [name for name in node.input if name not in values]

@@ -132,7 +132,7 @@ def _scales(function: Any, blocks: list[Any]) -> list[float]:
     scales = [1.0] * len(function.params)
     for block in blocks:
         store, length = block.body, length_of(block)
-        if length < 2 or type(store).__name__ != "BufferStore":  # noqa: PLR2004 (no sum)
+        if length < 2 or type(store).__name__ != "BufferStore":
             continue
         product: Any = getattr(store.value, "b", None)
         if type(product).__name__ != "Mul":
@@ -197,7 +197,7 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
             block = block.astype("float16").astype("float32")
     elif dtype.kind == "b":
         block = random.integers(0, 2, PERIOD)
-    elif given.most_index is not None and dtype.itemsize >= 4:  # noqa: PLR2004 (no byte counts far)
+    elif given.most_index is not None and dtype.itemsize >= 4:
         block = _indices(count, given.most_index, place)
     elif dtype.itemsize == 1:
         limits = np.iinfo(dtype)

@@ -33,7 +33,7 @@ def copy(source: np.ndarray, target: np.ndarray) -> None:
     """Copy an array into another of its shape; large ones by several threads."""
     axis = int(np.argmax(target.shape)) if target.ndim else 0
     parts = min(usable_cores(), target.shape[axis] if target.ndim else 1)
-    if target.nbytes < _LARGE_BYTES or parts < 2:  # noqa: PLR2004 (one part is no part)
+    if target.nbytes < _LARGE_BYTES or parts < 2:
         np.copyto(target, source)
         return
     bounds = np.linspace(0, target.shape[axis], parts + 1).astype(int)
@@ -69,4 +69,5 @@ class Buffers:
             self._held.pop(place, None)
             held = self._held[place] = tvm.runtime.empty((size,), "uint8")
         array = np.from_dlpack(held)[: prod(shape) * kind.itemsize].view(kind).reshape(shape)
-        return held._create_view(tuple(shape), dtype), array  # noqa: SLF001 (TVM's only way)
+        # TVM has no public function for a view.
+        return held._create_view(tuple(shape), dtype), array

@@ -98,4 +98,4 @@ class Expected:
 
 def is_usable(outputs: Sequence[Expected]) -> bool:
     """Whether most elements of each output are finite, so that a comparison can find a fault."""
-    return all(np.isfinite(each.value).mean() > 0.5 for each in outputs if each.value.size)  # noqa: PLR2004
+    return all(np.isfinite(each.value).mean() > 0.5 for each in outputs if each.value.size)

@@ -140,7 +140,7 @@ def _digits(table: np.ndarray) -> list[_Digit] | None:
         radix = int(broken[0]) if len(broken) else rest
         while radix > 1 and rest % radix:
             radix -= 1
-        if radix < 2 or rest * unit != extent:  # noqa: PLR2004 (a digit has two values)
+        if radix < 2 or rest * unit != extent:
             return None
         found.append(_Digit(radix, stride))
         unit *= radix

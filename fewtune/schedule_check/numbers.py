@@ -237,7 +237,7 @@ def cast(a: Number, dtype: str) -> Number:
     kind = held(dtype)
     if a.dtype in ROUNDING and dtype not in ROUNDING and dtype != "bool":
         limits = np.iinfo(kind)
-        if kind.itemsize <= 2:  # noqa: PLR2004 (their limits are floats, too)
+        if kind.itemsize <= 2:
             # A value that rounding moves beyond the range must not wrap around.
             return monotone(
                 lambda x: np.clip(np.trunc(x), limits.min, limits.max).astype(kind), a, dtype

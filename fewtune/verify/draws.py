@@ -84,7 +84,7 @@ def drawn_inputs(model: ModelProto, specs: Sequence[TensorSpec], seed: int) -> l
         feeds = {}
         for spec in specs:
             dtype = np.dtype(spec.dtype)
-            if number == 2 and spec.name in arithmetic - limits.keys():  # noqa: PLR2004 (the third)
+            if number == 2 and spec.name in arithmetic - limits.keys():
                 values = _wide_integers(generator, spec)
             elif dtype.kind == "f":
                 values = _FLOATS[name](generator, tuple(spec.shape))

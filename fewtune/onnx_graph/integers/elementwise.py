@@ -42,7 +42,7 @@ def clip(walk: Walk, node: NodeProto) -> bool:
 
 def added(walk: Walk, node: NodeProto) -> bool:
     """The sum of two dequantised tensors, in units of the second one's scale."""
-    if len(node.input) != 2:  # noqa: PLR2004
+    if len(node.input) != 2:
         return False
     first, second = (walk.bytes_of(name) for name in node.input)
     if first is None or second is None:

@@ -68,7 +68,7 @@ def _matrix(
         return False
     given, weights, scales = found
     shape = walk.graph.shape(given.name)
-    if weights.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
+    if weights.ndim != 2 or shape is None or len(shape) < 2:
         return False
     weights = np.ascontiguousarray(weights.T) if transposed else weights
     factor = scales * np.float64(given.scale) * alpha
@@ -138,7 +138,7 @@ def integer_product(walk: Walk, node: NodeProto) -> bool:
     data, weight, zero, weight_zero = optional(node.input, 4)
     weights = _integer_weights(walk, data, weight, weight_zero, -1)
     shape = walk.graph.shape(data)
-    if weights is None or weights.values.ndim != 2 or shape is None or len(shape) < 2:  # noqa: PLR2004
+    if weights is None or weights.values.ndim != 2 or shape is None or len(shape) < 2:
         return False
 
     def total(wide: str) -> str:

@@ -34,7 +34,7 @@ class _Settings:
         )
 
 
-def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Self-attention: one product gives queries, keys and values."""
     data, weight, bias, mask, past, added = optional(node.input, 6)
     given, settings = attributes_of(node), _Settings.of(node)
@@ -58,12 +58,12 @@ def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return _attend(graph, node, settings, (query, key, value), mask, added, output)
 
 
-def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Attention of queries, keys and values that are separate inputs."""
     query, key, value, bias, mask, added, *pasts = optional(node.input, 8)
     settings = _Settings.of(node)
     shapes = [graph.shape(name) for name in (query, key, value)]
-    if None in shapes or len(shapes[0]) != 3:  # noqa: PLR2004
+    if None in shapes or len(shapes[0]) != 3:
         return graph.refuse(node, "has its inputs packed in one tensor, which is not supported")
     parts = []
     begin = 0
@@ -74,7 +74,7 @@ def _multi_head(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
         if bias:
             offset = graph.fold_slice(bias, 0, begin, begin + shape[2])
             begin += shape[2]
-            name = graph.op("Add", [name, offset])  # noqa: PLW2901
+            name = graph.op("Add", [name, offset])
         parts.append(by_heads(graph, name, settings.heads))
     for index, past in enumerate(pasts, start=1):
         if past:
@@ -151,7 +151,7 @@ def _offsets(
     return [*offsets, graph.reshape(offset, full[tuple(shape)])]
 
 
-def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Rotate pairs of a head's elements by angles that depend on their position."""
     data, places, cosines, sines = node.input
     given, shape = attributes_of(node), graph.shape(data)

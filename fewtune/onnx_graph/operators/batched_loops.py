@@ -249,12 +249,12 @@ def _gather(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
 def _product(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
     first, second = (len(graph.shape(name) or []) for name in node.input)
     is_plain = node.input[0] in leading and node.input[1] not in leading
-    if not is_plain or first < 3 or second != 2:  # noqa: PLR2004
+    if not is_plain or first < 3 or second != 2:
         raise UnknownStepError
     graph.add(node, {})
 
 
-def _transpose(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:  # noqa: ARG001
+def _transpose(graph: GraphBuilder, node: NodeProto, leading: set[str]) -> None:
     rank = len(graph.shape(node.input[0]) or []) - 1
     given = attributes_of(node)
     order = given.get("perm") or list(range(rank - 1, -1, -1))

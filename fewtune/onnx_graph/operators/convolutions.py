@@ -9,7 +9,7 @@ from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 
-def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write out implied pads, and insert the zeros of dilations into constant weights."""
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])

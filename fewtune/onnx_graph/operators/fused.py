@@ -14,13 +14,13 @@ from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handle
 LAYER_NORM = 17
 
 
-def _fused_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _fused_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     name = given.pop("activation", b"").decode()
     parameters = list(given.pop("activation_params", []))
     data, weight, bias, added = optional(node.input, 4)
     function = activation(name, parameters[:1], parameters[1:]) if name else None
-    if name.lower() == "clip" and len(parameters) == 2:  # noqa: PLR2004
+    if name.lower() == "clip" and len(parameters) == 2:
         function = _bounded(*parameters)
     if name and function is None:
         return graph.refuse(node, f"has an activation that is not known: {name}")
@@ -38,7 +38,7 @@ def _bounded(least: float, most: float) -> object:
     return lambda graph, data: graph.clip(data, least, most)
 
 
-def _fused_gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _fused_gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     name = given.pop("activation", b"").decode()
     alphas, betas = (
@@ -54,7 +54,7 @@ def _fused_gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return True
 
 
-def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     operands = []
     for name, side in zip(node.input[:2], "AB", strict=True):
@@ -62,7 +62,7 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  
         if shape is None:
             return graph.refuse(node, "reads a tensor whose shape is not known")
         order = list(range(len(shape)))
-        if given.get(f"transBatch{side}") and len(shape) > 2:  # noqa: PLR2004
+        if given.get(f"transBatch{side}") and len(shape) > 2:
             order = [*order[1:-1], order[0], order[-1]]
         if given.get(f"trans{side}") and len(shape) > 1:
             order[-2:] = order[:-3:-1]
@@ -78,7 +78,7 @@ def _fused_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  
     return True
 
 
-def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Gelu, and BiasGelu, which adds a vector first."""
     data, bias = optional(node.input, 2)
     if bias:
@@ -93,7 +93,7 @@ def _gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: 
     return True
 
 
-def _fast_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _fast_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, bias = optional(node.input, 2)
     if bias:
         data = graph.op("Add", [data, bias])
@@ -111,7 +111,7 @@ def _add_gelu(graph: GraphBuilder, data: str, operator: str, inner: str, output:
     graph.op("Mul", [half, gate], output)
 
 
-def _quick_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _quick_gelu(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     (data,) = node.input
     alpha = _number(graph, data, attributes_of(node).get("alpha", 1.702))
     gate = graph.op("Sigmoid", [graph.op("Mul", [data, alpha])])
@@ -148,7 +148,7 @@ def normalized(
         graph.op("Add", [result, bias], output)
 
 
-def _skip_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _skip_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     centred = "Simplified" not in node.op_type
     data, skip, scale, *others = optional(node.input, 5)
     shift, bias = others if centred else ("", others[0])
@@ -163,7 +163,7 @@ def _skip_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool
     return True
 
 
-def _rms_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _rms_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given, shape = attributes_of(node), graph.shape(node.input[0])
     last = shape is not None and given.get("axis", -1) in (-1, len(shape) - 1)
     if not last or any(node.output[1:]):
@@ -173,7 +173,7 @@ def _rms_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
-def _embed_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _embed_layer_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     tokens, segments, words, places, kinds, scale, shift, mask, numbers = optional(node.input, 9)
     output, lengths, total = optional(node.output, 3)
     shape = graph.shape(tokens)

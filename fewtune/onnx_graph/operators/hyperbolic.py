@@ -16,7 +16,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 _SMALL_SINH, _SMALL_ATANH = 1.0, 0.25
 
 
-def _sinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _sinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data = node.input[0]
     rising, falling = _half_exponentials(graph, data)
     large = graph.op("Sub", [rising, falling])
@@ -24,12 +24,12 @@ def _sinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: 
     return True
 
 
-def _cosh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _cosh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     graph.op("Add", list(_half_exponentials(graph, node.input[0])), node.output[0])
     return True
 
 
-def _atanh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _atanh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data = node.input[0]
     dtype = graph.dtype(data)
     one = graph.constant(1, dtype)

@@ -13,7 +13,7 @@ from fewtune.onnx_graph.operators.fused import LAYER_NORM
 EPSILON = float(np.float32(1e-5))
 
 
-def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Layer normalisation with outputs of mean and deviation, or of doubles, which TVM lacks.
 
     Nodes in older operator sets, which onnxruntime's optimiser writes, are expanded as well.
@@ -46,7 +46,7 @@ def _layer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
-def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """RMS normalisation over all axes, for which TVM has no kernel."""
     shape, given = graph.shape(node.input[0]), attributes_of(node)
     if shape is None or given.get("axis", -1) % len(shape) != 0:
@@ -60,7 +60,7 @@ def _root_mean_square(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     return True
 
 
-def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Divide by the norm along an axis; zeros stay zero, as in onnxruntime."""
     given, data = attributes_of(node), node.input[0]
     kind = "ReduceL1" if given.get("p", 2) == 1 else "ReduceL2"
@@ -72,7 +72,7 @@ def _by_norm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     axes = list(attributes_of(node).get("axes", (0, 2, 3)))
     data = node.input[0]
     apart = graph.op("Sub", [data, graph.reduce("ReduceMean", data, axes)])
@@ -82,7 +82,7 @@ def _mean_and_variance(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bo
     return True
 
 
-def _swish(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _swish(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, alpha = node.input[0], attributes_of(node).get("alpha", 1.0)
     scaled = data
     if alpha != 1:

@@ -28,7 +28,7 @@ _OF_ONE_ELEMENT = {
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
-def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     shape = graph.shape(node.input[0])
     if shape is None:
         return graph.refuse(node, "has an input whose shape is not known")
@@ -40,7 +40,7 @@ def _eye_like(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
-def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     attributes = attributes_of(node)
     signs = [attributes.get(f"detect_{side}", 1) for side in ("positive", "negative")]
     if all(signs):
@@ -53,7 +53,7 @@ def _is_inf(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     base, exponent = node.input
     kinds = [graph.element_type(each) for each in node.input]
     if kinds[0] in _FLOATS and kinds[0] == kinds[1]:
@@ -74,7 +74,7 @@ def _power(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
-def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Equality of booleans by Xor: TVM compares them as floats, which LLVM refuses."""
     if graph.element_type(node.input[0]) != TensorProto.BOOL:
         return False
@@ -82,7 +82,7 @@ def _boolean_equality(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     return True
 
 
-def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """One at the largest element of each row, the first of equal ones; zero elsewhere."""
     data, shape = node.input[0], graph.shape(node.input[0])
     if shape is None:
@@ -99,7 +99,7 @@ def _hardmax(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """OneHot as a comparison with all indices: TVM lacks value types, and a depth with an axis."""
     data, shape = node.input[0], graph.shape(node.input[0])
     given, values = graph.value(node.input[1]), graph.value(node.input[2])
@@ -155,7 +155,7 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node, scope)
 
 
-def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """LogSumExp in ONNX's operators.
 
     In TVM's form the maximum is a kernel whose values are near the result. The check of values
@@ -188,7 +188,7 @@ def _log_sum_exp(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     return True
 
 
-def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Sign of unsigned integers, which TVM tests for being negative."""
     if graph.dtype(node.input[0]).kind != "u":
         return False
@@ -197,7 +197,7 @@ def _sign(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: 
     return True
 
 
-def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     training = graph.value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     ratio = graph.value(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     is_trained = training is not None and bool(training) and (ratio is None or float(ratio) > 0)
@@ -212,7 +212,7 @@ def _dropout(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Batch normalisation in training mode, by the batch's own mean and variance."""
     attributes = attributes_of(node)
     if not attributes.get("training_mode"):
@@ -245,7 +245,7 @@ def _normalization(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool: 
     return True
 
 
-def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _determinant(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Determinant of matrices up to 4x4, by Leibniz' formula: larger ones need an elimination."""
     shape = graph.shape(node.input[0])
     if shape is None or shape[-1] > _MOST_EXPANDED:

@@ -13,12 +13,12 @@ _LENGTH = "has a sequence whose length is not known before the model runs"
 _PLACE = "has a position that depends on the input's values"
 
 
-def _construct(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _construct(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     graph.sequences[node.output[0]] = list(node.input)
     return True
 
 
-def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, sizes = optional(node.input, 2)
     given, shape = attributes_of(node), graph.shape(data)
     if shape is None or (sizes and graph.value(sizes) is None):
@@ -42,7 +42,7 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
-def _insert(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _insert(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     name, added, place = optional(node.input, 3)
     parts = graph.sequences.get(name)
     if parts is None:
@@ -54,7 +54,7 @@ def _insert(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _erase(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _erase(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     index = _index(graph, node)
     if index is None:
         return False
@@ -64,7 +64,7 @@ def _erase(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
-def _at(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _at(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     index = _index(graph, node)
     if index is None:
         return False
@@ -90,7 +90,7 @@ def _index(graph: GraphBuilder, node: NodeProto) -> int | None:
     return index
 
 
-def _length(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _length(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     parts = graph.sequences.get(node.input[0])
     if parts is None:
         return graph.refuse(node, _LENGTH)
@@ -98,7 +98,7 @@ def _length(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     parts, given = graph.sequences.get(node.input[0]), attributes_of(node)
     if not parts:
         return graph.refuse(node, _LENGTH if parts is None else "joins a sequence of no tensor")

@@ -12,7 +12,7 @@ from fewtune.onnx_graph.operators.attention import HEADS_FIRST, by_heads, rotate
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 
-def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _attention(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     names, given = optional(node.input, 7), attributes_of(node)
     query, key, value, mask, past_key, past_value, lengths = names
     if any(graph.shape(name) is None for name in names if name):
@@ -121,7 +121,7 @@ def _biases(
     return found
 
 
-def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _rotary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, cosines, sines, places = optional(node.input, 4)
     given, shape = attributes_of(node), graph.shape(data)
     if shape is None or graph.shape(cosines) is None:

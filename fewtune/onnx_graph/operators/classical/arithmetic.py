@@ -17,7 +17,7 @@ def _floats(graph: GraphBuilder, name: str) -> str:
     return graph.cast(name, TensorProto.FLOAT)
 
 
-def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     data = _floats(graph, node.input[0])
     if given.get("offset"):
@@ -26,7 +26,7 @@ def _scaler(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     transform = given.get("post_transform", b"NONE").decode()
     # onnxruntime does not transform a single target, although ONNX specifies it.
@@ -43,17 +43,17 @@ def _linear(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
     return True
 
 
-def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     labels, intercepts = given.get("classlabels_ints"), given.get("intercepts") or []
     transform = given.get("post_transform", b"NONE").decode()
-    is_binary = len(labels or ()) == 2 and len(intercepts) == 1  # noqa: PLR2004
-    if not labels or len(labels) < 2 or not (is_binary or len(labels) == len(intercepts)):  # noqa: PLR2004
+    is_binary = len(labels or ()) == 2 and len(intercepts) == 1
+    if not labels or len(labels) < 2 or not (is_binary or len(labels) == len(intercepts)):
         return graph.refuse(node, "has no label and intercept for each class")
     if transform not in scores.TRANSFORMS:
         return graph.refuse(node, f"transforms its scores by {transform}, which is not supported")
     shape = graph.shape(node.input[0])
-    if shape is None or len(shape) != 2:  # noqa: PLR2004
+    if shape is None or len(shape) != 2:
         return graph.refuse(node, "reads features whose shape, (rows, features), is not known")
     matrix = np.array(given["coefficients"], np.float32).reshape(len(intercepts), -1)
     product = graph.op(
@@ -71,7 +71,7 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return True
 
 
-def _imputer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _imputer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given, data = attributes_of(node), node.input[0]
     kind = "float" if "imputed_value_floats" in given else "int64"
     filled = graph.constant(np.array(given[f"imputed_value_{kind}s"], graph.dtype(data)))
@@ -84,7 +84,7 @@ def _imputer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Map integers or floats: find the index of the equal key, then gather that key's value."""
     given, data = attributes_of(node), node.input[0]
     keys, values = (_coded(given, side) for side in ("keys", "values"))
@@ -123,7 +123,7 @@ def _coded(given: dict[str, object], side: str) -> np.ndarray | None:
     return None
 
 
-def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data = _floats(graph, node.input[0])
     kind = attributes_of(node).get("norm", b"MAX").decode()
     shape = graph.shape(node.input[0])
@@ -138,14 +138,14 @@ def _normalizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return True
 
 
-def _binarizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _binarizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     bound = graph.constant(attributes_of(node).get("threshold", 0.0), graph.dtype(node.input[0]))
     above = graph.op("Greater", [node.input[0], bound])
     graph.cast(above, graph.element_type(node.input[0]), node.output[0])
     return True
 
 
-def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, places = node.input
     shape, chosen = graph.shape(data), graph.shape(places)
     if shape is None or chosen is None:
@@ -157,7 +157,7 @@ def _features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
-def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Compare each element with all categories, along a new last axis."""
     categories = attributes_of(node).get("cats_int64s")
     if not categories:
@@ -171,10 +171,10 @@ def _one_hot(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _joined_features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _joined_features(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     shapes = [graph.shape(name) for name in node.input]
     widths = attributes_of(node).get("inputdimensions") or []
-    known = [shape for shape in shapes if shape is not None and len(shape) == 2]  # noqa: PLR2004
+    known = [shape for shape in shapes if shape is not None and len(shape) == 2]
     if len(known) != len(shapes) or [shape[1] for shape in known] != list(widths):
         return graph.refuse(node, "has inputs whose widths differ from its inputdimensions")
     graph.concat([_floats(graph, name) for name in node.input], 1, node.output[0])

@@ -21,7 +21,7 @@ COUPLING = "couples: "
 def _features(graph: GraphBuilder, node: NodeProto) -> str | None:
     """The data, (rows, features), as floats; None if the node is refused."""
     shape = graph.shape(node.input[0])
-    if shape is None or len(shape) != 2:  # noqa: PLR2004
+    if shape is None or len(shape) != 2:
         graph.refuse(node, "reads features whose shape, (rows, features), is not known")
         return None
     return graph.cast(node.input[0], TensorProto.FLOAT)
@@ -51,11 +51,11 @@ def _kernel(graph: GraphBuilder, data: str, vectors: np.ndarray, given: dict[str
     if degree in (2, 3):
         # A power of a negative number may be NaN.
         square = graph.op("Mul", [result, result])
-        return square if degree == 2 else graph.op("Mul", [square, result])  # noqa: PLR2004
+        return square if degree == 2 else graph.op("Mul", [square, result])
     return graph.op("Pow", [result, graph.constant(degree, np.float32)])
 
 
-def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given, data = attributes_of(node), _features(graph, node)
     if data is None:
         return False
@@ -78,7 +78,7 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return True
 
 
-def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given = attributes_of(node)
     if node.doc_string.startswith(COUPLING):
         return False

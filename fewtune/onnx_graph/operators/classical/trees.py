@@ -162,7 +162,7 @@ def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPath
     return total
 
 
-def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     forest = None if node.doc_string.startswith(WALKED) else _forest(graph, node)
     if forest is None:
         return False
@@ -179,7 +179,7 @@ def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return True
 
 
-def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     forest = None if node.doc_string.startswith(WALKED) else _forest(graph, node)
     if forest is None:
         return False

@@ -88,7 +88,7 @@ def _blocks(graph: GraphBuilder, value: str, shape: list[int], axis: int, size: 
     return graph.fold_slice(result, axis, 0, shape[axis]) if whole[axis] > shape[axis] else result
 
 
-def _quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, scale, zero_point = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
     element_type = graph.element_type(zero_point) if zero_point else given.get("output_dtype", 0)
@@ -106,7 +106,7 @@ def _quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
-def _dequantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _dequantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, scale, zero_point = optional(node.input, 3)
     given, shape = attributes_of(node), graph.shape(data)
     known = {*_INTEGERS, TensorProto.INT32, TensorProto.INT4, TensorProto.UINT4}
@@ -130,7 +130,7 @@ def _dequantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # 
     return True
 
 
-def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _dynamic_quantize(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     (data,) = node.input
     if graph.shape(data) is None:
         return False

@@ -14,7 +14,7 @@ def _channels_first(operator: str) -> Handler:
     Filters need none: their layout is ONNX's.
     """
 
-    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         given, shape = attributes_of(node), graph.shape(node.input[0])
         if shape is None:
             return graph.refuse(node, "reads a tensor whose shape is not known")

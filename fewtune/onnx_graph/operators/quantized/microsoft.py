@@ -37,7 +37,7 @@ def _add_quantized(
     return True
 
 
-def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """QLinearAdd and QLinearMul."""
     left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = optional(
         node.input, 8
@@ -65,7 +65,7 @@ def _binary(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa
 def _unary(
     compute: Callable[[GraphBuilder, NodeProto, str], str],
 ) -> Handler:
-    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+    def expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         data, scale, zero, out_scale, out_zero = optional(node.input, 5)
         if graph.shape(data) is None:
             return graph.refuse(node, "reads a tensor whose shape is not known")
@@ -75,7 +75,7 @@ def _unary(
     return expand
 
 
-def _sigmoid(graph: GraphBuilder, node: NodeProto, data: str) -> str:  # noqa: ARG001
+def _sigmoid(graph: GraphBuilder, node: NodeProto, data: str) -> str:
     return graph.op("Sigmoid", [data])
 
 
@@ -104,21 +104,21 @@ def _average(graph: GraphBuilder, node: NodeProto, data: str) -> str:
     return graph.transpose(data, [0, *range(2, rank), 1]) if last else data
 
 
-def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _concat(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     scale, zero, *others = node.input
     parts = [_dequantized(graph, *others[begin : begin + 3]) for begin in range(0, len(others), 3)]
     joined = graph.concat(parts, attributes_of(node)["axis"])
     return _add_quantized(graph, node, joined, scale, zero, others[0])
 
 
-def _where(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _where(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     chosen, first, second, last = node.input[0], node.input[1:4], node.input[4:7], node.input[7:]
     sides = [_dequantized(graph, *side) for side in (first, second)]
     result = graph.op("Where", [chosen, *sides])
     return _add_quantized(graph, node, result, *optional(last, 2), first[0])
 
 
-def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     left, left_scale, left_zero, right, right_scale, right_zero, bias, scale, zero = optional(
         node.input, 9
     )
@@ -145,14 +145,14 @@ def _gemm(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: 
     return True
 
 
-def _matmul_to_float(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _matmul_to_float(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     left, right, left_scale, right_scale, left_zero, right_zero, bias = optional(node.input, 7)
     return _scaled_product(
         graph, node, [left, left_scale, left_zero], [right, right_scale, right_zero], bias
     )
 
 
-def _dynamic_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _dynamic_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, right, right_scale, right_zero, bias = optional(node.input, 5)
     names = [graph.fresh(f"{node.output[0]}_{part}") for part in ("quantized", "scale", "zero")]
     graph.ops("DynamicQuantizeLinear", [data], names)
@@ -175,7 +175,7 @@ def _scaled_product(
     return True
 
 
-def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A product with constant weights of 2, 4 or 8 bits in blocks, which are dequantised."""
     data, packed, scales, zeros, group, bias = optional(node.input, 6)
     given = attributes_of(node)
@@ -204,7 +204,7 @@ def _matmul_bits(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     return True
 
 
-def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _gather_blocks(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A gather from a constant table quantised in blocks, which is dequantised."""
     data, places, scales, zeros = optional(node.input, 4)
     given = attributes_of(node)

@@ -33,7 +33,7 @@ def combined_scale(graph: GraphBuilder, first: str, second: str, result: str) ->
     return graph.fold("Div", [graph.fold("Mul", [first, second]), result])
 
 
-def _qlinear_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _qlinear_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, scale, zero, weight, weight_scale, weight_zero, out_scale, out_zero, bias = optional(
         node.input, 9
     )
@@ -56,7 +56,7 @@ def _qlinear_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  
     return True
 
 
-def _qlinear_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _qlinear_matmul(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     left, left_scale, left_zero, right, right_scale, right_zero, scale, zero = node.input
     shapes = graph.shape(left), graph.shape(right)
     if None in shapes:
@@ -102,7 +102,7 @@ def _summed(graph: GraphBuilder, parts: Sequence[str], output: str) -> bool:
     return True
 
 
-def _matmul_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _matmul_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     left, right, left_zero, right_zero = optional(node.input, 4)
     shapes = graph.shape(left), graph.shape(right)
     if None in shapes:
@@ -121,7 +121,7 @@ def integer_products(graph: GraphBuilder, left: str, right: str) -> list[str]:
     first, second = graph.shape(left), graph.shape(right)
     axis = max(0, len(second) - 2)
     ends = _parts(graph, right, axis, second[axis], 1)
-    if len(ends) == 2:  # noqa: PLR2004
+    if len(ends) == 2:
         return [graph.op("MatMul", [left, right])]
     return [
         graph.op(
@@ -135,7 +135,7 @@ def integer_products(graph: GraphBuilder, left: str, right: str) -> list[str]:
     ]
 
 
-def _conv_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _conv_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, weight, zero, weight_zero = optional(node.input, 4)
     shape, filters = graph.shape(data), graph.shape(weight)
     if shape is None or filters is None:
@@ -145,7 +145,7 @@ def _conv_integer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  
     ends = [0, filters[1]]
     if given.get("group", 1) == 1:
         ends = _parts(graph, weight, 1, filters[1], int(np.prod(filters[2:])))
-    if len(ends) == 2:  # noqa: PLR2004
+    if len(ends) == 2:
         return _summed(graph, [graph.op("Conv", [data, weight], **given)], node.output[0])
     return _summed(
         graph,

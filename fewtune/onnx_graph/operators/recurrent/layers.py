@@ -29,7 +29,7 @@ Product = Callable[[str, str, int], str]
 """Multiplies rows, (rows, inputs), by the weights of all directions, of which it takes one."""
 
 
-def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return expand_layer(graph, node, node.op_type)
 
 

@@ -21,7 +21,7 @@ from fewtune.onnx_graph.operators.recurrent.layers import expand_layer, part_of
 _MOST_STEPS = 200
 
 
-def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     (weights, recurrent), scales = node.input[1:3], optional(node.input, 12)[8:]
     by_weight = {weights: scales[:2], recurrent: scales[2:]}
     if any(graph.shape(name) is None for name in (weights, recurrent, *scales) if name):

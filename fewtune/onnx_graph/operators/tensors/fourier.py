@@ -9,7 +9,7 @@ from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 
-def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A discrete Fourier transform as a product with a constant matrix."""
     attributes = attributes_of(node)
     data = node.input[0]
@@ -50,7 +50,7 @@ def _fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noq
     return True
 
 
-def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _short_time_fourier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Gathered frames of a signal times a constant matrix."""
     signal, step, window, length = [*node.input, "", ""][:4]
     shape = graph.shape(signal)

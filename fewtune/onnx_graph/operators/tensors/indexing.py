@@ -9,7 +9,7 @@ from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 
-def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write an update into a cache: select the new or the old element at each index."""
     cache, update, indices = [*node.input, ""][:3]
     shape, added, attributes = graph.shape(cache), graph.shape(update), attributes_of(node)
@@ -35,7 +35,7 @@ def _tensor_scatter(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Reverse each sequence up to its own length; elements behind it stay."""
     data, lengths = node.input
     shape, attributes = graph.shape(data), attributes_of(node)
@@ -56,7 +56,7 @@ def _reverse_sequence(graph: GraphBuilder, node: NodeProto, scope: Scope) -> boo
     return True
 
 
-def _compress(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _compress(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, condition = node.input
     shape, wanted = graph.shape(data), graph.value(condition)
     if shape is None or wanted is None:

@@ -14,7 +14,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 _MOST_COMPARED = 10_000_000
 
 
-def _vectorizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _vectorizer(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     given, shape = attributes_of(node), graph.shape(node.input[0])
     if shape is None or len(shape) not in (1, 2) or not given.get("pool_int64s"):
         return graph.refuse(node, "counts texts, or reads rows whose length is not known")

@@ -9,7 +9,7 @@ from fewtune.onnx_graph.graph import AXES_AS_INPUT, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
 
-def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A split with empty parts, which TVM lacks."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     data, named = optional(node.input, 2)
@@ -26,7 +26,7 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
             nothing = graph.constant(np.zeros(empty, graph.dtype(data)))
             graph.op("Identity", [nothing], name)
     names = [name for name, _ in kept]
-    if len(kept) < 2:  # noqa: PLR2004
+    if len(kept) < 2:
         for name in names:
             graph.op("Identity", [data], name)
     elif graph.opset < AXES_AS_INPUT:
@@ -37,7 +37,7 @@ def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa:
     return True
 
 
-def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A wrapping pad with negative widths: slice first, then pad."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     data, pads, value, axes = optional(node.input, 4)
@@ -60,7 +60,7 @@ def _pad(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: A
     return True
 
 
-def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Operator of onnxruntime from before Unsqueeze had its axes as an input."""
     data, axis = node.input
     place, shape = graph.value(axis), graph.shape(data)

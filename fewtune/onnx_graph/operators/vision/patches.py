@@ -11,7 +11,7 @@ from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 
-def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _col2im(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Each pixel is the sum of the elements of patches that cover it."""
     data, image, block = node.input
     shape, sizes, blocks = graph.shape(data), graph.value(image), graph.value(block)
@@ -69,7 +69,7 @@ def _places(
     return np.stack(rows)
 
 
-def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Sample the image at the offsets, then multiply by the filters as one matrix product."""
     data, weight, offset, bias, mask = optional(node.input, 5)
     shapes = [graph.shape(each) for each in (data, weight, offset)]
@@ -116,7 +116,7 @@ def _deform_conv(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  #
     return True
 
 
-def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Scale the regions first: TVM 0.27 subtracts half a pixel before it scales."""
     given = attributes_of(node)
     scale = float(given.pop("spatial_scale", 1.0))
@@ -128,7 +128,7 @@ def _roi_align(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # n
     return True
 
 
-def _affine_grid(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _affine_grid(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """A regular grid times each image's matrix; ONNX's own function fails for one image."""
     theta, size = node.input
     sizes = graph.value(size)

@@ -14,9 +14,9 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 _PAD_AS_INPUT = 11
 
 
-def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Max pooling with indices: gather all windows, take the largest and its index."""
-    if len(node.output) < 2 or not node.output[1]:  # noqa: PLR2004
+    if len(node.output) < 2 or not node.output[1]:
         return _write_pads(graph, node, scope)
     data, given = node.input[0], attributes_of(node)
     graph.infer(node)
@@ -59,7 +59,7 @@ def _max_pool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # no
     return True
 
 
-def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _write_pads(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write out the padding of ``auto_pad``: TVM rounds strided extents down, ONNX up."""
     given, shape = attributes_of(node), graph.shape(node.input[0])
     if given.get("auto_pad", b"NOTSET") == b"NOTSET" or shape is None:
@@ -142,7 +142,7 @@ def _sums(along: list[np.ndarray]) -> np.ndarray:
     return np.array([sum(each) for each in itertools.product(*along)], np.int64)
 
 
-def _max_unpool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
+def _max_unpool(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data, places = node.input[:2]
     wanted = graph.value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     shape, given = graph.shape(data), attributes_of(node)
