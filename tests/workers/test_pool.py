@@ -230,8 +230,7 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     pool: WorkerPool, good: str, specs: Specs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measurer = Measurer(pool)
-    (handle,) = pool.handles
-    numbers = []
+    (handle,), numbers = pool.handles, []
 
     def call(name: str, *arguments: Any, timeout_s: float) -> Any:
         if name == "measure":
