@@ -17,7 +17,6 @@ from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
 from fewtune.onnx_graph.operators.classical.forest import (
-    EXTREMES,
     MEMBER,
     Forest,
     UnknownFormError,
@@ -59,12 +58,9 @@ def _forest(graph: GraphBuilder, node: NodeProto) -> Forest | None:
     if forest.transform not in scores.TRANSFORMS:
         graph.refuse(node, f"transforms its scores by {forest.transform}, which is not supported")
         return None
-<<<<<<< HEAD
     if forest.aggregate in ("MIN", "MAX") and forest.weights.shape[1] > 1:
         graph.refuse(node, f"has the {forest.aggregate} of several targets, which is not supported")
         return None
-=======
->>>>>>> e633064 (wip)
     return forest
 
 
@@ -153,7 +149,6 @@ def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPath
         on_path = graph.op("Gather", [met, graph.constant(paths.conditions)], axis=1)
         right = graph.op("Xor", [on_path, graph.constant(~paths.fulfilled)])
         reached = graph.reduce("ReduceMin", graph.cast(right, kind), [2], 0)
-<<<<<<< HEAD
     count = len(forest.roots)
     if forest.aggregate in ("MIN", "MAX"):
         apart = np.zeros((len(weights), count), weights.dtype)
@@ -162,44 +157,12 @@ def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPath
         total = graph.reduce(f"Reduce{forest.aggregate.title()}", each, [1])
     else:
         total = graph.op("MatMul", [reached, graph.constant(weights)])
-=======
-    if forest.aggregate in EXTREMES:
-        return _extreme(graph, reached, forest, ways)
-    total = graph.op("MatMul", [reached, graph.constant(weights)])
->>>>>>> e633064 (wip)
     if forest.aggregate == "AVERAGE":
-        total = graph.op("Div", [total, graph.constant(len(forest.roots), weights.dtype)])
+        total = graph.op("Div", [total, graph.constant(count, weights.dtype)])
     return total
 
 
-<<<<<<< HEAD
 def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-=======
-def _extreme(graph: GraphBuilder, reached: str, forest: Forest, ways: Ways) -> str:
-    """The least or largest of what the trees give each target, (rows, targets)."""
-    dtype = graph.dtype(reached)
-    leaves, (rows, _) = np.arange(len(ways.leaves)), graph.shape(reached)
-    count, targets = len(forest.roots), forest.weights.shape[1]
-
-    def by_tree(of_leaves: np.ndarray) -> str:
-        apart = np.zeros((len(leaves), count, targets), dtype)
-        apart[leaves, ways.trees] = of_leaves[ways.leaves]
-        matrix = graph.constant(apart.reshape(len(leaves), -1))
-        return graph.reshape(graph.op("MatMul", [reached, matrix]), [rows, count, targets])
-
-    given, kind = by_tree(forest.weights), f"Reduce{forest.aggregate.title()}"
-    if forest.weighted.all():
-        return graph.reduce(kind, given, [1], 0)
-    # A leaf that gives a target nothing does not count for it; without any, a target gets zero.
-    zero, counts = graph.constant(0, dtype), by_tree(forest.weighted)
-    nothing = graph.constant(EXTREMES[forest.aggregate], dtype)
-    given = graph.op("Where", [graph.op("Greater", [counts, zero]), given, nothing])
-    is_any = graph.op("Greater", [graph.reduce("ReduceMax", counts, [1], 0), zero])
-    return graph.op("Where", [is_any, graph.reduce(kind, given, [1], 0), zero])
-
-
-def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:  # noqa: ARG001
->>>>>>> e633064 (wip)
     forest = None if node.doc_string.startswith(WALKED) else _forest(graph, node)
     if forest is None:
         return False

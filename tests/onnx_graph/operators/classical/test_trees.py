@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
-from tests.made.trees import MODES, grown, modelled, rows, sparse
+from tests.made.trees import MODES, grown, modelled, rows
 
 
 def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
@@ -32,8 +32,6 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
         (1, {"aggregate_function": "AVERAGE"}),
         (1, {"aggregate_function": "MIN"}),
         (1, {"aggregate_function": "MAX", "base_values": [0.5]}),
-        (3, {"aggregate_function": "MIN", "post_transform": "SOFTMAX"}),
-        (3, {"aggregate_function": "MAX", "base_values": [0.1, 0.2, 0.3]}),
         (3, {"post_transform": "SOFTMAX"}),
         (3, {"post_transform": "SOFTMAX_ZERO"}),
         (3, {"post_transform": "LOGISTIC", "base_values": [0.1, 0.2, 0.3]}),
@@ -42,12 +40,6 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
 def test_a_regressor_equals_that_of_onnxruntime(modes, targets, more):
     trees = grown("target", targets, list(range(targets)), modes, -1)
     assert_same(modelled("TreeEnsembleRegressor", trees | more, 1))
-
-
-@pytest.mark.parametrize("aggregate", ["MIN", "MAX", "SUM", "AVERAGE"])
-@pytest.mark.parametrize("targets", [1, 3])
-def test_what_gives_a_target_nothing_does_not_count(targets, aggregate):
-    assert_same(sparse(targets, aggregate))
 
 
 @pytest.mark.parametrize(
