@@ -68,3 +68,15 @@ def rows(dtype: type = np.float32) -> np.ndarray:
     data = np.random.default_rng(0).integers(-2, 3, (40, FEATURES)).astype(dtype)
     data[::7, 1] = np.nan
     return data
+
+
+def sparse(targets: int, aggregate: str, trees: int = 3, deepest: int = 3) -> ModelProto:
+    """A regressor half of whose leaves give a target nothing, and the last target none of them."""
+    given = grown("target", targets, list(range(targets)), MODES, -1, trees, deepest)
+    draws = np.random.default_rng(5)
+    ids = given["target_ids"]
+    kept = [bool(draws.random() < 0.5) and (each == 0 or each < targets - 1) for each in ids]
+    for part in ("treeids", "nodeids", "ids", "weights"):
+        values = given[f"target_{part}"]
+        given[f"target_{part}"] = [v for v, is_kept in zip(values, kept, strict=True) if is_kept]
+    return modelled("TreeEnsembleRegressor", given | {"aggregate_function": aggregate}, 1)

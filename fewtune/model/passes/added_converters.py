@@ -120,7 +120,7 @@ class _NonMaxSuppression(_Converter):
 
 
 class _SVMClassifier(_Converter):
-    """What `fewtune.onnx_graph.operators.classical.vectors` leaves of it: the coupling."""
+    """What `fewtune.onnx_graph.operators.classical.support_vectors` leaves of it: the coupling."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004

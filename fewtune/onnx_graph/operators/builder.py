@@ -41,6 +41,9 @@ class GraphBuilder(KnownValues):
     Attributes
     ----------
     opset : int
+        Of ONNX's own operators.
+    opsets : dict of int
+        By domain, as the model names them.
     refusals : list of str
         Reasons why nodes could not be expanded.
     sequences : dict of list of str

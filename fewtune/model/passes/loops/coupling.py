@@ -123,7 +123,7 @@ def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any]) -> relax.E
     Raises
     ------
     ValueError
-        If the node is another than `fewtune.onnx_graph.operators.classical.vectors` leaves.
+        If the node is another than `fewtune.onnx_graph.operators.classical.support_vectors` leaves.
     """
     (scores,) = inputs
     slopes, shifts = (np.array(attributes[f"prob_{each}"], np.float32) for each in "ab")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.onnx_graph.operators.classical.forest import Forest, forest_of
+from fewtune.onnx_graph.operators.classical.forest import EXTREMES, Forest, forest_of
 from fewtune.runtime.tvm import relax, tvm
 
 # What a feature may be, beside what it is compared with; `_MISSING` is NaN.
@@ -103,8 +103,15 @@ def converted(operator: str, bb: Any, inputs: list[Any], attributes: dict[str, A
     given = relax.Tuple([data, *(relax.const(each, str(each.dtype)) for each in arrays)])
     shape = relax.TensorType((rows, len(forest.roots)), "int32")
     leaves = bb.emit(relax.call_tir(name, given, shape))
-    weights = relax.const(forest.weights.astype(dtype), dtype)
+    given = forest.weights.astype(dtype)
+    if forest.aggregate in EXTREMES:
+        given = np.where(forest.weighted, given, EXTREMES[forest.aggregate]).astype(dtype)
+    weights = relax.const(given, dtype)
     added = bb.normalize(relax.op.take(weights, leaves, axis=0, mode="clip"))
     reduce = {"MIN": relax.op.min, "MAX": relax.op.max, "AVERAGE": relax.op.mean}
     total = bb.normalize(reduce.get(forest.aggregate, relax.op.sum)(added, axis=1))
+    if forest.aggregate in EXTREMES and not forest.weighted.all():
+        # A target that no leaf gives anything gets zero.
+        is_any = bb.normalize(relax.op.isfinite(total))
+        total = bb.normalize(relax.op.where(is_any, total, relax.const(0, dtype)))
     return total if operator == "TreeEnsemble" else relax.op.astype(total, "float32")

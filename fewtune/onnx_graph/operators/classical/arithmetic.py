@@ -11,6 +11,8 @@ from fewtune.onnx_graph.operators.classical import scores
 
 _DOMAIN = "ai.onnx.ml"
 _MOST_KEYS = 4096
+# Since this operator set of theirs NaN is found among a LabelEncoder's keys (onnxruntime).
+_NAN_IS_A_KEY = 4
 
 
 def _floats(graph: GraphBuilder, name: str) -> str:
@@ -90,13 +92,14 @@ def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     keys, values = (_coded(given, side) for side in ("keys", "values"))
     if keys is None or values is None or len(keys) > _MOST_KEYS:
         return graph.refuse(node, f"maps strings, or more than {_MOST_KEYS} numbers")
-    if keys.dtype.kind == "f" and np.isnan(keys).any():
-        return graph.refuse(node, "has NaN among its keys")
     shape = graph.shape(data)
     if shape is None:
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
     apart = graph.reshape(data, [*shape, 1])
     same = graph.op("Equal", [apart, graph.constant(keys, graph.dtype(data))])
+    if graph.opsets.get(_DOMAIN, 1) >= _NAN_IS_A_KEY and np.isnan(keys).any():
+        missing = graph.op("And", [graph.op("IsNaN", [apart]), graph.constant(np.isnan(keys))])
+        same = graph.op("Or", [same, missing])
     # Descending numbers: of a key that is listed twice the first counts.
     numbers = graph.constant(np.arange(len(keys), 0, -1), np.int64)
     found = graph.op("Mul", [graph.cast(same, TensorProto.INT64), numbers])

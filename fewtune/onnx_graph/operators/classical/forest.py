@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ _MODES = (
     "BRANCH_NEQ",
     MEMBER,
 )
+# Of no number at all: what the least and the largest are.
+EXTREMES = {"MIN": np.inf, "MAX": -np.inf}
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -229,10 +232,15 @@ def _laid_out(
     dtype = np.result_type(*[weight for each in entries for _, weight in each] or [np.float32(0)])
     weights = np.zeros((len(outer), targets), dtype)
     weighted = np.zeros((len(outer), targets), bool)
+    join = {"MIN": min, "MAX": max}.get(aggregate, add)
     for leaf, each in enumerate(entries):
         for target, weight in each:
-            weights[leaf, target] += weight
+            before = weights[leaf, target]
+            weights[leaf, target] = join(before, weight) if weighted[leaf, target] else weight
             weighted[leaf, target] = True
+    if targets == 1:
+        # The leaves that give a single target nothing give it zero (onnxruntime).
+        weighted[:] = True
     sets = [nodes.sets[place] for place in inner]
     members = np.full((len(inner), max(map(len, sets), default=0)), np.nan)
     for row, values in zip(members, sets, strict=True):

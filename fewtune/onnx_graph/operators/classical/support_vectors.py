@@ -1,4 +1,4 @@
-"""Support vector machines of ai.onnx.ml, as onnxruntime computes them."""
+"""Support vector machines of ai.onnx.ml, and distances, as onnxruntime computes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.graph import attributes_of
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
 
 _DOMAIN = "ai.onnx.ml"
@@ -199,7 +199,27 @@ def _shares(graph: GraphBuilder, pairs: str, given: dict[str, Any]) -> str:
     return names[1]
 
 
+def _distances(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """From each row to each of others, by squares and a product, as onnxruntime computes them."""
+    shapes = [graph.shape(name) for name in node.input]
+    if any(shape is None or len(shape) != 2 for shape in shapes):
+        return graph.refuse(node, "reads rows whose shape, (rows, features), is not known")
+    first, second = node.input
+    squares = [graph.reduce("ReduceSum", graph.op("Mul", [rows, rows]), [1]) for rows in node.input]
+    squares[1] = graph.reshape(squares[1], [1, shapes[1][0]])
+    product = graph.op("MatMul", [first, graph.fold("Transpose", [second], perm=[1, 0])])
+    twice = graph.op("Add", [product, product])
+    total = graph.op("Sub", [graph.op("Add", squares), twice])
+    is_root = attributes_of(node).get("metric", b"sqeuclidean") == b"euclidean"
+    bounded = [total, graph.constant(0, graph.dtype(first))]
+    result = graph.op("Max", bounded, None if is_root else node.output[0])
+    if is_root:
+        graph.op("Sqrt", [result], node.output[0])
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
+    (MICROSOFT, "CDist"): _distances,
     (_DOMAIN, "SVMClassifier"): _classifier,
     (_DOMAIN, "SVMRegressor"): _regressor,
 }

@@ -9,6 +9,7 @@ traversed instead: it becomes one plain regressor, which the import turns into a
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -17,6 +18,7 @@ from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 from fewtune.onnx_graph.operators.classical import scores
 from fewtune.onnx_graph.operators.classical.forest import (
+    EXTREMES,
     MEMBER,
     Forest,
     UnknownFormError,
@@ -57,9 +59,6 @@ def _forest(graph: GraphBuilder, node: NodeProto) -> Forest | None:
         return None
     if forest.transform not in scores.TRANSFORMS:
         graph.refuse(node, f"transforms its scores by {forest.transform}, which is not supported")
-        return None
-    if forest.aggregate in ("MIN", "MAX") and forest.weights.shape[1] > 1:
-        graph.refuse(node, f"has the {forest.aggregate} of several targets, which is not supported")
         return None
     return forest
 
@@ -149,17 +148,36 @@ def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPath
         on_path = graph.op("Gather", [met, graph.constant(paths.conditions)], axis=1)
         right = graph.op("Xor", [on_path, graph.constant(~paths.fulfilled)])
         reached = graph.reduce("ReduceMin", graph.cast(right, kind), [2], 0)
-    count = len(forest.roots)
-    if forest.aggregate in ("MIN", "MAX"):
-        apart = np.zeros((len(weights), count), weights.dtype)
-        apart[np.arange(len(weights)), paths.trees] = weights[:, 0]
-        each = graph.op("MatMul", [reached, graph.constant(apart)])
-        total = graph.reduce(f"Reduce{forest.aggregate.title()}", each, [1])
-    else:
-        total = graph.op("MatMul", [reached, graph.constant(weights)])
+    if forest.aggregate in EXTREMES:
+        return _extreme(graph, reached, rows, forest, paths)
+    total = graph.op("MatMul", [reached, graph.constant(weights)])
     if forest.aggregate == "AVERAGE":
-        total = graph.op("Div", [total, graph.constant(count, weights.dtype)])
+        total = graph.op("Div", [total, graph.constant(len(forest.roots), weights.dtype)])
     return total
+
+
+def _extreme(
+    graph: GraphBuilder, reached: str, rows: int, forest: Forest, paths: DecisionPaths
+) -> str:
+    """The least or largest of what the trees give each target, (rows, targets)."""
+    dtype, leaves = graph.dtype(reached), np.arange(len(paths.leaves))
+    count, targets = len(forest.roots), forest.weights.shape[1]
+
+    def by_tree(of_leaves: np.ndarray) -> str:
+        apart = np.zeros((len(leaves), count, targets), dtype)
+        apart[leaves, paths.trees] = of_leaves[paths.leaves]
+        matrix = graph.constant(apart.reshape(len(leaves), -1))
+        return graph.reshape(graph.op("MatMul", [reached, matrix]), [rows, count, targets])
+
+    given, kind = by_tree(forest.weights), f"Reduce{forest.aggregate.title()}"
+    if forest.weighted.all():
+        return graph.reduce(kind, given, [1], 0)
+    # A leaf that gives a target nothing does not count for it; without any, a target gets zero.
+    zero, counts = graph.constant(0, dtype), by_tree(forest.weighted)
+    nothing = graph.constant(EXTREMES[forest.aggregate], dtype)
+    given = graph.op("Where", [graph.op("Greater", [counts, zero]), given, nothing])
+    is_any = graph.op("Greater", [graph.reduce("ReduceMax", counts, [1], 0), zero])
+    return graph.op("Where", [is_any, graph.reduce(kind, given, [1], 0), zero])
 
 
 def _regressor(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -196,6 +214,10 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         scores.best_label(graph, total, labels, node.output[0])
         scores.transformed(graph, total, forest.transform, node.output[1])
         return True
+    always, ever = _always_scored(forest), forest.weighted.any(axis=0)
+    is_clear = not len(forest.base) or (len(forest.base) == 1 and always[0] == ever[0])
+    if classes == _BINARY and always[1] and is_clear:
+        return _two_scores(graph, node, forest, labels)
     is_plain = forest.transform in ("NONE", "LOGISTIC") and len(forest.base) <= 1
     # All leaves score the first class: onnxruntime uses that score as the second's.
     is_one = np.flatnonzero(forest.weighted.any(axis=0)).tolist() == [0]
@@ -211,19 +233,33 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _all_scored(forest: Forest) -> bool:
-    """Whether every row scores every class, or no score is negative.
+def _two_scores(graph: GraphBuilder, node: NodeProto, forest: Forest, labels: list[int]) -> bool:
+    """The form of two classes of which the second always has a score of its own."""
+    is_one = not forest.weighted[:, 0].any()
+    # onnxruntime adds one base value to the first class, and knows the labels only of one score.
+    base = np.array([*forest.base, 0.0]) if len(forest.base) and not is_one else np.zeros(0)
+    total = _sums(graph, node, replace(forest, base=base))
+    if total is None:
+        return False
+    total = graph.cast(total, TensorProto.FLOAT)
+    bound = 0.5 if is_one and (forest.weights >= 0).all() else 0.0
+    second = graph.slice(total, 1, 1, 2)
+    scores.label_above(graph, second, bound, labels if is_one else [0, 1], node.output[0])
+    scores.transformed(graph, total, forest.transform, node.output[1])
+    return True
 
-    Otherwise a class without a score could be the best.
-    """
-    if (forest.weights >= 0).all():
-        return True
+
+def _always_scored(forest: Forest) -> np.ndarray:
+    """Of each class, whether it has a score in every row: by a tree all of whose leaves give it."""
     count = int(forest.trees.max()) + 1
     leaves = np.bincount(forest.trees, minlength=count)
-    for weighted in forest.weighted.T:
-        if not (np.bincount(forest.trees, weighted, count) == leaves).any():
-            return False
-    return True
+    given = [np.bincount(forest.trees, weighted, count) for weighted in forest.weighted.T]
+    return np.array([(each == leaves).any() for each in given])
+
+
+def _all_scored(forest: Forest) -> bool:
+    """Whether every class has a score in every row, or none could be the best without one."""
+    return bool((forest.weights >= 0).all() or _always_scored(forest).all())
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {

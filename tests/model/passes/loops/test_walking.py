@@ -14,7 +14,7 @@ from fewtune.onnx_graph.operators.classical.forest import forest_of
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import tvm
 from fewtune.verify.session import run_onnxruntime
-from tests.made.trees import FEATURES, MODES, grown, modelled, rows
+from tests.made.trees import FEATURES, MODES, grown, modelled, rows, sparse
 
 
 @pytest.mark.slow
@@ -29,7 +29,15 @@ from tests.made.trees import FEATURES, MODES, grown, modelled, rows
 def test_what_leaves_add_up_to_is_onnxruntimes(element_type, dtype, more):
     trees = grown("target", 1, [0], MODES, -1, trees=60, deepest=10)
     model = modelled("TreeEnsembleRegressor", trees | more, 1, element_type)
-    feeds = {"x": rows(dtype)}
+    assert_compiled(model, {"x": rows(dtype)})
+
+
+@pytest.mark.slow
+def test_trees_that_give_a_target_nothing_do_not_count():
+    assert_compiled(sparse(3, "MAX", trees=60, deepest=10), {"x": rows()})
+
+
+def assert_compiled(model, feeds):
     wanted = run_onnxruntime(model, feeds, 1)[0]
     made = []
     lower_checked(

@@ -118,6 +118,19 @@ def test_mapped_numbers_equal_those_of_onnxruntime(operator, element_type, attri
     np.testing.assert_array_equal(given, wanted)
 
 
+@pytest.mark.parametrize("opset", [2, 4])
+@pytest.mark.parametrize("keys", [[np.nan, 1.0, 2.0], [2.0, np.nan, 1.0, np.nan]])
+def test_nan_is_a_key_where_it_is_one_for_onnxruntime(keys, opset):
+    attributes = {"keys_floats": keys, "values_int64s": [10, 20, 30, 40][: len(keys)]}
+    model = classical("LabelEncoder", TensorProto.FLOAT, attributes, opset=opset)
+    data = np.random.default_rng(2).integers(0, 4, (6, 4)).astype(np.float32)
+    data[1] = np.nan
+    given, wanted = (
+        run_onnxruntime(each, {"x": data}, 1)[0] for each in (expand(model, EARLY), model)
+    )
+    np.testing.assert_array_equal(given, wanted)
+
+
 @pytest.mark.parametrize("element_type", [TensorProto.FLOAT, TensorProto.INT64])
 def test_categories_and_joined_features_equal_those_of_onnxruntime(element_type):
     nodes = [

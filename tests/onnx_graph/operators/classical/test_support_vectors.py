@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
+from tests.expanded_models import assert_node
 
 DOMAIN, FEATURES, ROWS = "ai.onnx.ml", 4, 40
 DRAWS = np.random.default_rng(4)
@@ -98,3 +99,12 @@ def test_outputs_equal_those_of_onnxruntime(model):
     given, wanted = (run_onnxruntime(each, feeds, 1) for each in (expand(model, EARLY), model))
     for mine, theirs in zip(given, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_distances_of_rows(constants: tuple[int, ...], metric: str) -> None:
+    draws = np.random.default_rng(0)
+    rows, others = (draws.standard_normal((count, 3)).astype(np.float32) for count in (4, 7))
+    others[2] = rows[1]
+    assert_node("CDist", [rows, others], constants=constants, metric=metric, tolerance=1e-3)

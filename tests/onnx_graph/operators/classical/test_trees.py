@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from fewtune.errors import InputError
 from fewtune.onnx_graph.operators.expand import EARLY, expand
 from fewtune.verify.session import run_onnxruntime
-from tests.made.trees import MODES, grown, modelled, rows
+from tests.made.trees import MODES, grown, modelled, rows, sparse
 
 
 def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
@@ -32,6 +32,8 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
         (1, {"aggregate_function": "AVERAGE"}),
         (1, {"aggregate_function": "MIN"}),
         (1, {"aggregate_function": "MAX", "base_values": [0.5]}),
+        (3, {"aggregate_function": "MIN", "post_transform": "SOFTMAX"}),
+        (3, {"aggregate_function": "MAX", "base_values": [0.1, 0.2, 0.3]}),
         (3, {"post_transform": "SOFTMAX"}),
         (3, {"post_transform": "SOFTMAX_ZERO"}),
         (3, {"post_transform": "LOGISTIC", "base_values": [0.1, 0.2, 0.3]}),
@@ -40,6 +42,12 @@ def assert_same(model: ModelProto, dtype: type = np.float32) -> None:
 def test_a_regressor_equals_that_of_onnxruntime(modes, targets, more):
     trees = grown("target", targets, list(range(targets)), modes, -1)
     assert_same(modelled("TreeEnsembleRegressor", trees | more, 1))
+
+
+@pytest.mark.parametrize("aggregate", ["MIN", "MAX", "SUM", "AVERAGE"])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_what_gives_a_target_nothing_does_not_count(targets, aggregate):
+    assert_same(sparse(targets, aggregate))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,11 @@ def test_a_regressor_equals_that_of_onnxruntime(modes, targets, more):
         ([4, 2], [0], -1, {"post_transform": "LOGISTIC"}),
         ([4, 2], [0], -1, {"post_transform": "LOGISTIC", "base_values": [0.3]}),
         ([4, 2], [0], -1, {}),
+        ([4, 2], [0, 1], -1, {}),
+        ([4, 2], [0, 1], -1, {"post_transform": "LOGISTIC"}),
+        ([4, 2], [0, 1], -1, {"base_values": [0.3]}),
+        ([4, 2], [1], -1, {}),
+        ([4, 2], [1], -1, {"post_transform": "LOGISTIC", "base_values": [0.3]}),
     ],
 )
 def test_a_classifier_equals_that_of_onnxruntime(labels, ids, low, more):
@@ -90,6 +103,7 @@ def test_an_ensemble_of_the_newest_form_equals_that_of_onnxruntime():
 
 def test_unknown_conditions_are_refused_by_node():
     trees = grown("class", 2, [0, 1], MODES[:1], 0) | {"classlabels_int64s": [0, 1]}
+    trees["base_values"] = [0.1, 0.2]
     with pytest.raises(InputError, match=r"TreeEnsembleClassifier \(node 'trees'\) scores two"):
         expand(modelled("TreeEnsembleClassifier", trees, 2), EARLY)
     trees = grown("target", 2, [0, 1], MODES[:1], 0) | {"post_transform": "PROBIT"}
