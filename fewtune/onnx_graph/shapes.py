@@ -268,10 +268,12 @@ def _bound(
     for axis, size in enumerate(bound):
         if isinstance(size, str):
             called = f"at axis {axis}" if is_filler(size) else f"{size!r} (axis {axis})"
-            raise InputError(
-                f"input {value.name!r} has a dynamic dimension {called}: give its shape, "
-                f"for example --shape {value.name}={_example(bound)}"
-            )
+            asked = f"give its shape, for example --shape {value.name}={_example(bound)}"
+            dim = value.type.tensor_type.shape.dim[axis]
+            if dim.HasField("dim_value") and dim.dim_value == 0:
+                empty = _example([*bound[:axis], 0, *bound[axis + 1 :]])
+                asked += f"; --shape {value.name}={empty} if it has no elements, as the file says"
+            raise InputError(f"input {value.name!r} has a dynamic dimension {called}: {asked}")
     return [int(size) for size in bound]
 
 

@@ -184,6 +184,8 @@ def _rows_read(
                 first, indices = _number(node, "batch_dims"), values.get(node.input[1])
                 if indices is not None:
                     rows.append(min(shape[first : first + indices.shape[-1]]))
+            elif node.op_type == "RoiAlign" and position == 2 and shape:
+                rows.append(shape[0])
             elif node.op_type == "OneHot" and position == 0:
                 continue
             elif node.op_type in ("LSTM", "GRU", "RNN") and position == 4:

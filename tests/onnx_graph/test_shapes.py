@@ -38,3 +38,9 @@ def test_a_term_of_dimensions_is_computed(name, size):
 def test_other_names_stay_open(name):
     with pytest.raises(InputError, match="dynamic dimension"):
         input_shapes(model(x=["past"], mask=[name]), {}, {"past": 16})
+
+
+def test_a_dimension_of_no_elements_may_be_meant():
+    with pytest.raises(InputError, match="--shape x=1,3; --shape x=0,3 if it has no elements"):
+        input_shapes(model(x=[0, 3], z=[2]), {}, {})
+    assert input_shapes(model(x=[0, 3], z=[2]), {"x": [0, 3]}, {}) == {"x": [0, 3], "z": [2]}

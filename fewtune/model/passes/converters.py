@@ -15,20 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes import grid_sample, resize
+from fewtune.model.passes import resize
 from fewtune.model.passes.elementwise.special_converters import (
     bfloat16_cast,
     is_float,
     special_converters,
+    unsigned_cast,
     word_cast,
 )
+from fewtune.model.passes.sampling import grid_sample, roi_align
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
 # ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
 _BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
-_MENDING = frozenset({"ArgMax", "ArgMin", "Cast", "GridSample", "Resize", "Upsample"})
+_MENDING = frozenset({"ArgMax", "ArgMin", "Cast", "GridSample", "Resize", "RoiAlign", "Upsample"})
 
 
 @contextlib.contextmanager
@@ -60,6 +62,10 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
             "_impl_v10": functools.partial(_resize, 10),
             "_impl_v11": functools.partial(_resize, 11),
             "_impl_v18": functools.partial(_resize, 18),
+        },
+        "RoiAlign": {
+            "_impl_v10": functools.partial(_roi_align, "output_half_pixel"),
+            "_impl_v16": functools.partial(_roi_align, "half_pixel"),
         },
         "Upsample": {"_impl_v9": functools.partial(_resize, 9)},
     }
@@ -115,6 +121,7 @@ def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> r
 def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     for found in (
         word_cast(inputs[0], attr["to"]),
+        unsigned_cast(bb, inputs[0], attr["to"]),
         bfloat16_cast(bb, inputs[0], attr["to"]),
     ):
         if found is not None:
@@ -241,6 +248,10 @@ def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
 
 def _grid_sample(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     return grid_sample.converted(bb, inputs, attr)
+
+
+def _roi_align(default: str, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    return roi_align.converted(bb, inputs, attr, default)
 
 
 def _resize(opset: int, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr:

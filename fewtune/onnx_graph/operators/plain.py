@@ -10,6 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.tensors import whole_numbers
 
 _MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
@@ -141,17 +142,16 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         graph.cast(reduced, kind, node.output[0])
         return True
     shape = graph.shape(data)
-    if node.op_type == "ReduceMean" and kind in _WHOLE and axes is not None and shape is not None:
+    if kind in _WHOLE and axes is not None and shape:
         chosen = [int(axis) % len(shape) for axis in axes] or list(range(len(shape)))
-        total = graph.reduce("ReduceSum", data, chosen, given.get("keepdims", 1))
-        count = int(np.prod([shape[axis] for axis in chosen]))
-        graph.op("Div", [total, graph.constant(count, graph.dtype(data))], node.output[0])
-        return True
-    if node.op_type == "ReduceL2" and kind in _WHOLE:
-        wide = graph.cast(data, TensorProto.DOUBLE)
-        norm = graph.op(node.op_type, [wide, *node.input[1:]], **given)
-        graph.cast(norm, kind, node.output[0])
-        return True
+        if node.op_type == "ReduceMean":
+            total = graph.reduce("ReduceSum", data, chosen, given.get("keepdims", 1))
+            count = int(np.prod([shape[axis] for axis in chosen]))
+            graph.op("Div", [total, graph.constant(count, graph.dtype(data))], node.output[0])
+            return True
+        if node.op_type in whole_numbers.CUT_OFF:
+            whole_numbers.reduced(graph, node, chosen, given.get("keepdims", 1))
+            return True
     return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node, scope)
 
 

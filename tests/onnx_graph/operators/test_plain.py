@@ -113,6 +113,17 @@ def test_a_norm_of_integers_is_truncated(kind: type) -> None:
     assert_node("ReduceL2", [numbers], domain="", axes=[1])
 
 
+@pytest.mark.parametrize("axes", [[1], [-1, 0], None])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("operator", ["ReduceLogSum", "ReduceLogSumExp"])
+def test_a_logarithm_of_integers_is_cut_off(
+    operator: str, keepdims: int, axes: list[int] | None
+) -> None:
+    numbers = np.array([[1, 2, 3, 3], [4000, 1, 1, 0], [7] * 4, [-9, 9, 8, 9]], np.int32)
+    given = {} if axes is None else {"axes": axes}
+    assert_node(operator, [numbers], domain="", keepdims=keepdims, **given)
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64])
 def test_the_sign_of_unsigned_integers(kind: type) -> None:
     assert_node("Sign", [np.array([0, 1, 200], kind)], domain="")

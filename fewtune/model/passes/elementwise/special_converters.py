@@ -16,6 +16,7 @@ from fewtune.runtime.tvm import relax, te, tvm
 
 # ONNX's element types whose casts a processor has an instruction for.
 _WORDS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
+_UNSIGNED = (13, "uint64")
 _BFLOAT16 = (16, "bfloat16")
 
 
@@ -41,6 +42,29 @@ def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
     if wanted is None or not is_float(data):
         return None
     return relax.op.astype(data, wanted)
+
+
+def unsigned_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
+    """A cast of floats to uint64: of negative ones what is the same modulo 2^64 (onnxruntime).
+
+    A processor's own instruction for it gives the largest number instead.
+    """
+    if to not in _UNSIGNED or not is_float(data):
+        return None
+    beyond = tvm.tirx.const(2.0**63, str(data.ty.dtype))
+    high_bit = tvm.tirx.const(-(2**63), "int64")
+
+    def bits(value: Any) -> Any:
+        rest = tvm.tirx.Cast("int64", value - beyond)
+        low = tvm.tirx.Cast("int64", value)
+        return tvm.tirx.Select(value >= beyond, tvm.tirx.bitwise_xor(rest, high_bit), low)
+
+    def converted(tensor: te.Tensor) -> te.Tensor:
+        return te.compute(
+            tensor.shape, lambda *at: tvm.tirx.Cast("uint64", bits(tensor(*at))), name="cast"
+        )
+
+    return bb.emit_te(converted, data, primfunc_name_hint="cast")
 
 
 def bfloat16_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import AXES_AS_INPUT, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+
+# Types of numbers that TVM cannot sort.
+_UNSORTED = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
 
 
 def _split(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
@@ -70,8 +73,23 @@ def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
+def _largest(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """The largest or least of small integers, found among the same numbers in a wider type."""
+    kind = graph.element_type(node.input[0])
+    if kind not in _UNSORTED:
+        return False
+    values, places = optional(node.output, 2)
+    wide = graph.fresh(f"{values or places}_wide")
+    inputs = [graph.cast(node.input[0], TensorProto.INT32), *node.input[1:]]
+    graph.ops("TopK", inputs, [wide, places], **attributes_of(node))
+    if values:
+        graph.cast(wide, kind, values)
+    return True
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Pad"): _pad,
     ("", "Split"): _split,
+    ("", "TopK"): _largest,
     (MICROSOFT, "ExpandDims"): _expand_dims,
 }

@@ -91,9 +91,9 @@ def test_nan_is_not_equal_to_itself(operator: str) -> None:
     assert ours.tolist() == theirs.tolist()
 
 
-@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64, TensorProto.UINT64])
 def test_casts_out_of_range_are_as_onnxruntime_has_them(kind: int) -> None:
-    data = np.array([NAN, INF, -INF, 3e9, -3e9, 1e19, 2.7, -2.7], np.float32)
+    data = np.array([NAN, INF, -INF, 3e9, -3e9, 1e19, 1e20, -1e19, 2.7, -2.7], np.float32)
     ours, theirs = both([node("Cast", "x", to=kind)], kind, data)
     assert ours.tolist() == theirs.tolist()
 

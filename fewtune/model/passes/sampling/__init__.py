@@ -1,0 +1,1 @@
+"""Converters of ONNX operators that read between the pixels of an image."""
