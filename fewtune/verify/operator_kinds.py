@@ -18,7 +18,7 @@ BF16_AMPLITUDE = 2.0**-8
 # Operators that add 0.5 or 1 to a term before or after an exponential.
 SQUASHING = frozenset(
     {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}
-    | {"FastGelu", "BiasGelu", "QuickGelu", "Swish"}
+    | {"FastGelu", "BiasGelu", "QuickGelu", "Swish", "Elu", "Selu", "Celu", "LogSoftmax"}
 )
 # Operators that pass values on without rounding.
 EXACT = frozenset(

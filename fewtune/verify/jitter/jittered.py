@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fewtune.onnx_graph.graph import (
+    AXES_AS_INPUT,
     attach_weights,
     detach_weights,
     element_count,
@@ -24,6 +25,7 @@ from fewtune.onnx_graph.graph import (
 )
 from fewtune.verify.jitter.feeds import Feed, Jittered
 from fewtune.verify.jitter.transforms import TRANSFORMS, line_axes, with_size_term
+from fewtune.verify.jitter.variances import VARIANCES, row_axes, with_moved_variance
 from fewtune.verify.operator_kinds import (
     AMPLITUDE,
     EXACT,
@@ -154,6 +156,8 @@ class _Maker:
                     node.output[position] = f"{name}/exact"
                     if node.op_type in TRANSFORMS:
                         written += self._transformed(original)
+                    elif self._has_variance(original, position):
+                        written += self._normalised(original, node)
                     else:
                         squashing = node.op_type in SQUASHING
                         written += self._moving(f"{name}/exact", name, name, squashing)
@@ -234,6 +238,25 @@ class _Maker:
         return [
             *self._moving(exact, name, moved, False),
             *with_size_term(exact, moved, term, axes, name),
+        ]
+
+    def _has_variance(self, node: NodeProto, position: int) -> bool:
+        is_float = self._types.get(node.output[position]) == TensorProto.FLOAT
+        is_known = node.op_type in VARIANCES and self._opset >= AXES_AS_INPUT
+        return is_known and is_float and position == 0
+
+    def _normalised(self, original: NodeProto, node: NodeProto) -> list[NodeProto]:
+        """Move what a normalisation gives by a part of itself, and each row by its variance's."""
+        name = original.output[0]
+        exact, moved, shape = f"{name}/exact", f"{name}/moved_by_factor", self._shapes[name]
+        axes = row_axes(node, len(shape))
+        rows = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+        # Also where products are in bfloat16, squares are summed up in float32.
+        width, term = AMPLITUDE[TensorProto.FLOAT] / 2, f"{name}/term"
+        self.feeds.append(Feed(term, rows, np.dtype(np.float32), -width, width))
+        return [
+            *self._moving(exact, name, moved, False),
+            *with_moved_variance(node, exact, moved, term, shape, name),
         ]
 
     def _scale(self, node: NodeProto) -> tuple[str, str] | None:

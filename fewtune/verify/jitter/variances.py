@@ -1,0 +1,73 @@
+"""Layer normalisations: what rounding moves a variance by is a part of the mean square.
+
+onnxruntime and TVM compute a row's variance as the mean square less the square of the mean. Of
+nearly equal numbers little is left of the two, and their rounding is a large part of that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import NodeProto, helper, numpy_helper
+
+from fewtune.onnx_graph.operators.normalizations import EPSILON
+
+VARIANCES = frozenset({"LayerNormalization"})
+
+
+def row_axes(node: NodeProto, rank: int) -> list[int]:
+    """The axes over which a normalisation is of one row."""
+    axis = next((each.i for each in node.attribute if each.name == "axis"), -1)
+    return list(range(axis % rank, rank))
+
+
+def with_moved_variance(
+    node: NodeProto, exact: str, moved: str, term: str, shape: Sequence[int], result: str
+) -> list[NodeProto]:
+    """Nodes that add to a normalised value what a moved variance would change of it.
+
+    Parameters
+    ----------
+    node : NodeProto
+        It writes ``exact``.
+    exact, moved : str
+        The value as it was computed, and as it is moved already.
+    term : str
+        Of each row: the part of its mean square by which half its variance moves.
+    shape : sequence of int
+        Of the value, float32.
+    result : str
+    """
+    axes = row_axes(node, len(shape))
+    epsilon = next((each.f for each in node.attribute if each.name == "epsilon"), EPSILON)
+    written = []
+
+    def constant(values: object, hint: str) -> str:
+        array, name = np.asarray(values), f"{result}/{hint}"
+        tensor = numpy_helper.from_array(array)
+        written.append(helper.make_node("Constant", [], [name], value=tensor))
+        return name
+
+    def op(operator: str, part: str, *inputs: str) -> str:
+        name = f"{result}/{part}" if part else result
+        written.append(helper.make_node(operator, list(inputs), [name]))
+        return name
+
+    over = constant(np.array(axes, np.int64), "row")
+    share = constant(np.float32(1 / math.prod(shape[axis] for axis in axes)), "share")
+
+    def mean(of: str, part: str) -> str:
+        return op("Mul", part, op("ReduceSum", f"{part}_total", of, over), share)
+
+    middle = mean(node.input[0], "middle")
+    apart = op("Sub", "apart", node.input[0], middle)
+    variance = mean(op("Mul", "apart_square", apart, apart), "variance")
+    square = op("Add", "square", variance, op("Mul", "middle_square", middle, middle))
+    divisor = op("Add", "divisor", variance, constant(np.float32(epsilon), "epsilon"))
+    part = op("Mul", "part", op("Div", "quotient", square, divisor), term)
+    bias = node.input[2] if len(node.input) > 2 else ""
+    normal = op("Sub", "normal", exact, bias) if bias else exact
+    op("Add", "", moved, op("Mul", "change", normal, part))
+    return written
