@@ -156,21 +156,28 @@ def power(x: Any, exponent: Any) -> Any | None:
     0.75 is what local response normalisation divides by (AlexNet, GoogLeNet).
     """
     value, root = _constant(exponent), tvm.tirx.sqrt
-    one = _like(x, 1.0)
+    one, infinity = _like(x, 1.0), float("inf")
     known: dict[float, Callable[[], Any]] = {
         1.0: lambda: x,
         2.0: lambda: x * x,
         3.0: lambda: x * x * x,
         4.0: lambda: _let(x * x, lambda square: square * square),
-        0.25: lambda: root(root(x)),
-        0.5: lambda: root(x),
-        0.75: lambda: root(x * root(x)),
-        1.5: lambda: x * root(x),
-        -0.5: lambda: one / root(x),
+        0.25: lambda: _of_ends(x, root(root(x)), infinity),
+        0.5: lambda: _of_ends(x, root(x), infinity),
+        # No product under a root: that of large numbers is infinite.
+        0.75: lambda: _of_ends(x, _let(root(x), lambda first: first * root(first)), infinity),
+        1.5: lambda: _of_ends(x, x * root(x), infinity),
+        -0.5: lambda: _of_ends(x, one / root(x), 0.0),
         -1.0: lambda: one / x,
-        -2.0: lambda: one / (x * x),
+        -2.0: lambda: _let(one / x, lambda inverse: inverse * inverse),
     }
     return known[value]() if value in known else None
+
+
+def _of_ends(x: Any, power: Any, at_infinity: float) -> Any:
+    """A power made of roots, as IEEE 754 has it: positive for -0, and a number for -infinity."""
+    is_end = tvm.tirx.EQ(x, _like(x, -float("inf")))
+    return tvm.tirx.Select(is_end, _like(x, at_infinity), tvm.tirx.abs(power))
 
 
 def _quotient(x: Any, bound: float, over: Sequence[float], under: Sequence[float]) -> Any:
@@ -180,8 +187,12 @@ def _quotient(x: Any, bound: float, over: Sequence[float], under: Sequence[float
             lambda square: value * _polynomial(over, square) / _polynomial(under, square),
         )
 
-    bounded = tvm.tirx.min(tvm.tirx.max(x, _like(x, -bound)), _like(x, bound))
-    return _unless_nan(x, _let(bounded, of))
+    most, one = _like(x, bound), _like(x, 1.0)
+    found = _let(tvm.tirx.min(tvm.tirx.max(x, -most), most), of)
+    # Exactly one: who adds one to it and multiplies a large number by the sum, as GELU does, gets
+    # nothing but what is left of rounding.
+    found = tvm.tirx.Select(x >= most, one, tvm.tirx.Select(x <= -most, -one, found))
+    return _unless_nan(x, found)
 
 
 def _polynomial(coefficients: Sequence[float], x: Any) -> Any:

@@ -71,6 +71,14 @@ def test_numbers_too_small_to_be_normal_are_reached() -> None:
     assert np.allclose(results(tvm.tirx.log, small), np.log(small.astype("float64")), rtol=4e-7)
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_far_from_zero_nothing_is_left_beside_one(name: str) -> None:
+    values = np.full(ELEMENTS, 10, "float32")
+    values[:4] = 8, 20, 1e6, np.inf
+    values[ELEMENTS // 2 :] *= -1
+    assert np.array_equal(results(FUNCTIONS[name][0], values), np.sign(values))
+
+
 @pytest.mark.parametrize("exponent", POWERS)
 def test_common_powers_are_products_and_roots(exponent: float) -> None:
     values = np.random.default_rng(0).uniform(0.1, 9, ELEMENTS).astype("float32")
@@ -82,6 +90,21 @@ def test_common_powers_are_products_and_roots(exponent: float) -> None:
     assert np.allclose(results(raised, values), expected, rtol=4e-7)
     library = tvm.driver.build(vectorised(raised).mod, tuned_tiny.target())
     assert "powf" not in library.inspect_source("asm")
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+def test_powers_of_zeros_and_infinities_are_as_ieee_754_has_them(exponent: float) -> None:
+    values = np.ones(ELEMENTS, "float32")
+    ends = [*SPECIAL, -1.0, 1e30, -1e30, 2e38, 1e-30, 1e-44, -1e-44]
+    values[: len(ends)] = ends
+    with np.errstate(all="ignore"):
+        # By an array: numpy takes the root of a number whose one exponent is a half.
+        exponents = np.full(ELEMENTS, exponent)
+        expected = np.power(values.astype("float64"), exponents).astype("float32")
+    found = results(lambda x: tvm.tirx.power(x, tvm.tirx.const(exponent, "float32")), values)
+    np.testing.assert_allclose(found, expected, rtol=4e-7, atol=2e-45)
+    is_number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(expected[is_number]))
 
 
 def test_any_other_power_is_the_librarys() -> None:

@@ -91,7 +91,11 @@ class Resampling:
             places, weights = _linear(coordinates, extent)
         else:
             places, weights = self._cubic(coordinates, extent)
-        return Taps(np.clip(places, 0, extent - 1).astype(np.int32), weights, inside)
+        read = np.clip(places, 0, extent - 1).astype(np.int32)
+        if not self.antialias or is_copied:
+            return Taps(read, weights, inside)
+        weights = _merged(read, weights)
+        return Taps(read, weights, inside, bool((weights == 0).any()))
 
     def _nearest(self, coordinates: np.ndarray, scale: np.float32) -> tuple[np.ndarray, np.ndarray]:
         if self.rounding == "simple":
@@ -139,11 +143,14 @@ class Taps:
     weights : array of float32, (resized, taps)
     inside : array of bool, (resized,)
         False where the extrapolation value stands instead.
+    has_gaps : bool
+        Whether a weight of zero means that there is no element, which may be infinite.
     """
 
     places: np.ndarray
     weights: np.ndarray
     inside: np.ndarray
+    has_gaps: bool = False
 
     @property
     def count(self) -> int:
@@ -184,6 +191,14 @@ def _cubic_weight(distance: np.ndarray, coefficient: float) -> np.ndarray:
 def _normalised(weights: np.ndarray) -> np.ndarray:
     total = weights.sum(axis=1, keepdims=True)
     return (weights / np.where(total == 0, 1, total)).astype(np.float32)
+
+
+def _merged(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """One weight for each element that is read: at its first place, what all its places have."""
+    first = (places[:, :, None] == places[:, None, :]).argmax(axis=2)
+    merged = np.zeros_like(weights)
+    np.add.at(merged, (np.arange(len(places))[:, None], first), weights)
+    return merged
 
 
 def _prefer_ceil(coordinates: np.ndarray) -> np.ndarray:

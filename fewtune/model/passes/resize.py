@@ -227,7 +227,7 @@ class _Line:
 
     def __init__(self, axis: int, taps: Taps, table: Callable[[np.ndarray], int]) -> None:
         self.axis = axis
-        self.count = taps.count
+        self.count, self.has_gaps = taps.count, taps.has_gaps
         self._quotient = taps.quotient()
         self._places = table(taps.places) if self._quotient is None else -1
         plain = bool(np.all(taps.weights == 1)) and taps.count == 1
@@ -258,6 +258,9 @@ def _sum_of(
             if weight is not None:
                 factor = weight if factor is None else factor * weight
         value = values(*place)
+        if any(line.has_gaps for line in lines):
+            is_read = tvm.tirx.NE(factor, tvm.tirx.const(0.0, "float32"))
+            value = tvm.tirx.Select(is_read, value, tvm.tirx.const(0, str(values.dtype)))
         return value if factor is None else value.astype("float32") * factor
 
     if len(lines) == 1 and lines[0].count > _UNROLLED_TAPS:

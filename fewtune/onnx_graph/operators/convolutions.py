@@ -1,4 +1,4 @@
-"""Transposed convolutions whose attributes imply the padding."""
+"""Transposed convolutions with dilations, or with padding that their attributes only imply."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from onnx import NodeProto
 from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
+_PAD_AS_INPUT = 11
+
 
 def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write out implied pads, and insert the zeros of dilations into constant weights."""
+    """Write pads out; make a plain convolution of one whose constant weights are dilated."""
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])
     if data is None or kernel is None:
@@ -37,23 +39,66 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             added[axis], total = added[axis] - total, 0
         first = total // 2 if automatic == "SAME_UPPER" else total - total // 2
         pads[axis], pads[axis + count] = first, total - first
-    weight = node.input[1]
+    group = given.get("group", 1)
     if values is not None:
-        wide = np.zeros((*values.shape[:2], *reach), values.dtype)
-        wide[(slice(None), slice(None), *(slice(None, None, d) for d in dilations))] = values
-        weight = graph.constant(wide, hint=f"{weight}_dilated")
-        dilations = [1] * count
+        if graph.opset < _PAD_AS_INPUT:
+            return graph.refuse(node, "is dilated, in an old form")
+        before = [r - 1 - p for r, p in zip(reach, pads[:count], strict=True)]
+        after = [r - 1 - p + a for r, p, a in zip(reach, pads[count:], added, strict=True)]
+        spread, borders = _spread(graph, node.input[0], strides, before, after)
+        turned = graph.constant(_turned(values, group), hint=f"{node.input[1]}_turned")
+        graph.op(
+            "Conv",
+            [spread, turned, *node.input[2:]],
+            node.output[0],
+            dilations=dilations,
+            pads=borders,
+            group=group,
+        )
+        return True
     graph.op(
         "ConvTranspose",
-        [node.input[0], weight, *node.input[2:]],
+        node.input,
         node.output[0],
         strides=strides,
         dilations=dilations if max(dilations) > 1 else None,
         pads=pads,
         output_padding=added,
-        group=given.get("group", 1),
+        group=group,
     )
     return True
+
+
+def _spread(
+    graph: GraphBuilder, data: str, strides: list[int], before: list[int], after: list[int]
+) -> tuple[str, list[int]]:
+    """Data whose elements lie a stride apart, zeros between them, and the borders it still needs.
+
+    Zeros stand in the data, not in the weights: an infinite element times zero is no number.
+    """
+    shape = graph.shape(data)
+    count, sizes = len(strides), [n * s for n, s in zip(shape[2:], strides, strict=True)]
+    if max(strides) > 1:
+        apart = [each for size in shape[2:] for each in (size, 1)]
+        widths = [each for stride in strides for each in (0, stride - 1)]
+        pads = graph.constant([0] * (2 + 2 * count) + [0, 0, *widths], np.int64)
+        data = graph.op("Pad", [graph.reshape(data, [*shape[:2], *apart]), pads])
+        data = graph.reshape(data, [*shape[:2], *sizes])
+    after = [last + 1 - stride for last, stride in zip(after, strides, strict=True)]
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        if min(first, last) < 0:
+            begin, end = max(0, -first), sizes[axis] + min(0, last)
+            data = graph.slice(data, 2 + axis, begin, end)
+    return data, [max(0, each) for each in (*before, *after)]
+
+
+def _turned(weights: np.ndarray, group: int) -> np.ndarray:
+    """The weights of the convolution that does what a transposed one does with these."""
+    channels, filters, *kernel = weights.shape
+    parts = weights.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
+    backwards = (slice(None, None, -1),) * len(kernel)
+    turned = parts.reshape(group * filters, channels // group, *kernel)
+    return np.ascontiguousarray(turned[(slice(None), slice(None), *backwards)])
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {("", "ConvTranspose"): _conv_transpose}

@@ -1,8 +1,8 @@
-"""Sinh, Cosh and Atanh that are accurate near zero and near overflow.
+"""Hyperbolic functions and their inverses near zero and near overflow.
 
-TVM's ``atanh`` is the logarithm of a number that is rounded next to one: near zero no digit of the
-result is right. The same holds for ``sinh`` as half the difference of two exponentials, which also
-overflow earlier than their half.
+TVM's ``atanh`` and ``asinh`` are logarithms of what is rounded next to one: of numbers near zero no
+digit is right. So it is with half the difference of two exponentials, which also overflows before
+its half; and the square of a number overflows, or hides the one that is added to it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from onnx import NodeProto
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # Below these magnitudes a series is summed; its terms decrease at least by their square.
-_SMALL_SINH, _SMALL_ATANH = 1.0, 0.25
+_SMALL_SINH, _SMALL_INVERSE = 1.0, 0.25
+# Beyond, one more than the square of a number is its square.
+_LARGE = {np.dtype(np.float32): 1e4, np.dtype(np.float64): 1e9}
 
 
 def _sinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     data = node.input[0]
     rising, falling = _half_exponentials(graph, data)
     large = graph.op("Sub", [rising, falling])
-    _near_zero(graph, node, large, _SMALL_SINH, _sinh_series(graph.dtype(data)))
+    _near_zero(graph, data, large, _SMALL_SINH, _sinh_series(graph.dtype(data)), node.output[0])
     return True
 
 
@@ -35,8 +37,39 @@ def _atanh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     one = graph.constant(1, dtype)
     ratio = graph.op("Div", [graph.op("Add", [one, data]), graph.op("Sub", [one, data])])
     large = graph.op("Mul", [graph.op("Log", [ratio]), graph.constant(0.5, dtype)])
-    _near_zero(graph, node, large, _SMALL_ATANH, _atanh_series(dtype))
+    _near_zero(graph, data, large, _SMALL_INVERSE, _atanh_series(dtype), node.output[0])
     return True
+
+
+def _asinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    if graph.dtype(node.input[0]) not in _LARGE:
+        return False
+    _give_asinh(graph, node.input[0], node.output[0])
+    return True
+
+
+def _acosh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """Of the number whose hyperbolic cosine is given, the sine is a product of two roots."""
+    data = node.input[0]
+    if graph.dtype(data) not in _LARGE:
+        return False
+    one = graph.constant(1, graph.dtype(data))
+    roots = [graph.op("Sqrt", [graph.op(each, [data, one])]) for each in ("Sub", "Add")]
+    _give_asinh(graph, graph.op("Mul", roots), node.output[0])
+    return True
+
+
+def _give_asinh(graph: GraphBuilder, data: str, output: str) -> None:
+    dtype = graph.dtype(data)
+    size = graph.op("Abs", [data])
+    square = graph.op("Mul", [size, size])
+    root = graph.op("Sqrt", [graph.op("Add", [square, graph.constant(1, dtype)])])
+    is_large = graph.op("Greater", [size, graph.constant(_LARGE[dtype], dtype)])
+    total = graph.op("Where", [is_large, size, graph.op("Add", [size, root])])
+    doubled = [graph.constant(each, dtype) for each in (np.log(2), 0)]
+    large = graph.op("Add", [graph.op("Log", [total]), graph.op("Where", [is_large, *doubled])])
+    large = graph.op("Mul", [large, graph.op("Sign", [data])])
+    _near_zero(graph, data, large, _SMALL_INVERSE, _asinh_series(dtype), output)
 
 
 def _half_exponentials(graph: GraphBuilder, data: str) -> tuple[str, str]:
@@ -51,10 +84,9 @@ def _half_exponentials(graph: GraphBuilder, data: str) -> tuple[str, str]:
 
 
 def _near_zero(
-    graph: GraphBuilder, node: NodeProto, large: str, limit: float, series: list[float]
+    graph: GraphBuilder, data: str, large: str, limit: float, series: list[float], output: str
 ) -> None:
     """Write a series in odd powers, lowest first, for small elements, else ``large``."""
-    data = node.input[0]
     dtype = graph.dtype(data)
     square = graph.op("Mul", [data, data])
     total = graph.constant(series[-1], dtype)
@@ -63,7 +95,7 @@ def _near_zero(
         total = graph.op("Add", [product, graph.constant(factor, dtype)])
     small = graph.op("Mul", [total, data])
     is_small = graph.op("Less", [graph.op("Abs", [data]), graph.constant(limit, dtype)])
-    graph.op("Where", [is_small, small, large], node.output[0])
+    graph.op("Where", [is_small, small, large], output)
 
 
 def _sinh_series(dtype: np.dtype) -> list[float]:
@@ -76,12 +108,22 @@ def _sinh_series(dtype: np.dtype) -> list[float]:
 
 def _atanh_series(dtype: np.dtype) -> list[float]:
     terms = [1.0]
-    while terms[-1] * _SMALL_ATANH ** (2 * len(terms) - 2) > np.finfo(dtype).eps / 8:
+    while terms[-1] * _SMALL_INVERSE ** (2 * len(terms) - 2) > np.finfo(dtype).eps / 8:
         terms.append(1 / (2 * len(terms) + 1))
     return terms
 
 
+def _asinh_series(dtype: np.dtype) -> list[float]:
+    terms = [1.0]
+    while abs(terms[-1]) * _SMALL_INVERSE ** (2 * len(terms) - 2) > np.finfo(dtype).eps / 8:
+        count = len(terms)
+        terms.append(-terms[-1] * (2 * count - 1) ** 2 / (2 * count * (2 * count + 1)))
+    return terms
+
+
 HANDLERS: dict[tuple[str, str], Handler] = {
+    ("", "Acosh"): _acosh,
+    ("", "Asinh"): _asinh,
     ("", "Atanh"): _atanh,
     ("", "Cosh"): _cosh,
     ("", "Sinh"): _sinh,

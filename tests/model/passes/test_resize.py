@@ -144,6 +144,18 @@ def test_a_compiled_resize_is_right(shape: list[int], given: dict[str, Any]) -> 
     np.testing.assert_allclose(compiled(model, x), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scale", [0.4, 1.5])
+def test_an_infinity_stays_within_what_an_antialiased_resize_reads(mode: str, scale: float) -> None:
+    model = resize_model([1, 40], scales=[1, scale], mode=mode, antialias=1)
+    x = np.random.default_rng(1).standard_normal((1, 40)).astype(np.float32)
+    x[0, [0, 20]] = np.inf, -np.inf
+    (expected,) = run_onnxruntime(model, {"x": x}, 1)
+    found, is_number = compiled(model, x), ~np.isnan(expected)
+    assert np.isfinite(expected).any()
+    np.testing.assert_allclose(found[is_number], expected[is_number], rtol=1e-5)
+
+
 def test_between_convolutions_a_resize_takes_their_layout_and_fuses() -> None:
     generator = np.random.default_rng(2)
     weights = [generator.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8 for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Sinh, Cosh and Atanh are accurate near zero and near overflow."""
+"""Hyperbolic functions and their inverses, right to the last digits near zero and near overflow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from tests.expanded_models import expanded, helper, node_model
 MAGNITUDES = {
     "Sinh": [0, 1e-38, 1e-20, 1e-5, 0.3, 0.999, 1, 1.001, 5, 20, 88.5, 89.3, 100, np.inf],
     "Cosh": [0, 1e-38, 1e-20, 1e-5, 0.3, 0.999, 1, 1.001, 5, 20, 88.5, 89.3, 100, np.inf],
+    "Acosh": [1, 1 + 1e-6, 1.0001, 1.03, 1.5, 3, 99, 1e4, 1e5, 1e20, 3e38, np.inf, 0.9],
+    "Asinh": [0, 1e-38, 1e-20, 1e-5, 0.1, 0.249, 0.25, 0.251, 3, 3000, 1e5, 1e20, 3e38, np.inf],
     "Atanh": [0, 1e-38, 1e-20, 1e-5, 0.1, 0.249, 0.25, 0.251, 0.5, 0.9, 0.999, 1, 2],
 }
-EXACT = {"Sinh": np.sinh, "Cosh": np.cosh, "Atanh": np.arctanh}
+EXACT = {
+    "Sinh": np.sinh,
+    "Cosh": np.cosh,
+    "Acosh": np.arccosh,
+    "Asinh": np.arcsinh,
+    "Atanh": np.arctanh,
+}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

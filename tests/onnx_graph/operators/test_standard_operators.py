@@ -58,8 +58,6 @@ def check(model: ModelProto, feeds: Arrays, gone: str | None = None) -> None:
         ((1, 4, 8, 8), (4, 1, 5, 5), {"strides": [2, 2], "auto_pad": "SAME_UPPER", "group": 2}),
         ((1, 4, 8, 8), (4, 2, 4, 4), {"strides": [3, 1], "auto_pad": "SAME_LOWER"}),
         ((1, 2, 11), (2, 3, 4), {"strides": [2], "auto_pad": "VALID"}),
-        ((1, 2, 6, 6), (2, 2, 3, 3), {"dilations": [2, 2], "pads": [1, 1, 1, 1]}),
-        ((1, 2, 4, 4, 4), (2, 2, 2, 2, 2), {"strides": [2, 2, 2], "dilations": [1, 2, 1]}),
     ],
 )
 def test_a_transposed_convolution_has_its_padding_written_out(
@@ -70,6 +68,44 @@ def test_a_transposed_convolution_has_its_padding_written_out(
     check(model, {"x": x})
     (node,) = expand(with_shapes(model), EARLY).graph.node
     assert not {"auto_pad", "output_shape", "dilations"} & {a.name for a in node.attribute}
+
+
+@pytest.mark.parametrize(
+    ("data", "kernel", "attributes"),
+    [
+        ((1, 2, 6, 6), (2, 2, 3, 3), {"dilations": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((2, 4, 5), (4, 3, 3), {"dilations": [3], "strides": [2], "group": 2}),
+        ((1, 2, 4, 4, 4), (2, 2, 2, 2, 2), {"strides": [2, 2, 2], "dilations": [1, 2, 1]}),
+        (
+            (1, 4, 6, 5),
+            (4, 1, 2, 3),
+            {
+                "dilations": [1, 2],
+                "strides": [3, 2],
+                "pads": [2, 0, 1, 5],
+                "output_padding": [2, 1],
+                "group": 4,
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_biased", [False, True])
+@pytest.mark.parametrize("infinite", [False, True])
+def test_a_dilated_transposed_convolution_is_a_plain_one(
+    data: tuple[int, ...],
+    kernel: tuple[int, ...],
+    attributes: dict[str, Any],
+    is_biased: bool,
+    infinite: bool,
+) -> None:
+    x = normal(*data)
+    if infinite:
+        x.reshape(-1)[5] = np.inf
+    constants = {"w": normal(*kernel)}
+    if is_biased:
+        constants["b"] = normal(kernel[1] * attributes.get("group", 1))
+    model = one_node("ConvTranspose", {"x": x}, constants, opset=17, **attributes)
+    check(model, {"x": x}, gone="ConvTranspose")
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])
