@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.graph import all_nodes
 from fewtune.onnx_graph.operators import normalizations, plain
 from fewtune.onnx_graph.operators.expand import EARLY, UNROLLED, expand
 from fewtune.onnx_graph.operators.tensors import split_pad
+from fewtune.verify.session import run_onnxruntime
 
 OPSETS = (("", 17), ("com.microsoft", 1))
 

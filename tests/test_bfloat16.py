@@ -7,7 +7,7 @@ import pytest
 import fewtune
 from fewtune.artifacts import ImportReport, Metrics
 from fewtune.model.lower_checked import has_bf16
-from fewtune.model.reference import run_onnxruntime
+from fewtune.verify.session import run_onnxruntime
 from tests.quantised_models import network
 from tests.tuned_tiny import target
 

@@ -6,7 +6,7 @@ import pytest
 
 import fewtune
 from fewtune.artifacts import ImportReport, Metrics
-from fewtune.model.reference import run_onnxruntime
+from fewtune.verify.session import run_onnxruntime
 from tests.quantised_models import quantised_network
 
 pytestmark = pytest.mark.slow

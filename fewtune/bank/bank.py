@@ -13,7 +13,7 @@ from fewtune.bank.report import BankEntry, BankReport
 from fewtune.bank.samples import FEATURES, read_samples
 from fewtune.errors import InputError
 from fewtune.schedule.space.design_space import SAMPLING
-from fewtune.schedule.space.transfer import Donation, Given
+from fewtune.schedule.space.transfer import Donation, Sample
 from fewtune.search.cost_model import CostModel
 from fewtune.similarity.index import SpaceIndex
 from fewtune.similarity.space_signature import DesignSpace, SpaceTrace
@@ -133,8 +133,8 @@ class Bank:
         for donation in self.entries[workload].donations:
             form = self._forms[donation.form]
             kinds = [kind for kind in form if kind in SAMPLING]
-            given = zip(kinds, donation.decisions, donation.candidates, strict=True)
-            samples = tuple(Given(*sample) for sample in given)
+            values = zip(kinds, donation.decisions, donation.candidates, strict=True)
+            samples = tuple(Sample(*each) for each in values)
             found.append(Donation(form, samples, donation.program))
         return found
 

@@ -161,8 +161,8 @@ def _entry(
         BankDonation(
             form=places[donation.form],
             program=donation.program,
-            decisions=[given.decision for given in donation.given],
-            candidates=[given.candidates for given in donation.given],
+            decisions=[sample.decision for sample in donation.samples],
+            candidates=[sample.candidates for sample in donation.samples],
             latency_ms=time_s * 1e3,
         )
         for donation, time_s in workload.donations

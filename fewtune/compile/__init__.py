@@ -1,1 +1,1 @@
-"""Compilation: the tuning log applied, built, exported."""
+"""Compilation: kernels are scheduled, built, and exported as a library."""

@@ -1,4 +1,4 @@
-"""Bisection: finds the wrong members of a group with few tests of subgroups."""
+"""Bisection: finds the wrong members of a group with few tests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def find_by_halves(names: Sequence[str], is_wrong: Callable[[Sequence[str]], boo
     ----------
     names : sequence of str
     is_wrong : callable
-        Whether something is wrong with these members in and all others out. It is called about
-        ``2 k log2(n)`` times if ``k`` of ``n`` are wrong.
+        Whether the result is wrong with these members alone. It is called about ``2 k log2(n)``
+        times if ``k`` of ``n`` are wrong.
 
     Returns
     -------
     wrong : list of str
-        In the order of ``names``. If a group is wrong and neither of its halves is, all of it.
+        In the order of ``names``; a whole group if it is wrong and neither of its halves is.
     """
     if not names or not is_wrong(names):
         return []
@@ -26,7 +26,7 @@ def find_by_halves(names: Sequence[str], is_wrong: Callable[[Sequence[str]], boo
 
 
 def _within(names: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> list[str]:
-    """The wrong ones of a group that is known to be wrong."""
+    """The wrong members of a group that is known to be wrong."""
     if len(names) == 1:
         return list(names)
     middle = len(names) // 2

@@ -1,4 +1,4 @@
-"""Builds an executable from scheduled kernels, with the wanted optional rewrites."""
+"""Builds an executable from scheduled kernels, with optional rewrites."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fewtune.util.apart import in_step
 IN_PLACE = "in-place concatenation"
 PREFETCH = "prefetched weights"
 FOLD = "weights laid out at compile time"
-# In the order in which they are left out to find the one that fails.
+# If a build fails, they are left out in this order to find the one at fault.
 REWRITES = (IN_PLACE, PREFETCH, FOLD)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a library.
+    """How a library is built.
 
     Attributes
     ----------
     levels : mapping of Level
-        By kernel.
+        How each kernel is scheduled, by name.
     rewrites : frozenset of str
-        Some of `REWRITES`.
+        Those of `REWRITES` that are applied.
     """
 
     levels: Mapping[str, Level]
@@ -40,7 +40,14 @@ class Plan:
 
 @dataclass
 class Built:
-    """An executable, and the calls of concatenations that it leaves out."""
+    """An executable.
+
+    Attributes
+    ----------
+    executable : VMExecutable
+    left_out : Counter of str
+        Calls of concatenations that it does not need, by kernel.
+    """
 
     executable: relax.VMExecutable
     left_out: Counter[str] = field(default_factory=Counter)
@@ -49,13 +56,13 @@ class Built:
 def build(
     lowered: tvm.IRModule, schedules: KernelSchedules, plan: Plan, target: tvm.target.Target
 ) -> Built:
-    """Build a model as a plan says.
+    """Build a model by a plan.
 
     Parameters
     ----------
     lowered : IRModule
     schedules : KernelSchedules
-        Of its kernels.
+        Schedules of its kernels.
     plan : Plan
     target : Target
     """
@@ -72,7 +79,7 @@ def build(
     if FOLD in plan.rewrites:
         with in_step(FOLD):
             module = weight_layout.fold(module)
-        # If kernels lay their weights out themselves, the address of the next panel is not known.
+        # Prefetching needs weights laid out at compile time: else the next panel has no address.
         if PREFETCH in plan.rewrites:
             with in_step(PREFETCH):
                 module = prefetched(module, target)

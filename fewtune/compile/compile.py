@@ -1,4 +1,4 @@
-"""Apply the tuning log, schedule the rest, build, export, and verify."""
+"""Compiles a model: applies the tuning log, builds, verifies and exports the library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fewtune.compile.build import IN_PLACE, REWRITES, Plan, build, kernel_fault
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.compile.unchecked import SCHEDULE_CHECK, leave_out_wrong, needs_check
-from fewtune.compile.working_plan import Settling
+from fewtune.compile.working_plan import PlanSearch
 from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
@@ -54,37 +54,37 @@ def compile_model(
     say: Callable[[str], None] = _LOG.info,
     left_out: Mapping[str, str] | None = None,
 ) -> CompileReport:
-    """Build the tuned library into ``directory`` and compare it with onnxruntime.
+    """Build the tuned library in ``directory`` and compare its outputs with onnxruntime's.
 
-    A rewrite that fails, and a kernel that does not compile or computes something else, is left
-    out or scheduled by default; the report names it (`fewtune.compile.working_plan`).
+    A rewrite that fails is left out. A kernel that does not compile, or computes wrong results, is
+    scheduled by default. The report names both (`fewtune.compile.working_plan`).
 
     Parameters
     ----------
     lowered : IRModule
     tasks : list of Task
     share_directory : Path
-        The tuning log of all tasks.
+        Folder of the tuning log of all tasks.
     import_directory : Path
-        Holds the reference model.
+        Folder of the imported model, with onnxruntime's outputs.
     fingerprint : Fingerprint
     options : CompileOptions
     directory : Path
         Gets ``model.so`` and ``compile.json``.
     model, strategy : str
-        Whose library it is.
+        Names for the report.
     say : callable, optional
-        Gets a line if something has to be left out.
+        Gets a line if something is left out.
     left_out : mapping, optional
         Those of `REWRITES`, `TUNED`, `DEFAULTS` and `SCHEDULE_CHECK` that are known to fail, with
-        the reason. Default schedules that the import left out are left out here too.
+        the reason. Default schedules that the import left out are also left out here.
 
     Raises
     ------
     MachineError
-        If there is no C compiler to link the library with.
+        If there is no C compiler to link the library.
     VerificationError
-        If outputs leave their allowance (`fewtune.verify`) whatever is left out.
+        If outputs differ by more than allowed (`fewtune.verify`), whatever is left out.
     """
     require_compiler()
     started = time.perf_counter()
@@ -97,25 +97,25 @@ def compile_model(
         at("predicted schedules were being checked", optional=[SCHEDULE_CHECK])
         wrong = leave_out_wrong(schedules, tasks, target)
     plan = _first_plan(schedules.levels, _rewrites(options, target), known)
-    settled = Settling(
+    working = PlanSearch(
         build=lambda plan: build(lowered, schedules, plan, target),
         error_of=lambda built: difference(device.load(built.executable)).allowances,
         fault_of=lambda name, level: kernel_fault(schedules, name, level, target),
         plain=schedules.plain,
         bound=1.0,
         say=lambda line: say(f"{model} ({strategy}): {line}"),
-    ).settle(plan)
+    ).find(plan)
     library = directory / LIBRARY
-    export_library(settled.built.executable, library, device.link)
+    export_library(working.built.executable, library, device.link)
     compile_s = time.perf_counter() - started
     found = difference(device.load(library))
     if not found.allowances <= 1:
         imported = ImportReport.read(import_directory)
         raise VerificationError(
-            f"{model} ({strategy}): of the tuned library, {found.text}; untuned, the same kernels "
-            f"were within {imported.allowances:.2g} allowances; nothing was exported"
+            f"{model} ({strategy}): of the tuned library, {found.text}; untuned, its outputs "
+            f"differed by {imported.allowances:.2g} allowances; nothing was exported"
         )
-    levels = Counter(settled.plan.levels.values())
+    levels = Counter(working.plan.levels.values())
     task_of = _task_of(lowered, tasks)
     report = CompileReport(
         model=model,
@@ -124,29 +124,29 @@ def compile_model(
         scheduled_from_log=levels[Level.LOG],
         scheduled_by_default=levels[Level.DEFAULT] + levels[Level.PLAIN_DEFAULT],
         unscheduled=sorted(
-            name for name, level in settled.plan.levels.items() if level == Level.UNSCHEDULED
+            name for name, level in working.plan.levels.items() if level == Level.UNSCHEDULED
         ),
-        in_place=_by_task(settled.built.left_out, task_of),
+        in_place=_by_task(working.built.left_out, task_of),
         left_out=[
             *(LeftOut(what=what, reason=reason) for what, reason in known.items()),
-            *settled.left_out,
+            *working.left_out,
         ],
         replaced=[
             *(
                 ReplacedSchedule(
                     kernel=name,
-                    schedule=settled.plan.levels[name].text,
+                    schedule=working.plan.levels[name].text,
                     reason=f"its record does not apply: {reason}",
                 )
                 for name, reason in sorted(schedules.failed.items())
             ),
             *(
                 ReplacedSchedule(
-                    kernel=name, schedule=settled.plan.levels[name].text, reason=reason
+                    kernel=name, schedule=working.plan.levels[name].text, reason=reason
                 )
                 for name, reason in sorted(wrong.items())
             ),
-            *settled.replaced,
+            *working.replaced,
         ],
         other_names={kernel: task for kernel, task in task_of.items() if kernel != task},
         allowances=found.allowances,
@@ -170,7 +170,7 @@ def _left_out_by_import(directory: Path) -> dict[str, str]:
 def _first_plan(
     levels: Mapping[str, Level], rewrites: frozenset[str], left_out: Mapping[str, str]
 ) -> Plan:
-    """The first plan; notes what it can leave out if native code crashes on it."""
+    """The first plan to try; records what may be left out if native code crashes."""
     chosen = dict(levels)
     if TUNED in left_out:
         chosen = {name: max(level, Level.DEFAULT) for name, level in chosen.items()}
@@ -180,7 +180,7 @@ def _first_plan(
             for name, level in chosen.items()
         }
     used = rewrites - left_out.keys()
-    # One group at a time, so that a rewrite's crash costs no schedule.
+    # One group at a time, so that no schedule is left out if a rewrite crashes.
     groups = (sorted(used), [TUNED], [DEFAULTS])
     optional = next((group for group in groups if group and not left_out.keys() & set(group)), [])
     at("TVM was compiling the library, or the library was running", optional=optional)
@@ -188,13 +188,13 @@ def _first_plan(
 
 
 def _rewrites(options: CompileOptions, target: tvm.target.Target) -> frozenset[str]:
-    """The rewrites that a compilation begins with."""
+    """The rewrites of the first plan."""
     in_place = options.in_place == "auto" and not has_own_device(target)
     return frozenset(each for each in REWRITES if in_place or each != IN_PLACE)
 
 
 def _task_of(lowered: tvm.IRModule, tasks: list[Task]) -> dict[str, str]:
-    """The task of every kernel, by name; a task is named after the first of equal kernels."""
+    """The task of every kernel, by name. A task has the name of the first of its equal kernels."""
     names = {task.info.workload: task.info.name for task in tasks}
     workloads = sorted(kernels(lowered).items())
     return {kernel: names[workload] for kernel, workload in workloads if workload in names}
@@ -209,15 +209,22 @@ def _by_task(calls: Counter[str], task_of: dict[str, str]) -> dict[str, int]:
 
 
 def verify(library: Path, import_directory: Path, target: tvm.target.Target) -> Difference:
-    """Compare a library's outputs with onnxruntime's, on every draw that the import kept."""
+    """Compare a library's outputs with onnxruntime's, for all inputs that the import drew.
+
+    Parameters
+    ----------
+    library : Path
+    import_directory : Path
+        Folder of the imported model.
+    target : Target
+    """
     return _difference_of(import_directory)(CompiledModel(library, target))
 
 
 def _difference_of(
     import_directory: Path, allowance: float = 1.0
 ) -> Callable[[CompiledModel | BoardModel], Difference]:
-    """A function that compares outputs with onnxruntime's, which are read once."""
+    """A function that compares a model's outputs with onnxruntime's, which are read once."""
     reference, specs = Reference.read(import_directory), ImportReport.read(import_directory).inputs
-
     order = [spec.name for spec in specs]
     return lambda compiled: reference.check_library(compiled, order, allowance)

@@ -1,4 +1,4 @@
-"""The compilation of a model in a process of its own, which TVM or LLVM may crash."""
+"""Compiles a model in a child process, which TVM or LLVM may crash."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def compile_apart(
 ) -> CompileReport:
     """Compile a model as `fewtune.compile.compile.compile_model` does.
 
-    A rewrite, or schedules, on which native code crashes are left out, like those that raise.
+    Rewrites and schedules are left out if they raise, or if native code crashes on them.
 
     Parameters
     ----------
     import_directory, task_directory, share_directory : Path
-        Of the imported model, its tasks, and the tuning log of all tasks.
+        Folders of the imported model, of its tasks, and of the tuning log of all tasks.
     fingerprint : Path
-        The machine's file.
+        The file of the machine's fingerprint.
     options, directory, model, strategy, say
-        As there; ``say`` is called at the end.
+        See `compile_model`; ``say`` is called at the end.
 
     Raises
     ------
     InputError
         If native code crashes whatever is left out.
     MachineError
-        As there, or if the system kills the compilation because memory ran out.
+        See `compile_model`; or if the system kills the compilation because memory ran out.
     VerificationError
-        As there.
+        See `compile_model`.
     """
     job = {
         "imported": str(import_directory.absolute()),
@@ -67,7 +67,7 @@ def compile_apart(
 
 
 def compile_here(job: dict[str, Any]) -> list[str]:
-    """Do the job of `compile_apart` in this process; return its lines for `say`."""
+    """Do the job of `compile_apart` in this process; return the lines for ``say``."""
     said: list[str] = []
     imported = Path(job["imported"])
     compile_model(

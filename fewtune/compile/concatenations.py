@@ -1,7 +1,7 @@
-"""Which concatenations need not copy: where tensors may live, by the calls of kernels.
+"""Finds concatenations that need not copy, since their inputs can be computed in their buffer.
 
-Names do not decide what is a concatenation. Its kernel must be, node by node, the one that TOPI
-makes for such shapes.
+A kernel is a concatenation if it is structurally equal to TOPI's for its shapes. Names do not
+matter.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import tvm_ffi
 
 from fewtune.runtime.tvm import relax, te, tvm
 
-# A row of a part has to begin and end at a whole vector.
+# Rows of a part have to begin and end at whole vectors.
 _ALIGNED_ELEMENTS = 16
 
 
 class Place(NamedTuple):
-    """The place of a tensor: the buffer that holds it, and its begin there by axis."""
+    """The place of a tensor: the whole in whose buffer it is, and its first element by axis."""
 
     whole: relax.Var
     begin: tuple[int, ...]
 
 
 class Call(NamedTuple):
-    """A kernel call: its number among the bindings, the kernel, and the tensors given to it."""
+    """A kernel call: its number among the bindings, the kernel's name, and its arguments."""
 
     number: int
     kernel: str
@@ -34,12 +34,17 @@ class Call(NamedTuple):
 
 
 def concatenations(lowered: tvm.IRModule) -> dict[str, int]:
-    """The kernels that do nothing but concatenate, with the axis along which they do.
+    """The kernels that only concatenate.
 
     Parameters
     ----------
     lowered : IRModule
         Fused kernels without schedules.
+
+    Returns
+    -------
+    axes : dict of int
+        By kernel, the axis along which it concatenates.
     """
     axes = {
         symbol.name_hint: _axis_of(function)
@@ -58,19 +63,19 @@ class Graph:
     allocated : dict of int
         By tensor, the number of the binding that allocates it.
     calls : list of Call
-    seen : set of Var
-        Tensors that are used by something other than a kernel, such as the caller of ``main``.
+    escaping : set of Var
+        Tensors that something other than a kernel uses, such as the caller of ``main``.
     """
 
     def __init__(self, main: relax.Function) -> None:
         self.all = [binding for block in main.body.blocks for binding in block.bindings]
         self.allocated: dict[relax.Var, int] = {}
         self.calls: list[Call] = []
-        self.seen: set[relax.Expr] = set()
+        self.escaping: set[relax.Expr] = set()
         self._same: dict[relax.Var, relax.Var] = {}
         for number, binding in enumerate(self.all):
             self._add(number, binding.var, binding.value)
-        self._see(main.body.body)
+        self._add_escaping(main.body.body)
 
     def root(self, value: relax.Expr) -> relax.Expr:
         """The tensor for which a variable is another name."""
@@ -91,23 +96,23 @@ class Graph:
         elif _allocates(value):
             self.allocated[name] = number
         else:
-            self._see(value)
+            self._add_escaping(value)
 
-    def _see(self, value: relax.Expr) -> None:
-        self.seen.update(self.root(each) for each in relax.analysis.free_vars(value))
+    def _add_escaping(self, value: relax.Expr) -> None:
+        self.escaping.update(self.root(each) for each in relax.analysis.free_vars(value))
 
 
 def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Expr, Place]]:
-    """Which calls are to be left out, and where the parts live that they would have copied.
+    """Choose the calls of concatenations to leave out, and the places of their parts.
 
-    A part has to be written and read by kernels alone, may be part of one concatenation only, and
-    its rows have to be whole vectors.
+    Only kernels may write and read a part. It may be a part of one concatenation only. Its rows
+    have to be whole vectors.
 
     Parameters
     ----------
     graph : Graph
     axes : dict of int
-        Concatenating kernels, as `concatenations` found them.
+        From `concatenations`.
 
     Returns
     -------
@@ -122,9 +127,9 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
             continue
         axis = axes[call.kernel]
         *parts, whole = call.tensors
-        if whole not in graph.allocated or not _can_live_elsewhere(graph, parts, axis, inner):
+        if whole not in graph.allocated or not _can_be_placed(graph, parts, axis, inner):
             continue
-        # After a reshape, the allocated tensor may have another rank than the kernel's.
+        # After a reshape, the allocated tensor may have another rank than the kernel's argument.
         if not _fits(graph, call, axis):
             continue
         offset = 0
@@ -136,13 +141,13 @@ def plan(graph: Graph, axes: dict[str, int]) -> tuple[list[Call], dict[relax.Exp
     return left_out, {tensor: _outermost(tensor, inner) for tensor in inner}
 
 
-def _can_live_elsewhere(
+def _can_be_placed(
     graph: Graph, parts: Sequence[relax.Expr], axis: int, placed: dict[relax.Expr, Place]
 ) -> bool:
-    """Whether only kernels use some tensors, and their rows are whole vectors."""
+    """Whether only kernels use some tensors, their rows are whole vectors, and none has a place."""
     return len(set(parts)) == len(parts) and all(
         part in graph.allocated
-        and part not in graph.seen
+        and part not in graph.escaping
         and part not in placed
         and math.prod(graph.shape(part)[axis:]) % _ALIGNED_ELEMENTS == 0
         for part in parts
@@ -160,7 +165,7 @@ def _fits(graph: Graph, call: Call, axis: int) -> bool:
 
 
 def _outermost(tensor: relax.Expr, inner: dict[relax.Expr, Place]) -> Place:
-    """The final place of a tensor: the whole that holds it may be a part itself."""
+    """The final place of a tensor, since its whole may be a part itself."""
     place = inner[tensor]
     while place.whole in inner:
         whole, begin = inner[place.whole]
@@ -169,8 +174,8 @@ def _outermost(tensor: relax.Expr, inner: dict[relax.Expr, Place]) -> Place:
     return place
 
 
-def home_of(tensor: relax.Expr, places: dict[relax.Expr, Place]) -> relax.Expr:
-    """The tensor whose buffer holds this one: itself, unless it is a part."""
+def buffer_of(tensor: relax.Expr, places: dict[relax.Expr, Place]) -> relax.Expr:
+    """The tensor whose buffer holds this one: its whole if it is a part, else itself."""
     return places[tensor].whole if tensor in places else tensor
 
 
@@ -181,7 +186,7 @@ def _axis_of(function: tvm.tirx.PrimFunc) -> int | None:
         return None
     shapes = [[int(extent) for extent in each.shape] for each in buffers]
     *parts, whole = shapes
-    # Without the axis, a broadcast looks alike, but has another rank.
+    # A broadcast has shapes like these, but another rank.
     if any(len(part) != len(whole) for part in parts):
         return None
     for axis, extent in enumerate(whole):

@@ -1,10 +1,10 @@
-"""A library with device code for a GPU that is not here: compiled by rule, and not run.
+"""Compiles a library for a GPU that this machine may lack; it is not run.
 
-The model's import is checked on this machine's CPU. Kernels have dlight's default schedules.
-The library is searched for code of the named architecture: where TVM cannot compile, it leaves
-source text in the library and reports nothing.
+The model's import is checked on this machine's CPU. Kernels have dlight's default schedules. The
+library is searched for machine code of the architecture: if TVM cannot compile, it leaves source
+text in the library and reports nothing.
 
-Importing this does not load TVM: NVIDIA's compiler has to be ready before.
+This module does not load TVM, because NVIDIA's compiler has to be set up before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from fewtune import errors
 from fewtune.errors import FewtuneError, InputError, MachineError
 from fewtune.runtime.target import GPU_LIMITS
 
-_ELF, _OF_CUDA = b"\x7fELF", 190
+# Device code is an ELF file inside the library. These are its magic number, its number of the
+# machine (EM_CUDA), and the offsets of machine and flags in its header.
+_ELF, _CUDA = b"\x7fELF", 190
 _MACHINE_AT, _FLAGS_AT = 18, 48
 LIBRARY = "model.so"
 
@@ -36,9 +38,9 @@ class DeviceLibrary(NamedTuple):
     architectures : list of int
         Of its device code, such as 90.
     kernels, unscheduled : int
-        Numbers of distinct kernels, and of those that no rule schedules.
+        Numbers of distinct kernels, and of those to which no rule applies.
     relative_error : float
-        Of the import, run on this machine's CPU, against onnxruntime.
+        Of the imported model on this machine's CPU, against onnxruntime.
     """
 
     path: Path
@@ -49,35 +51,40 @@ class DeviceLibrary(NamedTuple):
 
 
 def gpu_target(arch: str) -> str:
-    """A CUDA target as JSON for an architecture such as ``sm_90``.
+    """The CUDA target of an architecture such as ``sm_90``, as JSON.
 
     Raises
     ------
     InputError
-        If it is none.
+        If it is not an architecture from ``sm_70`` on.
     """
     digits = arch.removeprefix("sm_").rstrip("af")
     if not (arch.startswith("sm_") and digits.isdecimal() and int(digits) >= 70):
-        raise InputError(f"architecture {arch!r} is none: give sm_70 or newer, such as sm_90")
+        raise InputError(
+            f"architecture {arch!r} is not supported: give sm_70 or newer, such as sm_90"
+        )
     return json.dumps({"kind": "cuda", "arch": arch, **GPU_LIMITS})
 
 
 def device_architectures(library: Path) -> list[int]:
-    """The architectures that a library has CUDA machine code for, such as 90; read, not loaded."""
+    """The architectures for which a library has CUDA machine code, such as 90.
+
+    The file is read, not loaded.
+    """
     content = library.read_bytes()
     found, place = set(), content.find(_ELF, 1)
     while place >= 0:
         if len(content) >= place + _FLAGS_AT + 4:
             (machine,) = struct.unpack_from("<H", content, place + _MACHINE_AT)
             (flags,) = struct.unpack_from("<I", content, place + _FLAGS_AT)
-            if machine == _OF_CUDA:
+            if machine == _CUDA:
                 found.add(flags >> 8 & 0xFF)
         place = content.find(_ELF, place + 1)
     return sorted(found)
 
 
 def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> DeviceLibrary:
-    """Compile a registered model for a GPU, in a process of its own.
+    """Compile a registered model for a GPU, in a child process.
 
     Parameters
     ----------
@@ -121,7 +128,7 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
     if wanted not in found:
         library.unlink()
         raise MachineError(
-            f"TVM made no machine code for {arch}, only source text that cannot be loaded: see "
+            f"TVM made no machine code for {arch}, only source text that cannot be loaded: check "
             "that NVIDIA's compiler works (pip install 'fewtune[cuda]')"
         )
     return DeviceLibrary(
@@ -130,7 +137,7 @@ def compile_for_gpu(name: str, models: Path, arch: str, directory: Path) -> Devi
 
 
 def _compiled(request: dict[str, Any]) -> dict[str, Any]:
-    """Import, schedule by rule, build and export; return the figures."""
+    """Import, schedule by default, build and export; return the numbers for the caller."""
     from fewtune.model.import_model import import_model, read_lowered
     from fewtune.model.import_options import ImportOptions
     from fewtune.runtime.executable import IS_SCHEDULED, build_executable

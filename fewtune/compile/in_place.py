@@ -1,9 +1,9 @@
-"""Parts of a concatenation, computed directly in the concatenation's buffer: nothing is copied.
+"""Computes the parts of a concatenation in its buffer, so that nothing is copied.
 
 Each part gets its place in the buffer of the whole. Every kernel that writes or reads the part
-gets the whole buffer, and TIR's ``match_buffer`` names the region. Schedules stay as they were
-measured: only addresses change. In a chain of concatenations, as in DenseNet, all live in the
-buffer of the last.
+gets the whole buffer, and TIR's ``match_buffer`` selects the region. Schedules stay as they were
+measured: only addresses change. In a chain of concatenations, as in DenseNet, the buffer of the
+last holds all parts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import tvm_ffi
 
-from fewtune.compile.concatenations import Call, Graph, Place, calls_kernel, home_of, plan
+from fewtune.compile.concatenations import Call, Graph, Place, buffer_of, calls_kernel, plan
 from fewtune.runtime.executable import IN_PLACE
 from fewtune.runtime.tvm import relax, tvm
 
 
 class _Region(NamedTuple):
-    """A region of a larger buffer: the buffer's extents, and the region's begin."""
+    """A region of a larger buffer: the buffer's extents, and the region's first element."""
 
     shape: tuple[int, ...]
     begin: tuple[int, ...]
@@ -28,8 +28,7 @@ class _Region(NamedTuple):
 def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRModule, Counter[str]]:
     """Leave out the concatenations whose parts can all be computed in place.
 
-    That is possible if only kernels write and read a part, if it belongs to no other concatenation
-    that was left out before, and if its rows are whole vectors. A kernel may read one part of a
+    See `fewtune.compile.concatenations.plan` for the conditions. A kernel may read one part of a
     buffer and write another, since they do not overlap.
 
     Parameters
@@ -37,7 +36,7 @@ def write_in_place(module: tvm.IRModule, axes: dict[str, int]) -> tuple[tvm.IRMo
     module : IRModule
         After ``CallTIRRewrite``: ``main`` allocates tensors and calls kernels with them.
     axes : dict of int
-        Concatenating kernels, as `concatenations` found them.
+        From `fewtune.compile.concatenations.concatenations`.
 
     Returns
     -------
@@ -72,7 +71,7 @@ class _Rewriting:
     Attributes
     ----------
     builder : BlockBuilder
-        Of the module, with these kernels.
+        Of the module, with the rewritten kernels.
     """
 
     def __init__(self, module: tvm.IRModule, graph: Graph, places: dict[relax.Expr, Place]) -> None:
@@ -90,15 +89,15 @@ class _Rewriting:
         allocated: set[relax.Expr] = set()
         for number, binding in enumerate(graph.all):
             if binding.var in graph.allocated:
-                home = home_of(binding.var, self._places)
-                if home not in allocated:
-                    allocated.add(home)
-                    found.append(graph.all[graph.allocated[home]])
+                buffer = buffer_of(binding.var, self._places)
+                if buffer not in allocated:
+                    allocated.add(buffer)
+                    found.append(graph.all[graph.allocated[buffer]])
             elif number in calls:
                 if number not in left_out:
                     call = self._call(calls[number], binding.value)
                     found.append(relax.VarBinding(binding.var, call))
-            # Kernels get the whole itself: other names of a part are not needed.
+            # Other names of a part are not needed, since kernels get the whole.
             elif graph.root(binding.var) not in self._places:
                 found.append(binding)
         return found
@@ -120,7 +119,7 @@ class _Rewriting:
         return relax.Call(kernel, arguments, given.attrs, given.ty_args)
 
     def _kernel(self, name: str, regions: dict[int, _Region]) -> tvm.ir.GlobalVar:
-        """A kernel with some of its tensors inside others; made once for equal places."""
+        """A kernel some of whose tensors are regions of others; made once for equal regions."""
         key = (name, *sorted(regions.items()))
         if key not in self._made:
             made_name = f"{name}{IN_PLACE}{len(self._made)}"
@@ -131,13 +130,13 @@ class _Rewriting:
 
 
 def _within(function: tvm.tirx.PrimFunc, regions: dict[int, _Region]) -> tvm.tirx.PrimFunc:
-    """A kernel some of whose buffers, by number, are regions of larger ones."""
+    """A kernel some of whose buffers, by argument number, are regions of larger buffers."""
     buffers, matched = list(function.params), []
     opened: dict[tvm.tirx.Var, tvm.tirx.Buffer] = {}
     for number, region in sorted(regions.items()):
         given = buffers[number]
         kind = str(given.shape[0].ty)
-        # ``match_buffer`` sets the begin.
+        # ``match_buffer`` sets it to the offset of the region.
         begin = tvm.tirx.Var(f"{given.name}_begin", kind)
         narrow = tvm.tirx.decl_buffer(given.shape, given.dtype, given.name, elem_offset=begin)
         extents = [tvm.tirx.const(extent, kind) for extent in region.shape]

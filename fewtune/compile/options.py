@@ -1,4 +1,4 @@
-"""What can be set about compiling."""
+"""Options of compilation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CompileOptions(BaseModel):
-    """How a model is compiled, and verified."""
+    """How a model is compiled and verified."""
 
     model_config = ConfigDict(extra="forbid")
 
     in_place: Literal["auto", "never"] = Field(
         default="auto",
-        description="auto: parts of a concatenation are computed in its buffer, on CPUs; never: "
-        "every concatenation copies them",
+        description="auto: on CPUs, the parts of a concatenation are computed in its buffer; "
+        "never: every concatenation copies them",
     )
     allowance: float = Field(
         default=1.0, gt=0, description="multiplies what rounding may move each output element"

@@ -16,11 +16,11 @@ from fewtune.util.optional_steps import shortened
 
 
 class Level(IntEnum):
-    """How a kernel is scheduled; a higher level assumes less."""
+    """How a kernel is scheduled; a higher level is plainer."""
 
     LOG = 0
     DEFAULT = 1
-    # The default schedule, its weights in the order of the model.
+    # The default schedule, with weights in the order of the model.
     PLAIN_DEFAULT = 2
     UNSCHEDULED = 3
 
@@ -43,9 +43,9 @@ class KernelSchedules:
     Attributes
     ----------
     levels : dict of Level
-        By kernel, the fastest level that it has.
+        The fastest level of each kernel.
     failed : dict of str
-        By kernel, why its schedule in the log cannot be applied.
+        By kernel, the reason why its schedule in the log cannot be applied.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class KernelSchedules:
         self._lowered = lowered
         self._target = target
         self._workloads = kernels(lowered)
-        self._served, self.failed = _from_log(self._workloads, tasks, database)
+        self._tuned, self.failed = _from_log(self._workloads, tasks, database)
         names = sorted(self._workloads)
-        self.levels = {name: Level.LOG if name in self._served else Level.DEFAULT for name in names}
+        self.levels = {name: Level.LOG if name in self._tuned else Level.DEFAULT for name in names}
         self._at = cache(self._made_at)
         for name in names:
             if self._at(name, self.levels[name]) is None:
@@ -68,7 +68,7 @@ class KernelSchedules:
 
     def from_log(self) -> dict[str, tuple[str, tvm.tirx.PrimFunc]]:
         """Workload and scheduled kernel, by name, for kernels with a schedule in the log."""
-        return {name: (self._workloads[name], made) for name, made in self._served.items()}
+        return {name: (self._workloads[name], made) for name, made in self._tuned.items()}
 
     def leave_out(self, name: str) -> None:
         """Schedule a kernel by default, even if the log has a schedule for it."""
@@ -85,7 +85,7 @@ class KernelSchedules:
         return tvm.IRModule(functions, attrs=self._lowered.attrs)
 
     def plain(self) -> dict[str, Level]:
-        """Levels that use neither the log nor another layout of weights."""
+        """Default schedules with weights in the order of the model, or no schedules."""
         return {
             name: Level.UNSCHEDULED
             if self._at(name, Level.PLAIN_DEFAULT) is None
@@ -96,7 +96,7 @@ class KernelSchedules:
     def _made_at(self, name: str, level: Level) -> tvm.tirx.PrimFunc | None:
         """A kernel at a level; None if there is no such schedule."""
         if level == Level.LOG:
-            return self._served[name]
+            return self._tuned[name]
         function = self._lowered[name]
         if level != Level.DEFAULT and FREE in (function.attrs or {}):
             function = function.without_attr(FREE)
@@ -110,11 +110,11 @@ class KernelSchedules:
 def _from_log(
     workloads: Mapping[str, str], tasks: list[Task], database: ms.database.Database
 ) -> tuple[dict[str, tvm.tirx.PrimFunc], dict[str, str]]:
-    """The best schedule that the log has for each kernel, and why others cannot be applied."""
+    """The best schedule in the log for each kernel, and the reasons why others do not apply."""
     by_workload = {task.info.workload: task for task in tasks}
     best: dict[str, tvm.tirx.PrimFunc | None] = {}
     reasons: dict[str, str] = {}
-    served, failed = {}, {}
+    found, failed = {}, {}
     for name, workload in sorted(workloads.items()):
         task = by_workload.get(workload)
         if task is not None and workload not in best:
@@ -125,10 +125,10 @@ def _from_log(
         function = best.get(workload)
         if function is not None:
             function = function.with_attr("global_symbol", name)
-            served[name] = function.with_attr(IS_SCHEDULED, True)
+            found[name] = function.with_attr(IS_SCHEDULED, True)
         elif workload in reasons:
             failed[name] = reasons[workload]
-    return served, failed
+    return found, failed
 
 
 def _best(task: Task, database: ms.database.Database) -> tvm.tirx.PrimFunc | None:

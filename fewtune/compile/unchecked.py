@@ -1,7 +1,6 @@
-"""Checks schedules that were never run, before they are compiled.
+"""Checks predicted schedules before they are compiled.
 
-The outputs of a measured schedule were compared with its task's before it could win. A predicted
-schedule was not even run.
+The outputs of measured schedules were checked during tuning. Predicted schedules were never run.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.task.extract import Task
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
-# The name of this check among what a compilation can leave out.
+# The name of this check in `left_out` of a compilation.
 SCHEDULE_CHECK = "schedule_check"
 
 
 def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
-    """Whether a log holds schedules that were never run, which can be run here."""
+    """Whether a log holds predicted schedules that can run on this machine."""
     is_here = not has_own_device(target) and not is_foreign(target)
-    # A log that sharing did not write has no such file: its schedules were measured.
+    # Only sharing writes this file; the schedules of other logs were measured.
     has_info = (share_directory / LogInfo.file_name).is_file()
     return is_here and has_info and LogInfo.read(share_directory).predicted
 
@@ -31,7 +30,7 @@ def needs_check(share_directory: Path, target: tvm.target.Target) -> bool:
 def leave_out_wrong(
     schedules: KernelSchedules, tasks: list[Task], target: tvm.target.Target
 ) -> dict[str, str]:
-    """Schedule kernels by default if their schedules in the log compute something else.
+    """Schedule kernels by default if their schedules in the log compute wrong results.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ def leave_out_wrong(
 def _fault(
     checker: Checker, task: Task, function: tvm.tirx.PrimFunc, target: tvm.target.Target
 ) -> str:
-    """The fault of a scheduled kernel; empty if it is right."""
+    """The fault of a scheduled kernel; empty if its outputs are right."""
     scheduled = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     try:
         module = as_in_model(scheduled, target)
@@ -71,6 +70,6 @@ def _fault(
         wanted = ScheduleCheck(task.info.workload, tvm.ir.save_json(task.mod))
         text = tvm.ir.save_json(scheduled)
         fault = checker.check(built, argument_shapes(module["main"]), text, wanted).fault
-    except Exception as error:  # noqa: BLE001 (what cannot be checked is not known to be right)
+    except Exception as error:  # noqa: BLE001 (a schedule that cannot be checked is not used)
         return f"it could not be checked: {kind_and_line(error)}"
     return f"wrong output: {fault}" if fault else ""

@@ -1,7 +1,7 @@
-"""Finds a compilation plan that builds and computes the right outputs, and lists what it left out.
+"""Finds a compilation plan that builds and whose outputs are right.
 
-If a library is wrong, or does not build, neither the model nor its tuning is lost: the responsible
-rewrite or kernel is found, replaced, and named.
+If a library is wrong, or does not build, neither the model nor its tuning is lost. The search finds
+the responsible rewrites and kernel schedules, leaves them out, and names them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fewtune.compile.schedules import Level, kind_and_line
 
 
 @dataclass
-class Settled:
-    """A working plan, and what it leaves out.
+class WorkingPlan:
+    """A plan that works, its build, and the parts that it leaves out.
 
     Attributes
     ----------
@@ -27,9 +27,9 @@ class Settled:
     error : float
         Of its outputs; above the bound if no plan works.
     left_out : list of LeftOut
-        Rewrites, with the reasons.
+        Rewrites, with reasons.
     replaced : list of ReplacedSchedule
-        Kernels that did not keep their schedule, with the reasons.
+        Kernels that lost their schedules, with reasons.
     """
 
     plan: Plan
@@ -40,23 +40,23 @@ class Settled:
 
 
 @dataclass
-class Settling:
-    """Tries plans.
+class PlanSearch:
+    """A search for a plan that works.
 
     Parameters
     ----------
     build : callable
-        Builds a plan; may raise anything.
+        Builds a plan; may raise any exception.
     error_of : callable
-        Gives how far a build's outputs are from the right ones.
+        Gives the error of a build's outputs.
     fault_of : callable
         Gives the exception that compiling a kernel alone at a level raises, or None.
     plain : callable
-        Gives each kernel's default schedule without any rewriting, or unscheduled.
+        Gives the level of each kernel by default schedules alone (`KernelSchedules.plain`).
     bound : float
         The largest error that is accepted.
     say : callable
-        Gets a line about the present search.
+        Gets lines about the progress of the search.
     """
 
     build: Callable[[Plan], Built]
@@ -68,18 +68,18 @@ class Settling:
     left_out: list[LeftOut] = field(default_factory=list)
     replaced: list[ReplacedSchedule] = field(default_factory=list)
 
-    def settle(self, plan: Plan) -> Settled:
-        """The plan, or the nearest one that works.
+    def find(self, plan: Plan) -> WorkingPlan:
+        """The given plan, or the nearest one that works.
 
         Raises
         ------
         Exception
-            If even the plainest build fails.
+            If even the build without rewrites and tuned schedules fails.
         """
         plan, built = self._buildable(plan)
         error = self.error_of(built)
         if not self._is_right(error):
-            self.say(f"outputs are {error:.1e} off; looking for what is responsible")
+            self.say(f"outputs are {error:.1e} off; looking for the cause")
             bare = Plan(plan.levels, frozenset())
             if self._is_wrong(bare):
                 levels = self._right_levels(plan)
@@ -87,25 +87,25 @@ class Settling:
             plan = self._right_rewrites(plan)
             plan, built = self._buildable(plan)
             error = self.error_of(built)
-        return Settled(plan, built, error, self.left_out, self.replaced)
+        return WorkingPlan(plan, built, error, self.left_out, self.replaced)
 
     @cached_property
     def _plain(self) -> dict[str, Level]:
         return self.plain()
 
     def _is_right(self, error: float) -> bool:
-        # Not a number is not right.
+        # NaN is not right.
         return error <= self.bound
 
     def _is_wrong(self, plan: Plan) -> bool:
-        """Whether a plan's outputs are wrong, or it does not even build."""
+        """Whether a plan's outputs are wrong, or it does not build."""
         try:
             return not self._is_right(self.error_of(self.build(plan)))
         except Exception:  # noqa: BLE001 (a part of a model may fail in any way)
             return True
 
     def _buildable(self, plan: Plan) -> tuple[Plan, Built]:
-        """A plan that builds: without a rewrite that raises, or the schedules that do."""
+        """A plan that builds, without the rewrite or the schedules that raise."""
         try:
             return plan, self.build(plan)
         except Exception as fault:  # noqa: BLE001 (an option must not stop a compilation)
@@ -127,7 +127,7 @@ class Settling:
             return plan, self.build(plan)
         except Exception as fault:  # noqa: BLE001 (as above)
             first = fault
-        # Several are at fault: leave out all that plain TVM does not do.
+        # Several rewrites are at fault: leave out all of them.
         self.left_out += [
             LeftOut(what=rewrite, reason=kind_and_line(first))
             for rewrite in REWRITES
@@ -142,7 +142,7 @@ class Settling:
         return plan, self.build(plan)
 
     def _compiling_level(self, name: str, level: Level) -> Level:
-        """The first level, from a kernel's own on, at which it compiles alone."""
+        """The first level at which a kernel compiles alone, beginning with its own."""
         fault = self.fault_of(name, level)
         if fault is None:
             return level
@@ -153,7 +153,7 @@ class Settling:
         return wanted
 
     def _right_levels(self, plan: Plan) -> dict[str, Level]:
-        """The plan's levels, changed for kernels that compute something else."""
+        """The plan's levels, changed for kernels that compute wrong results."""
         names = sorted(plan.levels)
         base, levels = dict(self._plain), dict(plan.levels)
         if self._is_wrong(Plan(base, frozenset())):
@@ -161,19 +161,19 @@ class Settling:
             if self._is_wrong(Plan(nothing, frozenset())):
                 # No schedule is to blame.
                 return levels
-            for name in self._among(names, base, nothing):
+            for name in self._wrong_kernels(names, base, nothing):
                 base[name] = Level.UNSCHEDULED
         for _ in names:
-            wrong = self._among(names, levels, base)
+            wrong = self._wrong_kernels(names, levels, base)
             if not wrong:
                 break
             self._replace(levels, wrong, base, "wrong output")
         return levels
 
-    def _among(
+    def _wrong_kernels(
         self, names: Sequence[str], levels: dict[str, Level], base: dict[str, Level]
     ) -> list[str]:
-        """The kernels whose levels make outputs wrong while others have the levels of ``base``."""
+        """The kernels whose levels make outputs wrong; the other kernels have those of ``base``."""
         differing = [name for name in names if levels[name] != base[name]]
 
         def is_wrong(some: Sequence[str]) -> bool:

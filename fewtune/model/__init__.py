@@ -1,1 +1,1 @@
-"""Models: read, checked, simplified, run by onnxruntime, imported into Relax."""
+"""Models: registered, checked, and imported into Relax."""

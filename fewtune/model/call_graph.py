@@ -1,8 +1,8 @@
-"""A model without its kernels and weights: which kernel is called where, on which memory.
+"""A model's skeleton: its kernel calls and its memory, without kernels and weights.
 
-What a kernel takes in a model depends on what ran before it: which core wrote its data, and what
-of it the caches still hold. A skeleton runs with whatever kernels are put into its places, on the
-memory that Relax plans for the model itself; it costs no compilation of kernels and no weights.
+The time of a kernel in a model depends on what ran before it: which core wrote its data, and how
+much of the data is still in caches. A skeleton runs any kernels at its call sites, on the memory
+that Relax plans for the model. It needs no compilation of kernels, and no weights.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fewtune.task.extract import kernels
 
 
 def site_function(place: int) -> str:
-    """Name of the packed function that a skeleton calls at its call number ``place``."""
+    """The name of the packed function that a skeleton calls at site number ``place``."""
     return f"fewtune.call_site.{place}"
 
 
 def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skeleton:
-    """Take a lowered model apart into its calls.
+    """Make the skeleton of a lowered model.
 
     Parameters
     ----------
     lowered : IRModule
-        Output of `fewtune.model.import_model.lower`.
+        From `fewtune.model.lower.lower`.
     inputs : sequence of TensorSpec
         The model's inputs.
 
     Returns
     -------
     skeleton : Skeleton
-        Every kernel that is no plain reshape, and was not scheduled before, has become a call of a
-        packed function, without those arguments that are constant floating-point numbers.
+        Calls of kernels have become calls of packed functions, without arguments that are constant
+        float32 tensors. Reshapes and kernels that are already scheduled stay.
     """
-    # Before the calls are replaced: a reshape is known by its kernel, and is not a call.
+    # These passes come first: they recognise reshapes by their kernels, and turn them into no call.
     prepared = tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),
@@ -53,13 +53,16 @@ def make_skeleton(lowered: tvm.IRModule, inputs: Sequence[TensorSpec]) -> Skelet
 
 
 def build_skeleton(skeleton: Skeleton, target: tvm.target.Target) -> relax.VMExecutable:
-    """Compile a skeleton; a function must be registered for each of its sites before it runs."""
+    """Compile a skeleton.
+
+    Before it runs, a packed function must be registered for each `site_function`.
+    """
     return build_executable(read_module(skeleton.module), target)
 
 
 @relax.expr_functor.mutator
 class _Replacing(relax.PyExprMutator):
-    """Turns calls of kernels into calls of packed functions, and notes them."""
+    """Replaces calls of kernels by calls of packed functions, and records them."""
 
     def __init__(self, module: tvm.IRModule, workloads: dict[str, str]) -> None:
         super().__init__(module)
@@ -69,7 +72,7 @@ class _Replacing(relax.PyExprMutator):
         self.kept: list[tvm.ir.GlobalVar] = []
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace one call, unless its kernel is to stay."""
+        """Replace one call, unless its kernel stays."""
         if getattr(call.op, "name", None) != "relax.call_tir":
             return super().visit_call_(call)
         callee, arguments = call.args[0], list(call.args[1].fields)
@@ -96,6 +99,6 @@ class _Replacing(relax.PyExprMutator):
 
 
 def _is_constant_float(value: relax.Expr) -> bool:
-    """Whether an argument is a weight, whose numbers are of no account to how long a call takes."""
+    """Whether an argument is a weight: its values do not change the time of a call."""
     is_constant = isinstance(value, tvm.ir.expr.GenericConst)
     return is_constant and str(value.value.dtype) == "float32"

@@ -1,4 +1,4 @@
-"""The import of a model in a process of its own, which TVM or onnxruntime may crash."""
+"""Imports a model in a child process, which TVM or onnxruntime may crash."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def import_apart(
 ) -> ImportReport:
     """Import a registered model as `fewtune.model.import_model.import_model` does.
 
-    An optional step in which native code crashes is left out, as one that raises is.
+    An optional step is left out if it raises, or if native code crashes in it.
 
     Parameters
     ----------
     name, models_directory, threads, options, directory
-        As there.
+        See `import_model`.
     target : str
         As JSON.
 
     Raises
     ------
     InputError
-        As there, or where native code crashes without any optional step.
+        See `import_model`; or if native code crashes without any optional step.
     MachineError
         If the system kills the import because memory ran out.
     VerificationError
-        As there.
+        See `import_model`.
     """
     job = {
         "name": name,

@@ -1,10 +1,10 @@
-"""From ONNX to lowered, fused Relax, checked against onnxruntime before anything is tuned."""
+"""Imports ONNX models as fused Relax kernels, and checks their outputs before tuning."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from fewtune.model.lower_checked import (
     lower_checked,
 )
 from fewtune.model.passes.bf16_products import is_product
-from fewtune.model.passes.loops.recurrent_layers import is_recurrence
+from fewtune.model.passes.tvmscript.recurrent_layers import is_recurrence
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
@@ -55,13 +55,12 @@ def import_model(
     threads: int,
     options: ImportOptions,
     directory: Path,
-    say: Callable[[str], None] = _LOG.info,
     left_out: Mapping[str, str] | None = None,
 ) -> ImportReport:
     """Import a registered model, verify it untuned, and write it into ``directory``.
 
-    Writes ``model.onnx`` (as given, dynamic dimensions bound: onnxruntime's side), what
-    onnxruntime computes with it (`fewtune.verify.reference`), the lowered Relax module and the
+    Written are: ``model.onnx``, the model with its dynamic dimensions bound, for onnxruntime; the
+    outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax module; the
     report.
 
     A crash of native code ends this process; `fewtune.model.import_apart` survives it.
@@ -74,8 +73,6 @@ def import_model(
     threads : int
     options : ImportOptions
     directory : Path
-    say : callable
-        Told how far the import is.
     left_out : mapping, optional
         Optional steps known to fail on this model, with the reason.
 
@@ -84,10 +81,10 @@ def import_model(
     InputError
         If the model cannot be used as registered, or an operator cannot be imported.
     VerificationError
-        If outputs of the untuned module leave their allowance (`fewtune.verify`); the operator
-        that is the first to do so is named.
+        If outputs of the untuned module differ by more than allowed (`fewtune.verify`). The message
+        names the first operator whose outputs do.
     """
-    # Of a board's threads, no more than there are cores here.
+    # A board may have more threads than there are cores here.
     threads = min(threads, usable_cores())
     set_threads(threads)
     at("the model's file was being read")
@@ -98,7 +95,7 @@ def import_model(
     prepare.save(bound, reference_path)
     forgiving = OptionalSteps(forgiving=True)
     layered = prepare.with_layers(bound, forgiving)
-    # Each step's values are compared, and each is rounded.
+    # The values of each step of a recurrent layer are compared, and rounded.
     simplified = prepare.unrolled(layered)
     notes = [*padding_notes(bound), *string_output_notes(bound)]
     if not prepare.can_show_fault(simplified):
@@ -132,7 +129,7 @@ def import_model(
     def check(compiled: CompiledModel) -> Difference:
         nonlocal last
         last = compiled
-        say(f"{name}: lowered, running it by default schedules beside onnxruntime")
+        _LOG.info("%s: lowered; comparing its outputs with onnxruntime's", name)
         found = reference.check(run, options.allowance)
         if not found.allowances <= 1:
             raise VerificationError(found.text)
@@ -143,7 +140,7 @@ def import_model(
         return found.worse(within)
 
     def culprit() -> str:
-        """The first operator whose outputs differ, where it can be found."""
+        """A line about the first operator whose outputs differ."""
         plain = OptionalSteps(dict.fromkeys(STEPS, ""))
         here = checking_target(target)
 
@@ -159,12 +156,12 @@ def import_model(
             at("the operator that differs was being searched")
             feeds = reference.worst_draw(run).feeds
             return locate(simplified, feeds, opened_outputs, threads, options.seed)
-        except Exception as fault:  # noqa: BLE001 (what is asked for cannot always be compiled)
+        except Exception as fault:  # noqa: BLE001 (a part of a model cannot always be compiled)
             return f"the operator that differs could not be found ({last_line(fault)})"
 
     try:
-        whole = layered if forgiving.fault is None else None
-        made = lower_checked(bound, target, options, check, left_out, whole)
+        presimplified = layered if forgiving.fault is None else None
+        made = lower_checked(bound, target, options, check, left_out, presimplified)
     except VerificationError as fault:
         raise VerificationError(
             f"{name}: imported without tuning, {fault}; first to differ: {culprit()}"
@@ -174,21 +171,21 @@ def import_model(
     except InputError as fault:
         raise InputError(f"{name}: {fault}") from fault
     for step, reason in made.left_out.items():
-        say(f"{name}: {step} is left out: {reason}")
+        _LOG.info("%s: %s is left out: %s", name, step, reason)
     lowered, found = made.module, made.found
     notes += [inside.note] if inside.note else []
     count = sum(n for kernel, n in call_counts(lowered).items() if is_product(kernel))
     if count:
         notes.append(
-            f"{count} convolutions and products multiply in bf16: outputs are "
-            f"{found.max_relative_error:.1e} of their largest off onnxruntime's in fp32, "
+            f"{count} convolutions and products multiply in bf16: outputs differ from "
+            f"onnxruntime's in fp32 by {found.max_relative_error:.1e} of the largest, "
             f"{found.allowances:.2f} of what rounding to bf16 may move them"
         )
     layers = sum(n for kernel, n in call_counts(lowered).items() if is_recurrence(kernel))
     if layers:
         notes.append(
-            f"recurrent layers whose steps are all computed by one kernel: {layers}; it has a "
-            "schedule of its own, is no task, and is in no table of tasks"
+            f"recurrent layers whose steps are all computed by one kernel: {layers}; that kernel "
+            "has a fixed schedule, so it is no task, and is in no table of tasks"
         )
     reference.write(directory)
     write_text(directory / LOWERED, tvm.ir.save_json(lowered))
@@ -233,7 +230,7 @@ def read_lowered(directory: Path) -> tvm.IRModule:
     path = directory / LOWERED
     try:
         return read_module(path.read_text())
-    except Exception as fault:  # noqa: BLE001 (TVM says so in many ways)
+    except Exception as fault:  # noqa: BLE001 (TVM raises many kinds)
         lines = str(fault).strip().splitlines() or [type(fault).__name__]
         raise InputError(
             f"{path} cannot be read ({lines[-1][:200]}): run stage import_model again"

@@ -22,20 +22,19 @@ class ImportOptions(BaseModel):
     )
     winograd: Literal["auto", "never"] = Field(
         default="auto",
-        description="auto: Winograd's transforms for the 3x3 convolutions that are expected to "
-        "gain by them, on CPUs in NHWC; never: every convolution summed directly",
+        description="auto: on CPUs in NHWC, 3x3 convolutions use Winograd's transforms where "
+        "that is expected to gain; never: every convolution is computed directly",
     )
     pad_filters: Literal["auto", "never"] = Field(
         default="auto",
-        description="auto: filters of zeros beside those that fill no vector, rows and columns "
-        "beside those of products that fill no tile, where that is expected to gain, on CPUs in "
-        "NHWC; never: extents as given",
+        description="auto: on CPUs in NHWC, filters are padded with zeros to whole vectors, and "
+        "products to whole register tiles, where that is expected to gain; never: extents as given",
     )
     precision: Precision = Field(
         default="fp32",
-        description="bf16: convolutions and products with constant weights multiply in "
-        "bf16 and sum in fp32, on CPUs with AVX-512 BF16, but where Winograd's transforms serve; "
-        "the check allows what rounding to bf16 moves, and the import says how much that is; "
-        "elsewhere, and with fp32, everything is computed in fp32",
+        description="bf16: on CPUs with AVX-512 BF16, convolutions and products with constant "
+        "weights multiply in bf16 and sum in fp32, except those by Winograd's transforms; the "
+        "check allows what rounding to bf16 moves, and the import reports it; everything else, and "
+        "everything with fp32, is computed in fp32",
     )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")

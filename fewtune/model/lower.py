@@ -1,4 +1,4 @@
-"""From a simplified ONNX graph to fused Relax kernels, in steps of which most are optional."""
+"""Lowers a simplified ONNX graph to fused TensorIR kernels; most of the steps are optional."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ import onnx
 from fewtune.errors import InputError
 from fewtune.model import float16_weights
 from fewtune.model.import_options import Precision
-from fewtune.model.passes import bf16_products, pad_matmul, resize
+from fewtune.model.passes import bf16_products, pad_matmul
 from fewtune.model.passes.added_converters import added_converters
-from fewtune.model.passes.choose_winograd import legalize
+from fewtune.model.passes.choose_winograd import winograd_legalizer
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
 from fewtune.model.passes.converters import layout_friendly
 from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
-from fewtune.model.passes.permutes import without_idle_permutes
+from fewtune.model.passes.permutes import without_redundant_permutes
+from fewtune.model.passes.sampling import resize
 from fewtune.model.passes.winograd import Convolution
-from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain
+from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
+from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import has_feature, relax, tvm
 from fewtune.task import weight_layout
 from fewtune.util.apart import at
@@ -39,7 +41,7 @@ NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pa
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
 _VECTOR_FUNCTIONS = "vector_functions"
 BF16_PRODUCTS, _HALF_WEIGHTS = "bf16_products", "half_weights"
-# Optional steps, those that others build upon first.
+# Optional steps; a step comes before those that depend on it.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
     NHWC,
@@ -53,12 +55,13 @@ LOWERINGS = (
     _FREE_LAYOUT,
     _VECTOR_FUNCTIONS,
 )
-# Transposed convolutions have no NHWC form in TVM 0.27: naming their own layout keeps them out.
+# TVM 0.27 has no transposed convolutions in NHWC: they keep their layout.
 _NHWC = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
-_CONVOLUTION = "relax.nn.conv2d"
+_CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
+# The size of their output depends on the values of the input.
 _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
 
 
@@ -81,14 +84,14 @@ def lower(
     layout : {"NHWC", "NCHW"}
         Layout that 2-D convolutions run in.
     tile_of : callable, optional
-        The tile of a 3x3 convolution that Winograd's transforms are to serve, 0 for none
-        (`fewtune.model.passes.choose_winograd.legalize`).
+        Gives the tile of a 3x3 convolution by Winograd's transforms, 0 for direct convolution
+        (`fewtune.model.passes.choose_winograd.winograd_legalizer`).
     padding : Padding, optional
-        Pads the filters of convolutions in NHWC and the extents of products, and notes which.
+        Pads the filters of convolutions in NHWC and the extents of products, and records them.
     steps : OptionalSteps, optional
         Which of `LOWERINGS` to use; all by default.
     precision : {"fp32", "bf16"}
-        Of what convolutions and products with constant weights multiply, on CPUs.
+        Of the factors in convolutions and products with constant weights, on CPUs.
 
     Returns
     -------
@@ -102,10 +105,10 @@ def lower(
     """
     steps = steps or OptionalSteps()
     at("TVM was importing the graph")
-    traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
+    traits = None if has_own_device(target) else CpuTraits.of(target)
     module = _relax_of(model, steps, traits)
-    # The conversion takes a time that grows with the square of a graph: of an unrolled sequence of
-    # thousands of kernels, minutes.
+    # The time of the conversion grows with the square of the number of kernels: minutes for an
+    # unrolled sequence of thousands.
     is_convolutional = any(node.op_type in ("Conv", "ConvInteger") for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
 
@@ -113,19 +116,20 @@ def lower(
         assert traits is not None
         return integer_epilogues(integer_kernels(given, target, traits))
 
+    legalizers = _legalizers(steps, tile_of, padding, target, traits, precision)
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         *_step(steps, NHWC, relax.transform.ConvertLayout(_NHWC), converts),
         relax.transform.Normalize(),
-        *_step(steps, _IDLE_PERMUTES, module_pass(without_idle_permutes)),
+        *_step(steps, _IDLE_PERMUTES, module_pass(without_redundant_permutes)),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.FoldConstant(),
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
-        relax.transform.LegalizeOps(_legalizers(steps, tile_of, padding, target, precision)),
-        # Activations that several kernels read are rounded once.
+        relax.transform.LegalizeOps(legalizers),
+        # If several kernels read an activation, it is rounded once.
         *([relax.transform.EliminateCommonSubexpr()] if precision == "bf16" else []),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
@@ -147,7 +151,7 @@ def lower(
 
 
 def _refuse_open_shapes(lowered: tvm.IRModule) -> None:
-    """Kernels of shapes that only a run knows can be neither scheduled nor measured."""
+    """Refuse kernels whose shapes are not static: they can be neither scheduled nor measured."""
     for symbol, function in lowered.functions_items():
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
@@ -168,7 +172,7 @@ def _relax_of(
         stack.enter_context(added_converters(traits))
         stack.enter_context(layout_friendly(steps))
         stack.enter_context(_operators_named())
-        # The importer prints the operator that stops it.
+        # The importer prints the operator on which it fails.
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         _refuse_unknown_operators(model)
         return from_onnx(model, keep_params_in_input=False)
@@ -179,36 +183,34 @@ def _legalizers(
     tile_of: Callable[[Convolution], int] | None,
     padding: Padding | None,
     target: tvm.target.Target,
+    traits: CpuTraits | None,
     precision: Precision,
 ) -> dict[str, Any]:
-    """Our own legalisers by operator, each an optional step."""
-    traits = CpuTraits.of(target) if str(target.kind.name) == "llvm" else None
-    convolution = tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")
-    product = tvm.ir.Op.get(float16_weights.PRODUCT).get_attr("FLegalize")
+    """Legalisers by operator; each is an optional step that falls back on the one before it."""
     found: dict[str, Any] = {}
+
+    def fallback(operator: str) -> Any:
+        return found.get(operator, tvm.ir.Op.get(operator).get_attr("FLegalize"))
 
     def add(step: str, ours: dict[str, Any]) -> None:
         for operator, legalizer in ours.items():
-            theirs = found.get(operator, tvm.ir.Op.get(operator).get_attr("FLegalize"))
-            found[operator] = steps.guarded(step, legalizer, theirs)
+            found[operator] = steps.guarded(step, legalizer, fallback(operator))
 
     if traits is not None:
         add(_PAD_SOFTMAX, padded_softmax(traits.lanes("float32")))
     if padding is not None:
-        add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(convolution)})
+        add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(fallback(_CONVOLUTION))})
         if traits is not None:
             add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
     if all(has_feature(target, feature) for feature in float16_weights.FEATURES):
-        theirs = found.get(float16_weights.PRODUCT, product)
-        add(_HALF_WEIGHTS, {float16_weights.PRODUCT: float16_weights.legalizer(theirs)})
+        add(_HALF_WEIGHTS, {_PRODUCT: float16_weights.legalizer(fallback(_PRODUCT))})
     if precision == "bf16" and traits is not None:
-        theirs = found.get(_CONVOLUTION, convolution)
-        add(BF16_PRODUCTS, {_CONVOLUTION: bf16_products.convolutions(traits, theirs)})
-        theirs = found.get(bf16_products.PRODUCT, product)
-        add(BF16_PRODUCTS, {bf16_products.PRODUCT: bf16_products.products(traits, theirs)})
+        convolutions = bf16_products.convolutions(traits, fallback(_CONVOLUTION))
+        products = bf16_products.products(traits, fallback(_PRODUCT))
+        add(BF16_PRODUCTS, {_CONVOLUTION: convolutions, _PRODUCT: products})
     if tile_of is not None:
-        otherwise = found.get(_CONVOLUTION, convolution)
-        add(WINOGRAD, {_CONVOLUTION: legalize(tile_of, otherwise, traits)})
+        transforms = winograd_legalizer(tile_of, fallback(_CONVOLUTION), traits)
+        add(WINOGRAD, {_CONVOLUTION: transforms})
     return found
 
 
@@ -241,17 +243,14 @@ def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
             reason = "the size of its output depends on the input's values"
         else:
             continue
-        operator = (
-            node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        )
-        nodes.append(UnsupportedNode(node.name or node.output[0], operator, reason))
+        nodes.append(UnsupportedNode(node.name or node.output[0], operator_of(node), reason))
     if nodes:
         raise UnsupportedError(explain(nodes), nodes)
 
 
 @contextlib.contextmanager
 def _operators_named() -> Iterator[None]:
-    """Within the block, what TVM's importer raises names operator and node."""
+    """Within the block, exceptions of TVM's importer name operator and node."""
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     theirs = ONNXGraphImporter._convert_operator  # noqa: SLF001 (no other way)

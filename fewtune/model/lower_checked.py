@@ -1,4 +1,4 @@
-"""Lower a model with every optional step that works on it, and check what it computes."""
+"""Lowers a model with every optional step that works on it, and checks its outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fewtune.onnx_graph.float16 import has_float16
 from fewtune.runtime import bf16_dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.target import device_of, host_target, is_foreign
+from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign
 from fewtune.runtime.tvm import has_feature, relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
@@ -39,29 +39,30 @@ from fewtune.util.optional_steps import OptionalSteps, last_line, with_most_step
 Found = TypeVar("Found")
 
 _DEFAULT_SCHEDULES = "default_schedules"
-# What an import can do without, in the order in which steps build upon each other.
+# All optional steps of an import; a step comes before those that depend on it.
 STEPS = (*prepare.REWRITES, *LOWERINGS, _DEFAULT_SCHEDULES)
 
 
 @dataclass(frozen=True)
 class Lowered(Generic[Found]):
-    """A model that was lowered, built with default schedules, and found right.
+    """A lowered model that was built with default schedules, and whose outputs are right.
 
     Attributes
     ----------
     module : IRModule
         Fused kernels without schedules.
     executable : VMExecutable
-        The same with default schedules.
+        The same kernels with default schedules.
     found
-        What the check returned.
+        The result of the check.
     simplified : ModelProto
     layout : {"NHWC", "NCHW"}
     winograd, padded : int
-        Convolutions by Winograd's transforms; convolutions and products with padded extents.
+        Numbers of convolutions by Winograd's transforms, and of padded convolutions and products.
     saved_flops : int
+        Operations that the transforms save, minus those on padding.
     left_out : dict of str
-        Optional steps that failed on this model, with the reason.
+        Optional steps that failed on this model, or are not used, with the reason.
     """
 
     module: tvm.IRModule
@@ -81,12 +82,12 @@ def lower_checked(
     options: ImportOptions,
     check: Callable[[CompiledModel], Found],
     left_out: Mapping[str, str] | None = None,
-    whole: onnx.ModelProto | None = None,
+    presimplified: onnx.ModelProto | None = None,
 ) -> Lowered[Found]:
     """Lower a model with every optional step that works on it.
 
-    A step that raises, or with which the outputs are wrong, is left out. Without any, what is left
-    is plain TVM.
+    A step that raises is left out, and so is one that makes outputs wrong. Without any optional
+    step, this is plain TVM.
 
     Parameters
     ----------
@@ -95,12 +96,12 @@ def lower_checked(
     target : Target
     options : ImportOptions
     check : callable
-        Runs the compiled model and says how far off it is; raises `VerificationError` where that is
-        too much.
+        Runs the compiled model and returns the difference of its outputs; raises
+        `VerificationError` if that is too large.
     left_out : mapping, optional
         Steps known to fail on this model, with the reason.
-    whole : ModelProto, optional
-        The model simplified by all steps, its recurrent layers whole, where none of them fails.
+    presimplified : ModelProto, optional
+        The model after all rewrites of ONNX graphs, recurrent layers kept; only if none failed.
 
     Raises
     ------
@@ -109,19 +110,19 @@ def lower_checked(
     VerificationError
         If plain TVM's outputs are wrong.
     """
-    is_cpu = str(target.kind.name) == "llvm"
+    is_cpu = not has_own_device(target)
     lanes = CpuTraits.of(target).lanes("float32") if is_cpu else 0
     here = checking_target(target)
     schedules: dict[int, tvm.tirx.PrimFunc | None] = {}
 
     def attempt(steps: OptionalSteps) -> Lowered[Found]:
         at("the graph was being simplified")
-        if whole is not None and all(map(steps.uses, prepare.REWRITES)):
-            simplified = whole
+        if presimplified is not None and all(map(steps.uses, prepare.REWRITES)):
+            simplified = presimplified
         else:
             simplified = prepare.with_layers(bound, steps)
         layout: Literal["NHWC", "NCHW"] = "NHWC" if steps.uses(NHWC) else "NCHW"
-        # Transforms have schedules only on CPUs, and only there filters fill vectors.
+        # Only CPUs have schedules for the transforms, and vectors to fill.
         may_change = is_cpu and layout == "NHWC"
         chooser = Chooser() if may_change and steps.uses(WINOGRAD) else None
         pads = steps.uses(PAD_FILTERS) or steps.uses(PAD_MATMUL)
@@ -152,10 +153,12 @@ def lower_checked(
         if not is_cpu and has_float16(bound):
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
         if not is_cpu and prepare.has_layers(bound):
-            known[prepare.RECURRENT_LAYERS] = "its kernel is one for CPUs"
+            known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
         if options.precision == "bf16" and not has_bf16(target):
-            known[BF16_PRODUCTS] = "this processor has no bf16 products (AVX-512 BF16): fp32 it is"
-        made, failed = with_most_steps(attempt, STEPS, _unasked(options) | known)
+            known[BF16_PRODUCTS] = (
+                "this processor has no bf16 products (AVX-512 BF16): it uses fp32"
+            )
+        made, failed = with_most_steps(attempt, STEPS, _disabled(options) | known)
     except FewtuneError:
         raise
     except Exception as fault:
@@ -169,19 +172,19 @@ def lower_checked(
 
 
 def checking_target(target: tvm.target.Target) -> tvm.target.Target:
-    """What a model is compiled for to be checked here: its target, where that can run here."""
+    """The target for which a model is compiled to be checked: its own, if that can run here."""
     runs_here = not is_foreign(target) and device_of(target).exist
     return target if runs_here else host_target(usable_cores())
 
 
 def has_bf16(target: tvm.target.Target) -> bool:
     """Whether a target multiplies bfloat16 numbers in one instruction."""
-    is_cpu = str(target.kind.name) == "llvm"
-    return is_cpu and all(has_feature(target, each) for each in bf16_dot_products.FEATURES)
+    features = bf16_dot_products.FEATURES
+    return not has_own_device(target) and all(has_feature(target, each) for each in features)
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:
-    """Which operator the reason mentions, or all operators where it mentions none."""
+    """A sentence that names the operators that the reason mentions, or all operators."""
     operators = prepare.onnx_operators(model)
     mentioned = [kind for kind in operators if re.search(rf"\b{kind}\b", reason, re.IGNORECASE)]
     named = ", ".join(f"{kind} (node {operators[kind]!r})" for kind in mentioned or operators)
@@ -189,8 +192,8 @@ def _unsupported(model: onnx.ModelProto, reason: str) -> str:
     return f"TVM cannot compile this model, {place} {named}: {reason}"
 
 
-def _unasked(options: ImportOptions) -> dict[str, str]:
-    """Steps that the options leave out, and what builds upon them."""
+def _disabled(options: ImportOptions) -> dict[str, str]:
+    """Steps that the options disable, with the reason."""
     found = {}
     if options.layout == "NCHW":
         found[NHWC] = "import_model.layout is NCHW"

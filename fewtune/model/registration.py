@@ -1,4 +1,4 @@
-"""A model's registration, the file ``model.yaml`` in its folder, and the names that are allowed."""
+"""The registration of a model, file ``model.yaml`` in its folder; names of models."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MODEL_FILE = "model.onnx"
 SAMPLES_FILE = "inputs.npz"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 TAKEN_NAMES = frozenset({REGISTRATION, MODEL_FILE, SAMPLES_FILE})
-# A name is a folder's, and part of the names of files in it; most file systems end at 255 bytes.
+# Names of folders and files contain it; most file systems allow 255 bytes.
 _MAX_NAME = 100
-# Folders and stages of these names mean something else under out/.
+# Folders of results with these names under out/ belong to no model.
 RESERVED_NAMES = frozenset({"bank", "fingerprint"})
 
 
 class ModelSource(BaseModel):
-    """A model's registration, the file ``models/<name>/model.yaml``."""
+    """The registration of a model: the contents of ``models/<name>/model.yaml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +83,7 @@ class ModelSource(BaseModel):
             raise InputError(f"{path}: {place + ': ' if place else ''}{first['msg']}") from None
 
     def text(self) -> str:
-        """The registration as YAML, without what is left at its default."""
+        """The registration as YAML, without default values."""
         values = self.model_dump(exclude_defaults=True)
         if self.origin is not None:
             values["seed"] = self.seed
@@ -91,7 +91,7 @@ class ModelSource(BaseModel):
 
     @property
     def origin(self) -> SeededOrigin | None:
-        """The architecture, where the weights come from a seed."""
+        """The architecture, if the weights are seeded; else None."""
         if self.light is not None:
             return SeededOrigin("light", self.light)
         return SeededOrigin("zoo", self.zoo) if self.zoo is not None else None
@@ -103,11 +103,12 @@ class ModelSource(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it is plain enough for a folder, a stage and a run.
+    """Return ``name`` if it can name a folder, a stage and a run.
 
     Raises
     ------
     InputError
+        If it cannot.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
@@ -124,12 +125,12 @@ def check_name(name: str) -> str:
 
 
 def name_from_path(path: Path) -> str:
-    """Derive a plain name from a file's: lower case, anything unusual becomes ``-``.
+    """Derive a model's name from a file's: in lower case, with ``-`` for unusual characters.
 
     Raises
     ------
     InputError
-        If nothing usable is left.
+        If no usable character remains.
     """
     plain = re.sub(r"[^a-z0-9_.-]+", "-", path.stem.lower())
     plain = re.sub(r"^[^a-z0-9]+|[^a-z0-9]+$", "", plain)
@@ -139,12 +140,18 @@ def name_from_path(path: Path) -> str:
 
 
 def name_of(source: str, name: str | None = None) -> str:
-    """The name that a source is registered as: the one given, or its own.
+    """The name under which a source is registered: the given one, or one derived from the source.
+
+    Parameters
+    ----------
+    source : str
+        Path of an ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
+    name : str, optional
 
     Raises
     ------
     InputError
-        If it is no plain name.
+        If `check_name` refuses it.
     """
     origin = seeded_origin(source)
     if name is None:

@@ -1,4 +1,4 @@
-"""Registered models: where a model comes from, and every check before it is let in."""
+"""Registers models and loads them; checks them before."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class LoadedModel:
     ----------
     name : str
     model : ModelProto
-        As given: dynamic dimensions are not bound yet.
+        As given; dynamic dimensions are not bound.
     source : ModelSource
     sha256 : str
-        Over the model file and its external data; of a seeded model, over its serialised form.
+        Of the model file and its external data; for a seeded model, of its serialised form.
     opset : int
     samples : dict of numpy.ndarray, optional
-        Inputs of the user, input name to array.
+        Sample inputs of the user, input name to array.
     """
 
     name: str
@@ -61,7 +61,7 @@ class LoadedModel:
         Raises
         ------
         InputError
-            See `fewtune.binding.bind.bind_shapes`.
+            If they do not fit (`fewtune.binding.bind.bind_shapes`).
         """
         source = self.source
         return bind_shapes(
@@ -75,7 +75,7 @@ class LoadedModel:
 
 
 class GivenModel(NamedTuple):
-    """A model as its user gives it, checked, not registered yet.
+    """A model that a user gives, checked but not registered.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class GivenModel(NamedTuple):
         External data is not loaded; a zoo model has no values in its large weights.
     registration : ModelSource
     path : Path
-        Of the model file, if it has one.
+        The model file; not used for a light or zoo model.
     locations : list of str
-        Of its external data, beside it.
+        Files of external data, relative to the model file's folder.
     samples : Path or None
         File of sample inputs.
     """
@@ -96,40 +96,29 @@ class GivenModel(NamedTuple):
     locations: list[str]
     samples: Path | None
 
-    def load(self, name: str) -> LoadedModel:
-        """Load the weights.
-
-        Raises
-        ------
-        InputError
-            If external data cannot be read.
-        """
-        arrays = read_samples(self.samples) if self.samples is not None else None
-        return _loaded(name, self.registration, self.path, self.model, self.locations, arrays)
-
 
 def read_model(
     source: str,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int = 0,
-    dimensions: Mapping[str, int] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    inputs: Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    seed: int,
+    dimensions: Mapping[str, int] | None,
+    constants: Mapping[str, Any] | None,
+    inputs: Path | None,
 ) -> GivenModel:
-    """Read a model and check all that can be checked without running it.
+    """Read a model, with all checks that do not run it.
 
     Parameters
     ----------
     source : str
         Path of an ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
-    shapes, dimensions : mapping, optional
-        As `fewtune.onnx_graph.shapes.input_shapes`.
+    shapes, dimensions : mapping or None
+        See `fewtune.onnx_graph.shapes.input_shapes`.
     seed : int
         Of a light or zoo model's weights.
-    constants : mapping, optional
-        As `fewtune.binding.constants.constant_arrays`.
-    inputs : Path, optional
-        File of sample inputs, as `fewtune.binding.samples.read_samples`.
+    constants : mapping or None
+        See `fewtune.binding.constants.constant_arrays`.
+    inputs : Path or None
+        File of sample inputs; see `fewtune.binding.samples.read_samples`.
 
     Raises
     ------
@@ -167,17 +156,18 @@ def add_model(
     constants: Mapping[str, Any] | None = None,
     inputs: Path | None = None,
 ) -> str:
-    """Register a model, after every check, whole or not at all.
+    """Register a model after all checks; if one fails, nothing is written.
 
     Parameters
     ----------
     source, shapes, seed, dimensions, constants, inputs
-        As `read_model`. A file is copied, with its external data and sample inputs.
+        See `read_model`. Files are copied, with external data and sample inputs.
     models_directory : Path
     name : str, optional
-        Derived from ``source`` when not given.
+        Derived from ``source`` unless given.
     replace : bool
-        Whether another model of that name may be replaced. Adding the same again always may.
+        Whether a different model of that name may be replaced. The same model may always be added
+        again.
 
     Returns
     -------
@@ -211,52 +201,35 @@ def add_model(
 
 
 def load_registered(models_directory: Path, name: str) -> LoadedModel:
-    """Load a registered model, with the checks that `add_model` made.
+    """Load a registered model, with the checks of `add_model`.
 
     Raises
     ------
     InputError
-        If it is not registered, or its files are not what they were.
+        If it is not registered, or its files fail the checks.
     """
     source = ModelSource.read(models_directory, name)
     folder = models_directory / name
-    path = folder / str(source.file)
-    model: ModelProto | None = None
-    locations: list[str] = []
-    if source.origin is None:
-        model, locations = checked_file(path, TAKEN_NAMES)
-    samples = read_samples(folder / source.inputs) if source.inputs is not None else None
-    loaded = _loaded(name, source, path, model, locations, samples)
-    input_shapes(loaded.model, source.shapes, source.dimensions, source.constants)
-    if samples is not None:
-        sample_shapes(loaded.model, samples, source.shapes, source.constants)
-    return loaded
-
-
-def _loaded(
-    name: str,
-    source: ModelSource,
-    path: Path,
-    model: ModelProto | None,
-    locations: list[str],
-    samples: dict[str, np.ndarray] | None,
-) -> LoadedModel:
-    """The model with its weights: those of its seed, or of its files."""
     if source.origin is not None:
         model = seeded_model(source.origin, source.seed)
         digest = hashlib.sha256(model.SerializeToString()).hexdigest()
     else:
-        assert model is not None
+        path = folder / str(source.file)
+        model, locations = checked_file(path, TAKEN_NAMES)
         try:
-            external_data_helper.load_external_data_for_model(model, str(path.parent))
+            external_data_helper.load_external_data_for_model(model, str(folder))
         except Exception as error:  # noqa: BLE001 (the onnx package raises several kinds)
             raise InputError(f"{path}: external data cannot be read: {error}") from None
         digest = digest_of(path, locations)
+    samples = read_samples(folder / source.inputs) if source.inputs is not None else None
+    input_shapes(model, source.shapes, source.dimensions, source.constants)
+    if samples is not None:
+        sample_shapes(model, samples, source.shapes, source.constants)
     return LoadedModel(name, model, source, digest, opset_of(model), samples)
 
 
 def _refuse_another(folder: Path, given: GivenModel) -> None:
-    """Raise InputError if ``folder`` holds another model than the one to be added."""
+    """Raise InputError if ``folder`` holds a different model than the given one."""
     if not (folder / REGISTRATION).exists():
         return
     try:

@@ -1,4 +1,4 @@
-"""Which nodes of a model TVM cannot import: all of them, each tried alone."""
+"""Finds all nodes of a model that TVM cannot import, by trying each alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from fewtune.errors import InputError
 from fewtune.onnx_graph.order import reads
 
-# A node that is tried alone gets its constants with it: converters want axes and sizes known.
 _MOST_TRIALS = 400
-# What TVM says of a kernel whose sizes only a run knows, as of a Slice by the values of an input.
+# TVM's message contains this if sizes depend on values, such as those of a Slice by an input.
 _OPEN_SIZE_MARK = "shape_func"
 _OPEN_SIZE = "the values that it reads choose its places or its size while the model runs"
 
@@ -26,9 +25,9 @@ class UnsupportedNode:
     Attributes
     ----------
     node : str
-        Name, or the first output of a node without one.
+        Its name, or its first output if it has none.
     operator : str
-        With its domain where that is not ONNX's own.
+        With its domain, unless that is ONNX's own.
     reason : str
     """
 
@@ -54,21 +53,23 @@ class UnsupportedError(InputError):
 def unsupported_nodes(
     model: ModelProto, lower: Callable[[ModelProto], Any], last_line: Callable[[Exception], str]
 ) -> list[UnsupportedNode]:
-    """Try every node of a model alone.
+    """Try every node of a model alone, with the constants that it reads.
+
+    Nodes that differ in names only are tried once.
 
     Parameters
     ----------
     model : ModelProto
         Simplified, with static shapes.
     lower : callable
-        Imports and lowers a model; what it raises is the reason.
+        Imports and lowers a model; its exception is the reason.
     last_line : callable
         Gives the line of an exception that names its cause.
 
     Returns
     -------
     nodes : list of UnsupportedNode
-        In the order of the graph. Nodes that differ in nothing but names are tried once.
+        In the order of the graph.
     """
     values = {value.name: value for value in [*model.graph.input, *model.graph.value_info]}
     values |= {value.name: value for value in model.graph.output}
@@ -89,15 +90,19 @@ def unsupported_nodes(
                 reasons[key] = _OPEN_SIZE if _OPEN_SIZE_MARK in line else line
         reason = reasons.get(key)
         if reason is not None:
-            standard = node.domain in ("", "ai.onnx")
-            operator = node.op_type if standard else f"{node.domain}.{node.op_type}"
             name = node.name or next((output for output in node.output if output), "unnamed")
-            found.append(UnsupportedNode(name, operator, reason))
+            found.append(UnsupportedNode(name, operator_of(node), reason))
     return found
 
 
+def operator_of(node: NodeProto) -> str:
+    """A node's operator, with its domain unless that is ONNX's own."""
+    is_standard = node.domain in ("", "ai.onnx")
+    return node.op_type if is_standard else f"{node.domain}.{node.op_type}"
+
+
 def explain(nodes: list[UnsupportedNode]) -> str:
-    """All unsupported nodes in a sentence, by operator."""
+    """A sentence that names all unsupported nodes, by operator."""
     by_operator: dict[str, list[UnsupportedNode]] = {}
     for node in nodes:
         by_operator.setdefault(node.operator, []).append(node)
@@ -120,7 +125,7 @@ def _alone(
     values: dict[str, ValueInfoProto],
     weights: dict[str, TensorProto],
 ) -> ModelProto | None:
-    """A model of one node; None where the shape of something it reads or writes is not known."""
+    """A model of one node; None if the shape of an input or output is not known."""
     names = sorted(reads(node))
     inputs = [name for name in names if name not in weights]
     outputs = [name for name in node.output if name]
@@ -139,7 +144,7 @@ def _alone(
 
 
 def _signature(node: NodeProto, alone: ModelProto) -> bytes:
-    """What makes two nodes the same trial: all but their names."""
+    """A key that is equal for nodes that differ in names only."""
     places = {name: str(place) for place, name in enumerate([*node.input, *node.output])}
     bare = NodeProto()
     bare.CopyFrom(node)

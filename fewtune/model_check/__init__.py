@@ -1,1 +1,1 @@
-"""`fewtune check`: what a run would do with a model, in seconds and without registering it."""
+"""`fewtune check`: reports what a run would do with a model, without registering it."""

@@ -1,4 +1,4 @@
-"""A model checked as a run would: imported, verified untuned, its tasks listed."""
+"""Checks a model as a run would: imports it, verifies it untuned, and lists its tasks."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def check(
     Parameters
     ----------
     model : str, Path or CheckJob
-        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or the name of a registered model; or all
-        arguments as one value.
+        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or the name of a registered model; or a job
+        with all arguments.
     shapes : mapping, optional
-        Of the model's inputs.
+        Shapes of the model's inputs.
     **further
         The other attributes of `fewtune.model_check.job.CheckJob`, by name.
 
     Returns
     -------
     report : CheckReport
-        Errors that a user can mend are part of the report; they are not raised.
+        It contains errors that a user can correct; they are not raised.
     """
     job = model if isinstance(model, CheckJob) else CheckJob(model, shapes, **further)
     try:
@@ -69,7 +69,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
             at("the model's file was being read")
             models, name = _registered(job, folder)
             found = replace(found, model=name)
-            # This comes late: it loads TVM for a second, and many models are refused before.
+            # Loading TVM takes a second, and many models are refused before: so it comes here.
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
             report = import_model(
@@ -92,7 +92,7 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _registered(job: CheckJob, folder: Path) -> tuple[Path, str]:
-    """The folder and the name of a registered model, or of one that is registered here now."""
+    """Folder and name of a registered model; other models are registered in ``folder`` first."""
     source = str(job.model)
     if job.models_directory is not None and not source.endswith(".onnx"):
         is_registered = (job.models_directory / source / "model.yaml").is_file()

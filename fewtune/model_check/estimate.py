@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# SqueezeNet, 30 tasks at 32 trials, took 25 s on two cores of a Zen 4 (results).
+# Seconds for each trial of each task: SqueezeNet, 30 tasks with 32 trials each, took 25 s on two
+# cores of a Zen 4 (results).
 _DEFAULT_S = 0.026
 
 
 @dataclass(frozen=True)
 class PastTunings:
-    """What earlier runs on this machine tuned, and how long it took.
+    """The work and the time of earlier runs on this machine.
 
     Attributes
     ----------
     seconds : float
-        Of tuning and sharing, all runs together.
+        Time of tuning and sharing, over all runs.
     task_trials : int
-        Sum over the runs of tasks times trials a task.
+        Tasks times trials per task, over all runs.
     runs : int
+        Number of runs.
     """
 
     seconds: float
@@ -28,23 +30,30 @@ class PastTunings:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of the tuning time, and what it is made of."""
+    """An estimate of the tuning time.
+
+    Attributes
+    ----------
+    seconds : float
+    rule : str
+        A line that says how it was estimated.
+    """
 
     seconds: float
     rule: str
 
 
 def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estimate:
-    """Estimate the seconds of selective tuning.
+    """Estimate the time of selective tuning.
 
     Parameters
     ----------
     tasks : int
         Distinct kernels of the model.
     trials : int
-        Trials a task.
+        Trials per task.
     past : PastTunings, optional
-        Earlier runs on this machine; without them, a rule of thumb is used.
+        Earlier runs on this machine; without them, SqueezeNet's time is used.
     """
     if past is None or past.task_trials == 0:
         return Estimate(

@@ -29,22 +29,21 @@ class CheckJob:
         An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
         ``models_directory``.
     shapes, dimensions, constants : mapping, optional
-        As `fewtune.model.source.read_model`.
+        See `fewtune.model.source.read_model`.
     inputs : str or Path, optional
         An ``.npz`` file of sample inputs, input name to array.
     seed : int
-        Of a light or zoo model's weights.
+        Seed of a light or zoo model's weights.
     models_directory : Path, optional
         Folder of registered models.
     machine, options, select : optional
-        The options of a run's stages fingerprint, import_model and select_tasks; their defaults
-        unless given.
+        Options of the stages fingerprint, import_model and select_tasks; defaults unless given.
     trials : int
-        Trials a task of the run, for the estimate.
+        Trials per task, for the estimate.
     past : PastTunings, optional
-        What earlier runs on this machine took, for the estimate.
+        Earlier runs on this machine, for the estimate.
     left_out : mapping of str to str
-        Optional steps to do without, with the reason.
+        Optional steps that are not used, with the reason.
     """
 
     model: str | Path
@@ -63,11 +62,11 @@ class CheckJob:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the job fixes anything about the model's inputs."""
+        """Whether the job binds shapes, dimensions or values of the model's inputs."""
         return bool(self.shapes or self.dimensions or self.constants or self.inputs)
 
     def as_json(self) -> dict[str, Any]:
-        """The job as values that another process can be given."""
+        """The job as JSON values, for another process."""
         models = self.models_directory
         given = {
             "model": str(self.model),
@@ -85,7 +84,7 @@ class CheckJob:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> CheckJob:
-        """The job that `as_json` wrote, with every option set."""
+        """The job from the values of `as_json`; missing options get their defaults."""
         from fewtune.machine.fingerprint import FingerprintOptions
         from fewtune.model.import_options import ImportOptions
         from fewtune.selection.options import SelectOptions

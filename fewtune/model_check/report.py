@@ -23,25 +23,25 @@ class CheckReport:
     reason : str or None
         Why a run would refuse it.
     exit_code : int
-        Of ``fewtune run``: 0, 2 (bad input), 3 (this machine) or 4 (wrong outputs).
+        The exit code of ``fewtune run``: 0, 2 (bad input), 3 (this machine) or 4 (wrong outputs).
     model : str
     inputs, outputs : list of TensorSpec
-        Names, static shapes and types; empty if the model was refused before.
+        Names, static shapes and types; empty if the model is refused.
     unsupported : list of UnsupportedNode
         Every node that cannot be imported.
     max_error : float or None
         Largest difference of the untuned outputs from onnxruntime's, in the outputs' units.
     layout : str or None
-        Of convolutions.
+        The layout of convolutions.
     tasks : int
         Distinct kernels.
     tuned : list of str
-        Tasks that are worth a search; the others keep a default schedule.
+        Tasks that are worth a search; the others keep default schedules.
     left_out : list of str
-        Options that fail for this model, with the reason.
+        Optional steps that fail for this model, with the reason.
     notes : list of str
     estimate : Estimate or None
-        Of the tuning time.
+        The estimated tuning time.
     """
 
     ok: bool
@@ -60,7 +60,7 @@ class CheckReport:
     estimate: Estimate | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """The report as JSON values."""
         values = asdict(self)
         for side in ("inputs", "outputs"):
             values[side] = [spec.model_dump(mode="json") for spec in getattr(self, side)]
@@ -68,12 +68,12 @@ class CheckReport:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CheckReport:
-        """The report that `as_json` gave."""
+        """The report from the values of `as_json`."""
         found = dict(values)
         for side in ("inputs", "outputs"):
             found[side] = [TensorSpec.model_validate(spec) for spec in values[side]]
         if values["unsupported"]:
-            # It loads onnx, which a process that starts a check does not need.
+            # This import loads onnx, which the caller's process does not need otherwise.
             from fewtune.model.unsupported import UnsupportedNode
 
             found["unsupported"] = [UnsupportedNode(**node) for node in values["unsupported"]]

@@ -60,7 +60,7 @@ def most_promising(
         dict.fromkeys(prior.draw(random) for _ in range(count if not guide else count // 2))
     )
     if guide is None:
-        return sorted(drawn, key=lambda point: -prior.promise(prior.tile_of(point)))
+        return sorted(drawn, key=lambda point: -prior.expected_speed(prior.tile_of(point)))
     rated = dict(zip(drawn, guide.expected(drawn).tolist(), strict=True))
     known = {prior.tile_of(point) for point in drawn}
     each = max(1, (count - len(drawn)) // _GENERATIONS)

@@ -115,7 +115,7 @@ class DecisionFeatures:
                 if choice.kind != TILE or choice.block != self._name:
                     continue
                 levels = REDUCTION_LEVELS if choice.axis in self._reduced else SPATIAL_LEVELS
-                if not isinstance(choice.given, tuple) or len(choice.given) != levels:
+                if not isinstance(choice.default, tuple) or len(choice.default) != levels:
                     return False
         return self._is_plain and bool(self._weights and self._data and self._results)
 

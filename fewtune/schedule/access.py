@@ -1,8 +1,8 @@
-"""How a block walks through memory: the stride of each loop in each tensor it touches.
+"""Memory access of a block: the stride of each axis in each tensor that it reads or writes.
 
-TensorIR holds indices as expressions. A default schedule needs numbers only: is this axis
-contiguous in that tensor, and over how many elements? So numpy computes the flat address along one
-axis at a time, with the other axes at zero. The differences are the strides.
+TensorIR holds indices as expressions. A default schedule needs numbers: is an axis contiguous in a
+tensor, and for how many elements? So numpy computes the flat address along one axis at a time, with
+the other axes at zero. The differences are the strides.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Min": np.minimum,
     "Max": np.maximum,
 }
-# Long axes repeat themselves: what holds for this many elements holds for the tile sizes in use.
+# Longer axes are sampled up to here: strides that hold so far hold within any tile.
 _MOST_POINTS = 1 << 15
-# How many neighbours one instruction of a product in bfloat16, or of bytes, reads.
+# Neighbouring elements that one instruction reads: two bfloat16 numbers, or four bytes.
 _WORDS = ([2], [4])
 
 
 class NotAffineError(Exception):
-    """An index that is no arithmetic of the loop variables, such as a value read from a tensor."""
+    """An index that is not arithmetic on loop variables, such as a value read from a tensor."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How the address in a tensor moves with one axis of a block.
+    """How the address in a tensor changes along one axis of a block.
 
     Attributes
     ----------
     stride : int
         Elements from one step to the next.
     run : int
-        Steps over which that stride holds, from the start of the axis: its extent when always.
+        Steps from the start of the axis for which the stride holds; the extent if it always does.
     """
 
     stride: int
@@ -50,7 +50,13 @@ class Walk:
 
 
 def evaluate(expression: Any, values: dict[Any, Any]) -> Any:
-    """The value of an index expression, for numbers or numpy arrays in place of its variables.
+    """The value of an index expression.
+
+    Parameters
+    ----------
+    expression : PrimExpr or int
+    values : dict
+        Numbers or numpy arrays, by variable.
 
     Raises
     ------
@@ -80,14 +86,14 @@ def shape_of(tensor: Any) -> list[int]:
     Raises
     ------
     NotAffineError
-        If one is not a constant.
+        If one is not constant.
     """
     extents = [evaluate(extent, {}) for extent in tensor.shape]
     return [int(extent) for extent in extents]
 
 
 def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] | None:
-    """The walk of each block axis through one region that the block reads or writes.
+    """How the address in one region changes along each axis of a block.
 
     Parameters
     ----------
@@ -98,9 +104,10 @@ def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] |
 
     Returns
     -------
-    walks : list[Walk] or None
-        One an axis; None where the region is neither a single element of plain arithmetic nor a
-        word (`fewtune.runtime.dot_products`), which counts by its first.
+    walks : list of Walk, or None
+        One for each axis. None unless the region is a single element or a word
+        (`fewtune.runtime.dot_products`) with affine indices. The address of a word is that of its
+        first element.
     """
     try:
         shape = shape_of(region.source)
@@ -130,13 +137,20 @@ def _walk(addresses: np.ndarray, extent: int) -> Walk:
 
 
 def touched_elements(walk: list[Walk], iterations: Sequence[np.ndarray]) -> np.ndarray:
-    """Elements that so many iterations of each axis touch in a tensor, windows overlapping."""
+    """The number of distinct elements of a tensor that a block touches; windows may overlap.
+
+    Parameters
+    ----------
+    walk : list of Walk
+    iterations : sequence of numpy.ndarray
+        By axis: iterations, one number for each case.
+    """
     touched = span = np.ones_like(iterations[0], dtype=float)
     order = sorted(range(len(walk)), key=lambda axis: abs(walk[axis].stride))
     for axis in order:
         stride, steps = abs(walk[axis].stride), iterations[axis] - 1
         if stride:
             touched = touched * (1 + steps * np.minimum(1.0, stride / span))
-            # A step that leaves a gap spans it.
+            # The span includes the gaps between steps.
             span = np.maximum(span, stride) + stride * steps
     return touched

@@ -1,4 +1,4 @@
-"""What a default schedule needs to know of a block, and the inlining that comes first."""
+"""Describes blocks for default schedules, and inlines the cheap ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fewtune.task.weight_layout import free_places
 ScheduleError = tvm.s_tir.ScheduleError
 
 _realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
-CHOICE = "if_then_else"
-# Calls that are an instruction or two: of words, of products of bytes, and rounding half to even.
+IF_THEN_ELSE = "if_then_else"
+# Calls that compile to an instruction or two.
 _INSTRUCTIONS = (
     *("tirx.bitwise_", "tirx.shift_", "tirx.reinterpret", "tirx.nearbyint"),
     *("tirx.dot4_", "tirx.dot2_"),
@@ -32,14 +32,14 @@ class Block:
     ----------
     handle : tvm.s_tir.schedule.SBlockRV
     kinds : str
-        A letter an axis: S for spatial, R for reduction.
-    extents : list[int]
-    reads, writes : list[list[Walk] | None]
-        For every region, the walk of each axis (None: no plain arithmetic).
+        A letter for each axis: S for spatial, R for reduction.
+    extents : list of int
+    reads, writes : list of (list of Walk, or None)
+        For every region, the walk of each axis; None if its indices are not affine.
     data_type : str
-        Of what is written.
+        Of the result.
     weights_bytes : list of int
-        For every region that is read: the size of the weights it is of, 0 where it is of none.
+        For every region that is read, the size of its tensor if that is a weight, else 0.
     """
 
     handle: Any
@@ -64,7 +64,7 @@ class Block:
 
 
 def describe(sch: tvm.s_tir.Schedule, handle: Any) -> Block | None:
-    """Look at a block; None where its loops or axes are not of the plain kind."""
+    """Describe a block; None unless each axis is one loop, and is spatial or reduced."""
     statement = sch.get(handle)
     loops = [sch.get(loop) for loop in sch.get_loops(handle)]
     values = list(_realize(sch, handle).iter_values)
@@ -110,21 +110,21 @@ def blocks_of(sch: tvm.s_tir.Schedule) -> list[Any]:
     return list(sch.get_child_blocks(sch.get_sblock("root")))
 
 
-def is_shared(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
-    """Whether the innermost loop of a block holds another block, too.
+def shares_inner_loop(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
+    """Whether the innermost loop of a block contains another block.
 
-    Vectors of such a loop are wrong where the other is a reduction to a place and a number, as
-    that of an ArgMax (TVM 0.27), and gain nothing where it is another reduction.
+    Such a loop is not vectorised. If the other block is an ArgMax, results are wrong (TVM 0.27); if
+    it is another reduction, vectors gain nothing.
     """
     loops = sch.get_loops(handle)
     return bool(loops) and len(sch.get_child_blocks(loops[-1])) > 1
 
 
 def inline_injective(sch: tvm.s_tir.Schedule) -> None:
-    """Fold every cheap elementwise block into what reads it.
+    """Inline every cheap elementwise block into its consumers.
 
-    A block that feeds a reduction is read many times over: only a plain copy is folded there. One
-    that calls a function (an exponential) is folded only where it is read once.
+    A reduction reads its inputs many times, so only plain copies are inlined there. A block that
+    calls a function, such as an exponential, is inlined only if it has one consumer.
     """
     for handle in blocks_of(sch):
         block = sch.get(handle)
@@ -144,10 +144,10 @@ def inline_injective(sch: tvm.s_tir.Schedule) -> None:
             continue
 
 
-def chosen_along(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
-    """Axes on which a block's choices between values depend, as padding and concatenation have.
+def condition_axes(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
+    """Axes on which the conditions of a block depend, such as those of a padding or concatenation.
 
-    A choice that differs from lane to lane is not vectorised by TVM, it becomes scalar code.
+    If a condition differs from lane to lane, TVM makes scalar code of a vector.
     """
     block = sch.get(handle)
     positions = {axis.var: position for position, axis in enumerate(block.iter_vars)}
@@ -158,7 +158,7 @@ def chosen_along(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
             found.add(positions[node])
 
     def visit_call(node: Any) -> None:
-        if getattr(node.op, "name", "").endswith(CHOICE):
+        if getattr(node.op, "name", "").endswith(IF_THEN_ELSE):
             tvm_ffi.structural_walk(node.args[0], [(tvm.ir.Var, visit_variable)], order="post")
 
     tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit_call)], order="post")
@@ -166,7 +166,7 @@ def chosen_along(sch: tvm.s_tir.Schedule, handle: Any) -> set[int]:
 
 
 def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
-    """Roughly how long one core works on a block; the launch of threads has to be worth it."""
+    """Estimated time of a block on one core, in microseconds."""
     statement = sch.get(handle)
     size = 0
     for region in [*statement.reads, *statement.writes]:
@@ -175,8 +175,8 @@ def estimated_us(sch: tvm.s_tir.Schedule, handle: Any, block: Block) -> float:
         except NotAffineError:
             continue
     operations = prod(block.extents)
-    # 10 GB/s and 8 operations a nanosecond are what one core does on unremarkable code; functions
-    # are polynomials of tens of operations (`fewtune.runtime.vector_math`).
+    # Ordinary code reaches 10 GB/s and 8 operations a nanosecond on one core. Functions are
+    # polynomials of tens of operations (`fewtune.runtime.vector_math`).
     call_ns = 0.4 if _calls(statement) else 0.0
     return size / 1e4 + operations / 8e3 + operations * call_ns / 1e3
 
@@ -186,17 +186,19 @@ def _reduces(sch: tvm.s_tir.Schedule, handle: Any) -> bool:
 
 
 def _is_copy(block: Any) -> bool:
+    """Whether a block only copies an element."""
     value = getattr(block.body, "value", None)
     return type(value).__name__ in ("TensorLoad", "BufferLoad")
 
 
 def _calls(block: Any) -> bool:
+    """Whether a block calls a function that takes more than an instruction or two."""
     found = False
 
     def visit(node: Any) -> None:
         nonlocal found
         name = getattr(getattr(node, "op", None), "name", "")
-        if not name.endswith(CHOICE) and not name.startswith(_INSTRUCTIONS):
+        if not name.endswith(IF_THEN_ELSE) and not name.startswith(_INSTRUCTIONS):
             found = True
 
     tvm_ffi.structural_walk(block.body, [(tvm.ir.Call, visit)], order="post")

@@ -1,4 +1,4 @@
-"""Tile sizes, and the loop surgery that all default schedules share."""
+"""Tile sizes, and the loop transformations that all default schedules share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import Block, ScheduleError
 
-# Below this much work on one core, starting the threads (about 5 us) eats the gain.
+# With less work on one core than this, starting threads (about 5 us) costs more than it gains.
 LEAST_PARALLEL_US = 10.0
-# Rows may be padded by one part in so many, if the rule expects at least this gain.
+# At most a 24th of the rows may be added as padding, if the rule expects at least this gain.
 _MOST_ADDED, _LEAST_RATE_GAIN = 24, 1.09
 
 
@@ -22,11 +22,22 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def vector_width(extent: int, lanes: int, most_vectors: int) -> int:
-    """The divisor of ``extent`` to vectorise, 1 where none is good.
+def round_up(extent: int, multiple: int) -> int:
+    """The least multiple that is not below an extent."""
+    return -(-extent // multiple) * multiple
 
-    Only whole registers, or powers of two below one, are good: a vector of 63 fp32 runs ten times
-    slower than the plain loop, which LLVM vectorises by itself and closes with a scalar rest.
+
+def vector_width(extent: int, lanes: int, most_vectors: int) -> int:
+    """The divisor of ``extent`` to vectorise; 1 if none is good.
+
+    Good are whole registers, and powers of two below one. A vector of 63 fp32 runs ten times slower
+    than the plain loop, which LLVM vectorises with a scalar remainder.
+
+    Parameters
+    ----------
+    extent, lanes : int
+    most_vectors : int
+        Most registers.
     """
     whole = [count * lanes for count in range(most_vectors, 0, -1) if extent % (count * lanes) == 0]
     if whole:
@@ -38,7 +49,7 @@ def vector_width(extent: int, lanes: int, most_vectors: int) -> int:
 
 
 def plain_width(extent: int) -> int:
-    """The length of an innermost loop that is left to LLVM to vectorise."""
+    """The extent of an innermost loop that LLVM is to vectorise: the largest divisor up to 1024."""
     return max(d for d in divisors(extent) if d <= 1024)
 
 
@@ -50,11 +61,11 @@ def register_tile(
     Parameters
     ----------
     pixels, width : int
-        Extents to be divided: of the axis along which weights are reused, of the vector axis.
+        Extents to divide: of the axis along which weights are reused, and of the vector axis.
     traits : CpuTraits
     data_type : str
     most_unrolled : int
-        Bound on the vector operations in one step.
+        Most vector operations in one step.
 
     Returns
     -------
@@ -71,11 +82,12 @@ def register_tile(
 
 
 @lru_cache(maxsize=1024)
-def filled_rows(rows: int, width: int, traits: CpuTraits, data_type: str) -> int:
-    """As many rows of a matrix product as make up whole register tiles, or the rows given.
+def padded_rows(rows: int, width: int, traits: CpuTraits, data_type: str) -> int:
+    """The rows of a matrix product, padded so that they divide into good register tiles.
 
-    49 rows have no tile that keeps both multipliers of AVX2's sixteen registers busy, 50 have five
-    rows of two vectors: 36 products of 128 by 128 took 0.39 instead of 0.53 ms (a Zen 3).
+    On AVX2, with sixteen registers, no tile of 49 rows keeps both multipliers busy. 50 rows have
+    tiles of five rows by two vectors: 36 products of 128 by 128 took 0.39 instead of 0.53 ms (a Zen
+    3).
 
     Parameters
     ----------
@@ -87,7 +99,7 @@ def filled_rows(rows: int, width: int, traits: CpuTraits, data_type: str) -> int
     Returns
     -------
     rows : int
-        More than were given only where that is expected to pay, some hundredths at most.
+        The given number unless padding is expected to pay; a 24th more at most.
     """
     lanes = traits.lanes(data_type)
 
@@ -100,7 +112,7 @@ def filled_rows(rows: int, width: int, traits: CpuTraits, data_type: str) -> int
 
 
 def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
-    """Multiply-adds a cycle of a register tile, by rule; 0 for one that spills or splits vectors.
+    """Multiply-adds per cycle of a register tile, by rule.
 
     Parameters
     ----------
@@ -108,6 +120,11 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
         Rows that share a vector of weights, and the vector's elements.
     lanes : int
     traits : CpuTraits
+
+    Returns
+    -------
+    rate : float
+        0 for a tile that spills registers, or whose vectors LLVM splits.
     """
     # Only vectors of a power of two stay in registers: LLVM splits others through memory.
     piece = gcd(elements, lanes)
@@ -115,10 +132,10 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
     accumulators = rows * vectors
     if piece < max(2, lanes // 4) or vectors > 8 or not traits.holds(rows, vectors):
         return 0.0
-    # Half registers issue two a cycle.
+    # Two operations on half registers issue in one cycle.
     cycles_each = 1.0 if piece == lanes else 0.5
-    # A step issues a fused multiply-add for each accumulator, loads each operand once, and cannot
-    # be shorter than the add's latency.
+    # A step issues a fused multiply-add for each accumulator, and loads each operand once. It is
+    # never shorter than the latency of the addition.
     cycles = max(accumulators * cycles_each, (rows + vectors) * cycles_each, 4.0)
     return rows * elements / cycles * (1 + rows * elements / 1e4)
 
@@ -126,12 +143,12 @@ def tile_rate(rows: int, elements: int, lanes: int, traits: CpuTraits) -> float:
 def vectorize_inner(
     sch: tvm.s_tir.Schedule, loop: Any, width: int, lanes: int, *, unroll: bool = True
 ) -> list[Any]:
-    """Vectorise a loop; several registers' worth becomes an unrolled loop over vectors.
+    """Vectorise a loop; if it fills several registers, it becomes an unrolled loop over vectors.
 
     Returns
     -------
     loops : list[tvm.s_tir.schedule.LoopRV]
-        What stands in place of ``loop``, outermost first.
+        The loops that replace ``loop``, outermost first.
     """
     piece = gcd(width, lanes)
     if piece < max(2, lanes // 4):
@@ -147,7 +164,7 @@ def vectorize_inner(
 
 
 def split_off(sch: tvm.s_tir.Schedule, loop: Any, extent: int, inner: int) -> tuple[Any, Any]:
-    """Split a loop exactly; the inner one has ``inner`` iterations and the outer may have one."""
+    """Split a loop in two; the inner one has ``inner`` iterations, a divisor of ``extent``."""
     outer, remainder = sch.split(loop, [extent // inner, inner])
     return outer, remainder
 
@@ -162,13 +179,13 @@ def parallel_outer(
     loops : list of (loop, extent)
         Outermost first, directly nested.
     keep : int
-        How many of the last may stay serial where the others are iterations enough: undoing the
-        fusion costs a division in every iteration.
+        Most of the last loops that stay serial, if the others have enough iterations. Each fused
+        loop costs a division in every iteration.
 
     Returns
     -------
     loop : tvm.s_tir.schedule.LoopRV
-        The innermost of the loops given, as it is now.
+        The innermost of the given loops; the fused loop if all are fused.
     """
     enough = 8 * traits.threads
     while keep > 0 and prod(extent for _, extent in loops[: len(loops) - keep]) < enough:
@@ -180,7 +197,7 @@ def parallel_outer(
 
 
 def vectorize_last(sch: tvm.s_tir.Schedule, handle: Any, traits: CpuTraits, dtype: str) -> None:
-    """Vectorise the innermost loop of a block that something else has already placed."""
+    """Vectorise the innermost loop of a block that is already computed at another block's loop."""
     loops = sch.get_loops(handle)
     if not loops:
         return

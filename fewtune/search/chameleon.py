@@ -113,8 +113,8 @@ class _Paths:
 def _actions(program: Program) -> list[_Action]:
     found = []
     for place, choice in enumerate(program.choices):
-        if choice.kind == TILE and isinstance(choice.given, tuple) and len(choice.ways) > 1:
-            levels = range(len(choice.given))
+        if choice.kind == TILE and isinstance(choice.default, tuple) and len(choice.ways) > 1:
+            levels = range(len(choice.default))
             found += [_Action(place, a, b) for a in levels for b in levels if a != b]
         elif choice.kind == CATEGORICAL and len(choice.values) > 1:
             found += [_Action(place, 0, 1), _Action(place, 1, 0)]

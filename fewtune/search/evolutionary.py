@@ -134,6 +134,6 @@ class EvolutionarySearch(Explorer):
         best: dict[TileKey, int] = {}
         for place in order:
             best.setdefault(self.prior.tile_of(pool[place].point), place)
-        promises = {best[tile]: self.prior.promise(tile) for tile in best if tile not in tried}
-        good = [place for place, promise in promises.items() if promise > 0]
-        return sorted(good, key=lambda place: -promises[place])
+        speeds = {best[tile]: self.prior.expected_speed(tile) for tile in best if tile not in tried}
+        good = [place for place, speed in speeds.items() if speed > 0]
+        return sorted(good, key=lambda place: -speeds[place])

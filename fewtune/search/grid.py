@@ -79,7 +79,7 @@ def _ways(choice: Choice) -> int:
 
 def _decision(choice: Choice, digit: int) -> Decision | None:
     if choice.kind == TILE:
-        return choice.ways[digit] if choice.ways else choice.given
+        return choice.ways[digit] if choice.ways else choice.default
     if choice.kind == CATEGORICAL:
         return digit
-    return None if choice.kind == LOCATION else choice.given
+    return None if choice.kind == LOCATION else choice.default

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,24 @@ def tensor_specs(model: ModelProto) -> tuple[list[TensorSpec], list[TensorSpec]]
             side.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
         specs.append(side)
     return specs[0], specs[1]
+
+
+def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarray]:
+    """Draw an array for every input.
+
+    Floats are standard normal, booleans fair, uint8 (pixels) uniform. Other integers are 0 or 1,
+    which are valid as token ids, as indices and in a mask.
+    """
+    generator = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for spec in specs:
+        dtype = np.dtype(spec.dtype)
+        if dtype.kind == "f":
+            arrays[spec.name] = np.asarray(generator.standard_normal(spec.shape)).astype(dtype)
+        else:
+            most = 256 if dtype == np.uint8 else 2
+            arrays[spec.name] = np.asarray(generator.integers(0, most, spec.shape)).astype(dtype)
+    return arrays
 
 
 class OnnxruntimeSession:

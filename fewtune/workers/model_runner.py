@@ -19,10 +19,10 @@ import numpy as np
 from fewtune.artifacts import CallSite, Skeleton
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.model.call_graph import build_skeleton, site_function
-from fewtune.model.reference import random_inputs
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import fill_repeating, relax, tvm
 from fewtune.timing.interference import ContenderSamples, charged, followers
+from fewtune.verify.session import random_inputs
 from fewtune.workers.kernel_library import Contender
 
 _SEED = 0

@@ -6,9 +6,9 @@ import pytest
 
 from fewtune.artifacts import ImportReport
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernel_pairs, kernels_in_turns
-from fewtune.model import reference
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
+from fewtune.verify.session import random_inputs
 from tests import tuned_tiny
 
 
@@ -74,7 +74,7 @@ def test_kernels_of_equal_structure_are_one_task() -> None:
 
 def test_a_library_tells_what_its_kernels_take() -> None:
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
-    feeds = reference.random_inputs(inputs, 0)
+    feeds = random_inputs(inputs, 0)
     target = target_from_json(tuned_tiny.fingerprint().target)
     model = CompiledModel(tuned_tiny.compiled() / "model.so", target)
     ordered = [feeds[spec.name] for spec in inputs]

@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.graph import static_shape
+from fewtune.verify.session import run_onnxruntime
 
 
 @pytest.mark.parametrize("opset", [11, 19, 22])

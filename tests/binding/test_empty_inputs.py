@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
-from fewtune.model.reference import run_onnxruntime
+from fewtune.verify.session import run_onnxruntime
 
 
 def with_past() -> ModelProto:

@@ -1,4 +1,4 @@
-"""Search by halves."""
+"""Bisection finds wrong members of a group."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MANY = [f"kernel_{number}" for number in range(64)]
 @pytest.mark.parametrize("wrong", [(), (0,), (63,), (17,), (0, 63), (30, 31), (5, 6, 40)])
 def test_wrong_ones_are_found_among_many(wrong: tuple[int, ...]) -> None:
     names = [MANY[place] for place in wrong]
-    asked: list[Sequence[str]] = []
+    tested: list[Sequence[str]] = []
 
     def is_wrong(some: Sequence[str]) -> bool:
-        asked.append(some)
+        tested.append(some)
         return bool(set(some) & set(names))
 
     assert find_by_halves(MANY, is_wrong) == names
-    # Two questions a halving of 64, for each, and the first one.
-    assert len(asked) <= 1 + 2 * 6 * len(names)
+    # Two tests for each halving of 64, for each wrong member, and the first test.
+    assert len(tested) <= 1 + 2 * 6 * len(names)
 
 
 def test_every_set_of_a_few_is_found() -> None:

@@ -1,4 +1,4 @@
-"""The tuning log applied, the rest scheduled by rule, the library verified against onnxruntime."""
+"""Compilation applies the tuning log, schedules the rest by default, and verifies the library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fewtune.compile.compile import LIBRARY
 from fewtune.compile.options import CompileOptions
 from fewtune.compile.schedules import KernelSchedules, Level
 from fewtune.errors import VerificationError
-from fewtune.model import reference
 from fewtune.runtime.executable import CompiledModel
 from fewtune.storage.database import read_database
 from fewtune.task.extract import kernels
 from fewtune.util.files import whole_directory
+from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
 
 
@@ -32,8 +32,8 @@ def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
 def test_the_exported_library_computes_what_onnxruntime_does() -> None:
     directory = tuned_tiny.compiled()
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
-    feeds = reference.random_inputs(inputs, 7)
-    session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
+    feeds = random_inputs(inputs, 7)
+    session = OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
     outputs = CompiledModel(directory / LIBRARY, tuned_tiny.target()).outputs(
         [feeds[spec.name] for spec in inputs]
     )
@@ -42,16 +42,16 @@ def test_the_exported_library_computes_what_onnxruntime_does() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_a_log_serves_the_kernels_it_knows() -> None:
+def test_a_log_schedules_the_kernels_that_it_knows() -> None:
     lowered, database = tuned_tiny.lowered(), read_database(tuned_tiny.tuned())
     schedules = KernelSchedules(lowered, tuned_tiny.tasks(), database, tuned_tiny.target())
-    served = {name for name, level in schedules.levels.items() if level == Level.LOG}
+    tuned = {name for name, level in schedules.levels.items() if level == Level.LOG}
     known = {tuned_tiny.convolutions()["b"].info.workload}
     every = kernels(lowered)
-    assert {every[name] for name in served} == known
+    assert {every[name] for name in tuned} == known
     assert set(schedules.levels) == set(every)
     scheduled = schedules.module(schedules.levels)
-    assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in served)
+    assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in tuned)
 
 
 @pytest.mark.slow

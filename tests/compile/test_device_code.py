@@ -1,4 +1,4 @@
-"""A library for a GPU that is not here: what is in it is read, not believed."""
+"""A library for a GPU that this machine lacks: its device code is found by reading the file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_tvm_is_not_loaded_before_the_compiler_is_ready() -> None:
 
 
 @pytest.mark.skipif(HAS_COMPILER, reason="NVIDIA's compiler is installed")
-def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"fewtune\[cuda\]"):
         compile_for_gpu("tiny", tmp_path, "sm_90", tmp_path / "out")
 

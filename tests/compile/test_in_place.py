@@ -1,4 +1,4 @@
-"""Concatenations left out: parts computed in place, and outputs that are still onnxruntime's."""
+"""Concatenations are left out, their parts computed in place, and outputs stay onnxruntime's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fewtune.compile.compile import LIBRARY, compile_model, verify
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.options import CompileOptions
-from fewtune.model import reference
 from fewtune.model.import_model import read_lowered
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
@@ -26,7 +25,9 @@ from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import write_database
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
+from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.outputs import relative_error
 from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
@@ -78,7 +79,7 @@ def lowered_of(model: ModelProto) -> tvm.IRModule:
 
 
 def checked(model: ModelProto) -> Counter[str]:
-    """What is left out of a model, whose outputs are held to onnxruntime's."""
+    """The calls that are left out of a model; its outputs are compared with onnxruntime's."""
     lowered, target = lowered_of(model), tuned_tiny.target()
     scheduled = apply_default_schedules(lowered, list(call_counts(lowered)), target)
     left_out: Counter[str] = Counter()
@@ -94,13 +95,13 @@ def checked(model: ModelProto) -> Counter[str]:
         return rewritten
 
     bound = bind_shapes(model, {}, {})
-    inputs, _ = reference.tensor_specs(bound)
-    feeds = reference.random_inputs(inputs, 0)
-    expected = reference.run_onnxruntime(bound, feeds, 1)
+    inputs, _ = tensor_specs(bound)
+    feeds = random_inputs(inputs, 0)
+    expected = run_onnxruntime(bound, feeds, 1)
     built = CompiledModel(build_executable(scheduled, target, rewrite), target)
     actual = built.outputs([feeds[spec.name] for spec in inputs])
     assert all(np.std(each) > 0 for each in expected)
-    assert reference.relative_error(actual, expected) < BOUND
+    assert relative_error(actual, expected) < BOUND
     return left_out
 
 
@@ -131,11 +132,11 @@ def test_a_whole_may_be_an_output() -> None:
     network = two_parts()
     network.convolution("y", "both", 16)
     left_out = checked(network.model("y", "both"))
-    # What goes out is transposed to NCHW by a kernel, which reads the whole.
+    # A kernel transposes the output to NCHW, and reads the whole.
     assert left_out.total() == 1
 
 
-def test_a_chain_lives_in_the_buffer_of_its_last() -> None:
+def test_the_buffer_of_a_chains_last_concatenation_holds_all_parts() -> None:
     network = two_parts()
     network.convolution("c", "both", 16)
     network.concatenation("three", "both", "c")
@@ -167,7 +168,7 @@ def test_one_tensor_twice_is_copied() -> None:
     assert checked(network.model("y")).total() == 0
 
 
-def test_a_part_of_two_wholes_lives_in_the_first() -> None:
+def test_a_part_of_two_wholes_is_in_the_first() -> None:
     network = two_parts()
     network.convolution("c", "x", 16)
     network.concatenation("others", "c", "a")
@@ -200,13 +201,13 @@ def test_an_input_of_the_model_stays_where_it_is() -> None:
     assert checked(make_model(nodes, {"x": [4, 16]}, {"y": None}, weights)).total() == 0
 
 
-def test_concatenations_are_told_by_what_they_compute() -> None:
+def test_concatenations_are_recognised_by_what_they_compute() -> None:
     network = two_parts()
     network.convolution("y", "both", 16)
     lowered = lowered_of(network.model("y"))
     (name,) = concatenations(lowered)
     assert concatenations(lowered) == {name: 3}
-    # With an activation fused to it, it is a kernel of its own kind.
+    # With a fused activation, a kernel does more than concatenate.
     network = two_parts()
     network.node("Relu", "active", "both")
     network.convolution("y", "active", 16)
@@ -215,7 +216,7 @@ def test_concatenations_are_told_by_what_they_compute() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
-def test_a_compiled_library_says_what_it_leaves_out(
+def test_a_compilation_reports_what_it_leaves_out(
     tmp_path: Path, in_place: str, left_out: int
 ) -> None:
     network = two_parts()

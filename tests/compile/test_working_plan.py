@@ -1,4 +1,4 @@
-"""Plans that raise or compute something else: what is left out, and what is named."""
+"""Plans that raise or compute wrong results: what is left out, and what is named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.compile.build import FOLD, IN_PLACE, PREFETCH, REWRITES, Built, Plan, build
 from fewtune.compile.schedules import KernelSchedules, Level
-from fewtune.compile.working_plan import Settled, Settling
+from fewtune.compile.working_plan import PlanSearch, WorkingPlan
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.tvm import relax, te, tvm
 from fewtune.storage.database import read_database, write_database
@@ -21,14 +21,14 @@ from tests import tuned_tiny
 NAMES = [f"kernel_{number}" for number in range(40)]
 
 
-def settled(
+def search(
     *,
     raises: Callable[[Plan], bool] = lambda _: False,
     wrong: Callable[[Plan], bool] = lambda _: False,
     broken: tuple[str, ...] = (),
     plain: dict[str, Level] | None = None,
-) -> tuple[Settled, int]:
-    """What a made-up compiler comes to, and how often it built."""
+) -> tuple[WorkingPlan, int]:
+    """The working plan of a made-up compiler, and the number of its builds."""
     built: list[Plan] = []
 
     def build_it(plan: Plan) -> Built:
@@ -37,7 +37,7 @@ def settled(
             raise IndexError("it does not build")
         return Built(plan, Counter())  # type: ignore[arg-type]
 
-    found = Settling(
+    found = PlanSearch(
         build=build_it,
         error_of=lambda made: 2.0 if wrong(made.executable) else 0.5,
         fault_of=lambda name, level: (
@@ -45,18 +45,18 @@ def settled(
         ),
         plain=lambda: plain or dict.fromkeys(NAMES, Level.PLAIN_DEFAULT),
         bound=1.0,
-    ).settle(Plan(dict.fromkeys(NAMES, Level.LOG), frozenset(REWRITES)))
+    ).find(Plan(dict.fromkeys(NAMES, Level.LOG), frozenset(REWRITES)))
     return found, len(built)
 
 
 def test_what_is_right_is_built_once() -> None:
-    found, builds = settled()
+    found, builds = search()
     assert (builds, found.left_out, found.replaced, found.error) == (1, [], [], 0.5)
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
-    found, _ = settled(raises=lambda plan: rewrite in plan.rewrites)
+    found, _ = search(raises=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
     assert [(each.what, each.reason) for each in found.left_out] == [
         (rewrite, "IndexError: it does not build")
@@ -66,14 +66,14 @@ def test_a_rewrite_that_raises_is_left_out_and_named(rewrite: str) -> None:
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_a_rewrite_that_makes_outputs_wrong_is_left_out_and_named(rewrite: str) -> None:
-    found, _ = settled(wrong=lambda plan: rewrite in plan.rewrites)
+    found, _ = search(wrong=lambda plan: rewrite in plan.rewrites)
     assert found.plan.rewrites == frozenset(REWRITES) - {rewrite}
     assert [(each.what, each.reason) for each in found.left_out] == [(rewrite, "wrong output")]
     assert found.error == 0.5
 
 
 def test_all_rewrites_may_have_to_go() -> None:
-    found, _ = settled(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
+    found, _ = search(raises=lambda plan: bool(plan.rewrites & {IN_PLACE, FOLD}))
     assert found.plan.rewrites == frozenset()
     assert {each.what for each in found.left_out} == {IN_PLACE, PREFETCH, FOLD}
 
@@ -81,9 +81,7 @@ def test_all_rewrites_may_have_to_go() -> None:
 @pytest.mark.parametrize("wrong", [(3,), (0, 39), (7, 8, 25)])
 def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...]) -> None:
     names = [NAMES[place] for place in wrong]
-    found, builds = settled(
-        wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names)
-    )
+    found, builds = search(wrong=lambda plan: any(plan.levels[name] == Level.LOG for name in names))
     assert sorted(each.kernel for each in found.replaced) == sorted(names)
     assert {each.reason for each in found.replaced} == {"wrong output"}
     assert all((found.plan.levels[n] != Level.LOG) == (n in names) for n in NAMES)
@@ -94,20 +92,20 @@ def test_wrong_kernels_get_default_schedules_and_are_named(wrong: tuple[int, ...
 
 def test_a_kernel_whose_default_schedule_is_wrong_too_stays_unscheduled() -> None:
     name = NAMES[11]
-    found, _ = settled(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
+    found, _ = search(wrong=lambda plan: plan.levels[name] != Level.UNSCHEDULED)
     assert found.plan.levels[name] == Level.UNSCHEDULED
     assert sum(level != Level.LOG for level in found.plan.levels.values()) == 1
 
 
 def test_a_kernel_that_does_not_compile_gets_its_default_schedule() -> None:
-    found, _ = settled(broken=(NAMES[4],))
+    found, _ = search(broken=(NAMES[4],))
     assert [each.kernel for each in found.replaced] == [NAMES[4]]
     assert found.plan.levels[NAMES[4]] == Level.PLAIN_DEFAULT
     assert found.plan.rewrites == frozenset(REWRITES)
 
 
 def test_what_is_wrong_without_any_schedule_is_left_to_the_caller() -> None:
-    found, _ = settled(wrong=lambda _: True)
+    found, _ = search(wrong=lambda _: True)
     assert found.error == 2.0
     assert found.replaced == []
 
@@ -150,13 +148,13 @@ def test_a_schedule_that_tvm_gets_wrong_is_found_in_a_real_library(tmp_path: Pat
 
     nothing = dict.fromkeys(schedules.levels, Level.UNSCHEDULED)
     expected = outputs(build(lowered, schedules, Plan(nothing, frozenset()), target))
-    found = Settling(
+    found = PlanSearch(
         build=lambda plan: build(lowered, schedules, plan, target),
         error_of=lambda built: float(np.max(np.abs(outputs(built) - expected))) / 1e-4,
         fault_of=lambda *_: None,
         plain=schedules.plain,
         bound=1.0,
-    ).settle(Plan(schedules.levels, frozenset(REWRITES)))
+    ).find(Plan(schedules.levels, frozenset(REWRITES)))
     assert found.error <= 1
     assert [(each.kernel, each.schedule) for each in found.replaced] == [
         ("slice", "default, weights as given")

@@ -28,7 +28,6 @@ from fewtune.measure.device import device_of
 from fewtune.model.import_model import import_model, read_lowered
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower
-from fewtune.model.reference import run_onnxruntime
 from fewtune.options import ShareOptions
 from fewtune.runtime.executable import build_executable
 from fewtune.runtime.linking import export_library
@@ -38,6 +37,7 @@ from fewtune.sharing.share import share_schedules
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
 from fewtune.tuning.tune import tune
+from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.quantised_models import quantised_network, simplified
 from tests.rpc_boards import boards

@@ -1,4 +1,4 @@
-"""A model's calls without its kernels: run with kernels and weights put back, it is the model."""
+"""A model's skeleton: with kernels and weights at its sites, it computes the model's outputs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fewtune.artifacts import ImportReport, Skeleton
-from fewtune.model import reference
 from fewtune.model.call_graph import build_skeleton, make_skeleton, site_function
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import build, relax, tvm
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import kernels
+from fewtune.verify.session import random_inputs
 from tests import tuned_tiny
 
 
@@ -64,7 +64,7 @@ def test_it_holds_no_weights_and_is_the_same_each_time() -> None:
 
 
 @pytest.mark.slow
-def test_with_kernels_and_weights_in_their_places_it_gives_the_models_outputs() -> None:
+def test_with_kernels_and_weights_at_its_sites_it_computes_the_models_outputs() -> None:
     skeleton, lowered, target = made(), tuned_tiny.lowered(), tuned_tiny.target()
     given = iter(calls())
     for place, site in enumerate(skeleton.sites):
@@ -78,7 +78,7 @@ def test_with_kernels_and_weights_in_their_places_it_gives_the_models_outputs() 
             _calling(build(module, target)["main"], site.arguments, weights),
             override=True,
         )
-    inputs = reference.random_inputs(skeleton.inputs, 3)
+    inputs = random_inputs(skeleton.inputs, 3)
     ordered = [inputs[spec.name] for spec in skeleton.inputs]
     actual = CompiledModel(build_skeleton(skeleton, target), target).outputs(ordered)
     expected = CompiledModel(build_executable(lowered, target), target).outputs(ordered)

@@ -1,4 +1,4 @@
-"""Products of few rows with weights that halves hold: the same numbers, read in half the time."""
+"""Products of few rows whose weights are exact in float16: the results are the same."""
 
 import numpy as np
 import pytest
@@ -6,16 +6,16 @@ from onnx import helper
 
 from fewtune.model.float16_weights import FEATURES
 from fewtune.model.lower import lower
-from fewtune.model.reference import run_onnxruntime
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import has_feature
 from fewtune.task.extract import extract_tasks
+from fewtune.verify.session import run_onnxruntime
 from tests.quantised_models import FLOAT, model_of, simplified
 from tests.tuned_tiny import target
 
 pytestmark = pytest.mark.skipif(
     not all(has_feature(target(), feature) for feature in FEATURES),
-    reason="the processor widens no halves",
+    reason="the processor has no instruction that widens float16",
 )
 
 RANDOM = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def data_types(lowered):
 
 @pytest.mark.parametrize("rows", [1, 3, 8])
 @pytest.mark.parametrize("columns", [257, 320])
-def test_weights_stay_halves_and_nothing_is_rounded(rows, columns):
+def test_weights_stay_float16_and_nothing_is_rounded(rows, columns):
     model = product(rows, columns, are_halves=True)
     lowered = lower(simplified(model), target(), "NHWC")
     assert "float16" in data_types(lowered)
@@ -55,6 +55,6 @@ def test_weights_stay_halves_and_nothing_is_rounded(rows, columns):
     ("rows", "columns", "are_halves"),
     [(9, 320, True), (1, 64, True), (1, 320, False)],
 )
-def test_other_products_are_as_they_were(rows, columns, are_halves):
+def test_other_products_stay_float32(rows, columns, are_halves):
     lowered = lower(simplified(product(rows, columns, are_halves)), target(), "NHWC")
     assert data_types(lowered) == {"float32"}

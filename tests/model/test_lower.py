@@ -37,7 +37,7 @@ def test_an_operator_that_sizes_its_output_by_values_is_named(operator):
     assert [node.operator for node in refused.value.unsupported] == [operator]
 
 
-def test_a_slice_by_the_values_of_an_input_is_refused_in_words():
+def test_a_slice_by_the_values_of_an_input_is_refused_with_a_reason():
     nodes = [
         helper.make_node("ArgMax", ["x"], ["place"], axis=0),
         helper.make_node("Add", ["place", "one"], ["behind"]),

@@ -1,4 +1,4 @@
-"""`fewtune.check`: what a run would make of a model, without registering it."""
+"""`fewtune.check` reports what a run would do with a model, without registering it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_command_prints_json_and_ends_as_run_would(
+def test_the_command_prints_json_and_has_the_exit_code_of_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool
 ) -> None:
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
@@ -143,7 +143,7 @@ def test_the_command_prints_json_and_ends_as_run_would(
     assert {"max_error", "tasks", "left_out", "inputs", "outputs"} <= said.keys()
 
 
-def test_sample_inputs_are_used_and_misfits_are_told(tmp_path: Path) -> None:
+def test_sample_inputs_are_used_and_misfits_are_named(tmp_path: Path) -> None:
     path = saved(tiny_models.tiny_convolutional_model(), tmp_path)
     given = onnx.load(path).graph.input[0]
     shape = [each.dim_value for each in given.type.tensor_type.shape.dim]

@@ -55,8 +55,8 @@ def test_no_tile_is_chosen_that_no_rule_draws() -> None:
 def test_without_a_predictor_rules_alone_order_points() -> None:
     prior = Prior(recorded.space())
     points = most_promising(recorded.space(), prior, None, 50, np.random.default_rng(1))
-    promises = [prior.promise(prior.tile_of(point)) for point in points]
-    assert promises == sorted(promises, reverse=True)
+    speeds = [prior.expected_speed(prior.tile_of(point)) for point in points]
+    assert speeds == sorted(speeds, reverse=True)
 
 
 def test_where_there_is_no_rule_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

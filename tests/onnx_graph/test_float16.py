@@ -7,10 +7,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.float16 import has_float16, widen_float16
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.verify.session import run_onnxruntime
 from tests.tiny_models import half_precision_model, tiny_convolutional_model
 from tests.tuned_tiny import target
 

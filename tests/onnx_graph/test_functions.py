@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import FunctionProto, ModelProto, TensorProto, helper
 
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.functions import inlined
+from fewtune.verify.session import run_onnxruntime
 
 OWN = "own"
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid(OWN, 1)]

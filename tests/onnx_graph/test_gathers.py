@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph import simplify
+from fewtune.verify.session import run_onnxruntime
 
 
 def unrolled(operator: str, axis: int, taken: list[int], **attributes: object) -> ModelProto:

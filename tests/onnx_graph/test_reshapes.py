@@ -10,13 +10,14 @@ import pytest
 from onnx import ModelProto, helper
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model import reference
 from fewtune.model.lower import lower
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.reshapes import reshapes_after_activations, transposes_after_sums
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts
+from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.outputs import relative_error
 from tests.model.passes.test_winograd import error_of, scheduled
 from tests.tiny_models import make_model, random_weight
 
@@ -28,10 +29,10 @@ def simplified(model: ModelProto) -> ModelProto:
     bound = bind_shapes(model, {}, {})
     result = prepare.simplify(bound)
     onnx.checker.check_model(result)
-    inputs, _ = reference.tensor_specs(bound)
-    feeds = reference.random_inputs(inputs, 0)
-    expected, actual = (reference.run_onnxruntime(each, feeds, 1) for each in (bound, result))
-    assert reference.relative_error(actual, expected) < BOUND
+    inputs, _ = tensor_specs(bound)
+    feeds = random_inputs(inputs, 0)
+    expected, actual = (run_onnxruntime(each, feeds, 1) for each in (bound, result))
+    assert relative_error(actual, expected) < BOUND
     return result
 
 

@@ -7,12 +7,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
-from fewtune.model.reference import random_inputs, relative_error, run_onnxruntime, tensor_specs
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
 from fewtune.onnx_graph.simplify import parameter_count, simplify
+from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.zoo.onnx_light import light_model
 from tests import tiny_models
+from tests.made.outputs import relative_error
 
 
 def operators(model):
@@ -204,20 +205,14 @@ def test_constants_get_full_rank_and_become_the_second_operand():
 
 
 def test_old_operator_sets_are_brought_up_to_date():
+    statistics = ["scale", "shift", "mean", "variance"]
     nodes = [
-        helper.make_node(
-            "BatchNormalization",
-            ["input", "scale", "shift", "mean", "variance"],
-            ["normal"],
-        ),
+        helper.make_node("BatchNormalization", ["input", *statistics], ["normal"]),
         helper.make_node("Slice", ["normal"], ["sliced"], axes=[2], starts=[0], ends=[4]),
         helper.make_node("Upsample", ["sliced", "factors"], ["output"], mode="nearest"),
     ]
     generator = np.random.default_rng(0)
-    weights = {
-        name: generator.random(4, dtype=np.float32) + 0.5
-        for name in ("scale", "shift", "mean", "variance")
-    }
+    weights = {name: generator.random(4, dtype=np.float32) + 0.5 for name in statistics}
     weights["factors"] = np.array([1, 1, 2, 2], np.float32)
     result = simplified(model_of(nodes, weights=weights, opset=9))
     assert opset_of(result) >= 11

@@ -32,7 +32,7 @@ def test_features_say_what_a_tile_holds() -> None:
     program = space.programs[0]
     tiles = iter([(1, 1, 2, 1), (1, 1, 1, 8), (1, 4)])
     decisions = tuple(
-        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+        next(tiles) if isinstance(choice.default, tuple) else 1 for choice in program.choices
     )
     (row,) = features([Point(program.number, decisions)])
     found = named(row)
@@ -62,7 +62,7 @@ def test_what_threads_part_is_told(
     program = recorded.space().programs[0]
     tiles = iter([rows, vectors, (1, 4)])
     decisions = tuple(
-        next(tiles) if isinstance(choice.given, tuple) else 1 for choice in program.choices
+        next(tiles) if isinstance(choice.default, tuple) else 1 for choice in program.choices
     )
     (row,) = features([Point(program.number, decisions)])
     assert (named(row)["parted_alike"], named(row)["parts_vectors"]) == parted

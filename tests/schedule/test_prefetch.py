@@ -1,4 +1,4 @@
-"""Weights asked for ahead: which ones, when, where it is left alone, and still the same result."""
+"""Prefetched weights: which, when, on which CPUs; and results stay the same."""
 
 from __future__ import annotations
 
@@ -68,25 +68,25 @@ def laid_out(rows: int) -> tvm.IRModule:
     return tiled(sch.mod)
 
 
-def requests(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """The index of every request, with the loops around it."""
+def prefetches(statement: Any, loops: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """The index of every prefetch, with the loops around it."""
     kind = type(statement).__name__
     if kind == "For":
-        yield from requests(statement.body, [*loops, statement])
+        yield from prefetches(statement.body, [*loops, statement])
     elif kind == "SeqStmt":
         for each in statement.seq:
-            yield from requests(each, loops)
+            yield from prefetches(each, loops)
     elif kind == "SBlockRealize":
-        yield from requests(statement.block.body, loops)
+        yield from prefetches(statement.block.body, loops)
     elif kind == "Evaluate" and "prefetch" in str(statement):
         (address,) = [a for a in statement.value.args if type(a).__name__ == "Call"]
         yield address.args[0].indices[-1], loops
 
 
-def asked(module: tvm.IRModule) -> dict[int, set[int]]:
-    """By the iteration of the outermost loop, the elements that are asked for."""
+def prefetched_elements(module: tvm.IRModule) -> dict[int, set[int]]:
+    """By iteration of the outermost loop, the elements that are prefetched."""
     found: dict[int, set[int]] = {}
-    for index, loops in requests(module["main"].body, []):
+    for index, loops in prefetches(module["main"].body, []):
         for values in product(*(range(int(loop.extent)) for loop in loops)):
             bound = {loop.loop_var: value for loop, value in zip(loops, values, strict=True)}
             found.setdefault(values[0], set()).add(int(evaluate(index, bound)))
@@ -94,10 +94,10 @@ def asked(module: tvm.IRModule) -> dict[int, set[int]]:
 
 
 @only_x86
-def test_while_a_panel_is_used_all_lines_of_a_later_one_are_asked_for() -> None:
+def test_while_a_panel_is_used_all_lines_of_a_later_one_are_prefetched() -> None:
     module = prefetched(laid_out(32), tuned_tiny.target())
     panel = DEPTH * VECTOR
-    lines = asked(module)
+    lines = prefetched_elements(module)
     assert list(lines) == list(range(COLUMNS // VECTOR))
     (ahead,) = {min(elements) - number * panel for number, elements in lines.items()}
     # A panel of 4 kB is used sooner than memory answers: two panels ahead.
@@ -108,7 +108,7 @@ def test_while_a_panel_is_used_all_lines_of_a_later_one_are_asked_for() -> None:
 
 
 @only_x86
-def test_the_processor_is_told_and_the_result_is_the_same() -> None:
+def test_the_assembly_has_prefetches_and_the_result_is_the_same() -> None:
     plain, ahead = laid_out(32), prefetched(laid_out(32), tuned_tiny.target())
     assembler = tvm.driver.build(ahead, target=tuned_tiny.target()).inspect_source("asm")
     assert "prefetcht0" in assembler
@@ -127,7 +127,7 @@ def test_the_processor_is_told_and_the_result_is_the_same() -> None:
 
 
 @only_x86
-def test_drawn_schedules_with_it_compute_the_same_in_one_library() -> None:
+def test_drawn_schedules_compute_the_same_with_prefetches() -> None:
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     space = SearchSpace(matrix_product(48), tuned_tiny.target())
@@ -159,9 +159,9 @@ def test_drawn_schedules_with_it_compute_the_same_in_one_library() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        laid_out(4),  # one tile of rows: nothing is reused but what registers hold
-        laid_out(128),  # each weight serves 128 products: memory is hardly waited for
-        tiled(matrix_product(32)),  # weights as the model has them: no panel lies in one piece
+        laid_out(4),  # one tile of rows: registers hold all that is reused
+        laid_out(128),  # 128 products use each weight: they hardly wait for memory
+        tiled(matrix_product(32)),  # weights in the model's layout: no panel is contiguous
         tiled(matrix_product(32, free=False)),  # no weights
     ],
 )

@@ -153,7 +153,7 @@ def test_a_part_of_a_batch_tries_register_tiles_that_nothing_measured_has() -> N
     tried = pool[0]
     tile = prior.tile_of(tried.point)
     others = [p for p in pool if prior.tile_of(p.point) != tile]
-    untried = next(p for p in others if prior.promise(prior.tile_of(p.point)) > 0)
+    untried = next(p for p in others if prior.expected_speed(prior.tile_of(p.point)) > 0)
     search.times_s[tried.point] = 1.0
     changed = search.gather(lambda: space.changed(tried.point, search.random), 16)
     alike = [p for p in [*pool, *changed] if prior.tile_of(p.point) == tile]

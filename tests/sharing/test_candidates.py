@@ -140,7 +140,7 @@ def test_a_schedule_that_does_not_apply_gives_way_to_the_next_and_is_counted(
 
 def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place() -> None:
     search, (point,) = guided(), some_points(1, seed=5)
-    foreign = replace(donation(point), given=donation(point).given[:-1])
+    foreign = replace(donation(point), samples=donation(point).samples[:-1])
     offers = offered(search, [foreign])
     assert offers.reasons == {"no design space of the same form": 1}
     assert [offer.donor for offer in offers.likeliest] == [None] * len(offers.likeliest)

@@ -10,7 +10,6 @@ from onnx import helper
 
 from fewtune.artifacts import ImportReport
 from fewtune.measure.measurer import Measurer, module_specs
-from fewtune.model import reference
 from fewtune.model.lower import lower
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import relax, tvm
@@ -19,7 +18,9 @@ from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts, kernel_calls
+from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
+from tests.made.outputs import relative_error
 from tests.tiny_models import make_model, random_weight, tiny_convolutional_model
 
 
@@ -71,13 +72,13 @@ def test_an_argument_is_free_only_where_every_call_gives_a_constant(other: str, 
 def outputs_error(folded: tvm.IRModule) -> float:
     """Largest relative error of the tiny model, so compiled, against onnxruntime."""
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
-    feeds = reference.random_inputs(inputs, 5)
-    session = reference.OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
+    feeds = random_inputs(inputs, 5)
+    session = OnnxruntimeSession(tuned_tiny.imported() / "model.onnx", 1)
     executable = build_executable(folded, tuned_tiny.target())
     actual = CompiledModel(executable, tuned_tiny.target()).outputs(
         [feeds[spec.name] for spec in inputs]
     )
-    return reference.relative_error(actual, session.run(feeds))
+    return relative_error(actual, session.run(feeds))
 
 
 @pytest.mark.slow

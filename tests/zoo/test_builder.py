@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from fewtune.model.reference import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.onnx_graph.graph import parameter_count
 from fewtune.onnx_graph.weight_check import constant_weights
+from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from fewtune.zoo.builder import GraphBuilder
 from fewtune.zoo.registry import ZOO, zoo_model
 from tests.seeded_outputs import assert_outputs_tell_inputs_apart

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fewtune.artifacts import TensorSpec
-from fewtune.model.reference import random_inputs, run_onnxruntime
+from fewtune.verify.session import random_inputs, run_onnxruntime
 from fewtune.zoo.registry import count, zoo_model
 
 pytestmark = pytest.mark.slow

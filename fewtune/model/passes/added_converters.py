@@ -1,4 +1,4 @@
-"""Converters of ONNX operators that TVM's importer lacks and no other operators express."""
+"""Converters of ONNX operators that TVM's importer lacks, and that no other operators express."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.loops import coupling, recurrent_layers, suppression, walking
+from fewtune.model.passes.tvmscript import (
+    non_max_suppression,
+    pairwise_coupling,
+    recurrent_layers,
+    tree_ensemble,
+)
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
 
-# ONNX's element types as TVM names them.
+# TVM's names of ONNX's element types.
 _TYPES = {
     1: "float32",
     2: "uint8",
@@ -29,13 +34,13 @@ _TYPES = {
 
 
 @contextlib.contextmanager
-def added_converters(traits: CpuTraits | None = None) -> Iterator[None]:
+def added_converters(traits: CpuTraits | None) -> Iterator[None]:
     """Within the block, TVM's importer knows the operators of this module.
 
     Parameters
     ----------
-    traits : CpuTraits, optional
-        Of the processor that recurrent layers are to run on; without, these are not known.
+    traits : CpuTraits or None
+        Of the processor that recurrent layers run on; without it, these have no converters.
     """
     from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -62,7 +67,7 @@ def added_converters(traits: CpuTraits | None = None) -> Iterator[None]:
 
 
 class _Converter:
-    """What TVM's importer asks of a converter."""
+    """The interface of a converter in TVM's importer."""
 
     @classmethod
     def get_converter(cls, _opset: int) -> Any:
@@ -106,7 +111,7 @@ class _CumProd(_Converter):
 
 
 class _NonMaxSuppression(_Converter):
-    """TVM's own has an output of dynamic size."""
+    """Replaces TVM's own converter, whose output has a dynamic size."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
@@ -116,25 +121,25 @@ class _NonMaxSuppression(_Converter):
             each if each is None else onnx_frontend.get_constant(each, params)
             for each in inputs[2:]
         ]
-        return suppression.converted(bb, [*inputs[:2], *bounds], attr)
+        return non_max_suppression.converted(bb, [*inputs[:2], *bounds], attr)
 
 
 class _SVMClassifier(_Converter):
-    """What `fewtune.onnx_graph.operators.classical.support_vectors` leaves of it: the coupling."""
+    """The coupling; `fewtune.onnx_graph.operators.classical.support_vectors` rewrites the rest."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
-        return coupling.converted(bb, inputs, attr)
+        return pairwise_coupling.converted(bb, inputs, attr)
 
 
 class _TreeEnsemble(_Converter):
-    """What `fewtune.onnx_graph.operators.classical.trees` leaves of many trees: the walk."""
+    """The traversal; `fewtune.onnx_graph.operators.classical.trees` rewrites the rest."""
 
     operator = "TreeEnsemble"
 
     @classmethod
     def convert(cls, bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG003
-        return walking.converted(cls.operator, bb, inputs, attr)
+        return tree_ensemble.converted(cls.operator, bb, inputs, attr)
 
 
 class _TreeEnsembleRegressor(_TreeEnsemble):
@@ -142,7 +147,7 @@ class _TreeEnsembleRegressor(_TreeEnsemble):
 
 
 class _ConvInteger(_Converter):
-    """A convolution of bytes as `fewtune.onnx_graph.integers` writes it."""
+    """A convolution of bytes, as `fewtune.onnx_graph.integers` writes it."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
@@ -160,7 +165,7 @@ class _ConvInteger(_Converter):
 
 
 class _MatMulInteger(_Converter):
-    """A product of bytes as `fewtune.onnx_graph.integers` writes it."""
+    """A product of bytes, as `fewtune.onnx_graph.integers` writes it."""
 
     @staticmethod
     def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
@@ -168,7 +173,7 @@ class _MatMulInteger(_Converter):
 
 
 def _centred(bb: Any, inputs: list[Any], params: Any) -> relax.Expr:
-    """The data less a constant zero point; as they are without one."""
+    """The data minus a constant zero point, if there is one."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
     data, _, zero, weight_zero = [*inputs, None, None][:4]

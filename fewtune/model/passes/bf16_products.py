@@ -1,7 +1,8 @@
-"""Convolutions and products in bfloat16: float32 activations are rounded, sums are not.
+"""Convolutions and products of bfloat16 numbers, summed in float32.
 
 Two channels are one word of 32 bits (`fewtune.model.passes.packed_products`). Weights are rounded
-and packed here, once. The kernel that makes an activation rounds it, or a small kernel does.
+and packed at compile time. Activations are rounded by the kernel that computes them, or by a small
+kernel of their own.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from functools import partial
 
 import numpy as np
 
+from fewtune.model.passes.op_patterns import ELEMENTWISE
 from fewtune.model.passes.packed_products import (
     Window,
     Words,
+    call_packed,
     convolved,
     merged,
     multiplied,
     packed,
 )
-from fewtune.model.passes.pad_filters import Legalizer, without_padding
+from fewtune.model.passes.pad_filters import Legalizer
+from fewtune.model.passes.relax_calls import float32_weights
 from fewtune.runtime.bf16_dot_products import dot2, rounding
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.runtime.tvm import relax, te
 from fewtune.util.bfloat16 import rounded
 
-CONVOLUTION, PRODUCT = "relax.nn.conv2d", "relax.matmul"
 NAME = "bf16"
 _FLOAT = "float32"
-# Where groups are joined, most products with zeros for one that counts: floats take twice as long.
+# Joining groups adds products with zeros. More than twice the products cost more than float32 does.
 _MOST_WASTE = 2
 _WORDS = Words("uint16", dot2, NAME)
-# TVM's kinds of operators (OpPatternKind): fused with what is around, with what is behind.
-_ELEMENTWISE, _OUT_ELEMENTWISE_FUSABLE = 0, 4
 
 
 def is_product(kernel: str) -> bool:
@@ -41,44 +42,47 @@ def is_product(kernel: str) -> bool:
     return re.search(rf"(^|_){NAME}_(conv2d|matmul)", kernel) is not None
 
 
-def convolutions(traits: CpuTraits, otherwise: Legalizer) -> Legalizer:
-    """A legaliser of convolutions; those that it has no kernel for are handed on.
+def convolutions(traits: CpuTraits, fallback: Legalizer) -> Legalizer:
+    """A legaliser of float32 convolutions in NHWC with constant weights.
 
-    It has one for float32 in NHWC with constant weights, but for depthwise ones.
+    Parameters
+    ----------
+    traits : CpuTraits
+    fallback : callable
+        Legalises all other convolutions, such as depthwise ones.
     """
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        weights, attributes = _weights_of(call), call.attrs
+        weights, attributes = float32_weights(call), call.attrs
         layouts = (str(attributes.data_layout), str(attributes.kernel_layout))
         if weights is None or layouts != ("NHWC", "HWIO") or weights.shape[2] == 1:
-            return otherwise(builder, call)
+            return fallback(builder, call)
         joined, groups = merged(weights, int(attributes.groups), traits.lanes(_FLOAT))
         if joined.shape[2] > _MOST_WASTE * weights.shape[2]:
-            return otherwise(builder, call)
+            return fallback(builder, call)
         compute = partial(convolved, _WORDS, window=Window(attributes), groups=groups)
         return _emitted(builder, call, joined, compute, traits)
 
     return legalized
 
 
-def products(traits: CpuTraits, otherwise: Legalizer) -> Legalizer:
-    """A legaliser of products of float32 with a constant matrix; others are handed on."""
+def products(traits: CpuTraits, fallback: Legalizer) -> Legalizer:
+    """A legaliser of float32 products with a constant matrix.
+
+    Parameters
+    ----------
+    traits : CpuTraits
+    fallback : callable
+        Legalises all other products.
+    """
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        weights = _weights_of(call)
+        weights = float32_weights(call)
         if weights is None or weights.ndim != 2 or len(call.args[0].ty.shape) < 2:  # noqa: PLR2004
-            return otherwise(builder, call)
+            return fallback(builder, call)
         return _emitted(builder, call, weights, partial(multiplied, _WORDS), traits)
 
     return legalized
-
-
-def _weights_of(call: relax.Call) -> np.ndarray | None:
-    data, weights = call.args
-    if not isinstance(weights, tvm.ir.expr.GenericConst):
-        return None
-    kinds = [str(each) for each in (data.ty.dtype, weights.value.dtype, call.ty.dtype)]
-    return weights.value.numpy() if kinds == [_FLOAT] * 3 else None
 
 
 def _emitted(
@@ -94,19 +98,11 @@ def _emitted(
             _rounded,
             call.args[0],
             primfunc_name_hint=f"to_{NAME}",
-            primfunc_attrs={"op_pattern": _ELEMENTWISE},
+            primfunc_attrs={"op_pattern": ELEMENTWISE},
         )
     )
-    result = builder.call_te(
-        compute,
-        data,
-        relax.const(words),
-        primfunc_name_hint=f"{NAME}_{'matmul' if weights.ndim == 2 else 'conv2d'}",  # noqa: PLR2004
-        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
-    )
-    if words.shape[-1] == int(call.ty.shape[-1]):
-        return result
-    return without_padding(builder, result, call)
+    name = f"{NAME}_{'matmul' if weights.ndim == 2 else 'conv2d'}"  # noqa: PLR2004
+    return call_packed(builder, call, compute, data, [words], name)
 
 
 def _rounded(given: te.Tensor) -> te.Tensor:

@@ -1,9 +1,11 @@
-"""Converters of ONNX operators into forms that the layout conversion knows.
+"""Converters of ONNX operators into operators that have a layout rule.
 
-TVM 0.27 imports ``Clip`` as opaque kernels, ``Max`` and ``Min`` as a stack and a reduction, and
-has no layout rule for ``leakyrelu``: around each, a network in NHWC gets transposes. Expressed by
-``maximum`` and ``minimum``, with constants of the other operand's rank, they are converted like any
-sum and fuse into the convolution before them.
+TVM 0.27 imports ``Clip`` as opaque kernels, and ``Max`` and ``Min`` as a stack and a reduction. It
+has no layout rule for ``leakyrelu``. So a network in NHWC gets transposes around each of them. Here
+they become ``maximum`` and ``minimum``, with constants of the other operand's rank. These have
+layout rules, and fuse into the convolution before them.
+
+Some converters of this module replace wrong ones of TVM.
 """
 
 from __future__ import annotations
@@ -15,36 +17,41 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes import resize
 from fewtune.model.passes.elementwise.special_converters import (
     bfloat16_cast,
+    integer_cast,
     is_float,
     special_converters,
     unsigned_cast,
-    word_cast,
 )
-from fewtune.model.passes.sampling import grid_sample, roi_align
+from fewtune.model.passes.sampling import grid_sample, resize, roi_align
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
-# ONNX's element types of bytes, by number or, of a CastLike, by name; their least and largest.
+# The least and the largest value of ONNX's byte types, by number, or by name for a CastLike.
 _BYTES = dict.fromkeys((2, "uint8"), (0, 255)) | dict.fromkeys((3, "int8"), (-128, 127))
-_MENDING = frozenset({"ArgMax", "ArgMin", "Cast", "GridSample", "Resize", "RoiAlign", "Upsample"})
+# Operators of this module that TVM gets wrong: their converters are not optional.
+_CORRECTED = frozenset({"ArgMax", "ArgMin", "Cast", "GridSample", "Resize", "RoiAlign", "Upsample"})
 
 
 @contextlib.contextmanager
 def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
     """Within the block, TVM's importer uses the converters of this module.
 
-    They are the optional step ``layout_friendly``, but for those that mend what TVM gets wrong.
+    They are the optional step ``layout_friendly``, except those of operators that TVM gets wrong.
+
+    Parameters
+    ----------
+    steps : OptionalSteps, optional
+        All steps by default.
     """
     from tvm.relax.frontend.onnx import onnx_frontend
 
     steps = steps or OptionalSteps()
 
     of_largest, of_least = (
-        functools.partial(_place, operator) for operator in (relax.op.argmax, relax.op.argmin)
+        functools.partial(_index, operator) for operator in (relax.op.argmax, relax.op.argmin)
     )
     ours: dict[str, dict[str, Any]] = {
         "ArgMax": dict.fromkeys(("_impl_v1", "_impl_v11", "_impl_v12"), of_largest),
@@ -69,9 +76,9 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
         },
         "Upsample": {"_impl_v9": functools.partial(_resize, 9)},
     }
-    mending = special_converters()
+    special = special_converters()
     with contextlib.ExitStack() as undo:
-        for name, versions in (ours | mending).items():
+        for name, versions in (ours | special).items():
             converter = getattr(onnx_frontend, name)
             for version, convert in versions.items():
                 theirs = getattr(converter, version, None)
@@ -79,29 +86,29 @@ def layout_friendly(steps: OptionalSteps | None = None) -> Iterator[None]:
                     undo.callback(setattr, converter, version, vars(converter)[version])
                 else:
                     undo.callback(delattr, converter, version)
-                is_mending = name in _MENDING or name in mending
-                guarded = convert if is_mending else _optional(steps, convert)
+                is_optional = name not in _CORRECTED and name not in special
+                guarded = _optional(steps, convert) if is_optional else convert
                 ours_first = functools.partial(_converted, guarded, theirs)
                 setattr(converter, version, staticmethod(ours_first))
         yield
 
 
 def _optional(steps: OptionalSteps, convert: Any) -> Any:
-    """A converter as the optional step: gives None where the step is left out."""
+    """A converter as the optional step; it gives None if the step is left out."""
     return steps.guarded(STEP, convert, lambda *_arguments: None)
 
 
 def _converted(ours: Any, theirs: Any, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
-    """Convert by a rule of this module; by TVM's own where that does not apply."""
+    """Convert by a rule of this module, or by TVM's own if that does not apply."""
     converted = ours(bb, [_constant_of(given, params) for given in inputs], attr)
     return converted if converted is not None else theirs(bb, inputs, attr, params)
 
 
-def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
-    """Where the largest or least element stands, the first of several or the last.
+def _index(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
+    """The index of the largest or least element; of the first or the last, if several are equal.
 
-    TVM begins with place -1 and the least number that there is: where a row holds nothing else, as
-    one of bytes that are all 0, or one that is masked as a whole, that place stays.
+    TVM's reduction starts from index -1 and the lowest number of the type. If all numbers of a row
+    are the lowest, such as bytes of 0, the result is -1. Here it is at least 0.
     """
     (data,) = inputs
     if not isinstance(data, relax.Expr) or data.ty.shape is None:
@@ -120,7 +127,7 @@ def _place(operator: Any, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> r
 
 def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     for found in (
-        word_cast(inputs[0], attr["to"]),
+        integer_cast(inputs[0], attr["to"]),
         unsigned_cast(bb, inputs[0], attr["to"]),
         bfloat16_cast(bb, inputs[0], attr["to"]),
     ):
@@ -130,7 +137,7 @@ def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
 
 
 def _bounded_cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
-    """Round bounded floats to bytes; TVM's own asks of each number whether it is one and fits."""
+    """Cast floats to bytes if bounds show that they fit; TVM's own cast checks each number."""
     (data,) = inputs
     limits = _BYTES.get(attr["to"])
     if limits is None or not is_float(data):
@@ -160,11 +167,11 @@ def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
         if bound is None:
             bounds.append(None)
         elif isinstance(bound, tvm.ir.expr.GenericConst):
-            # Exporters write it with an axis, too.
+            # Some exporters write it with an axis.
             bounds.append(float(bound.value.numpy().reshape(())))
         else:
             return None
-    # A bound that is no number is none (ONNX), which TVM's own converter knows.
+    # A bound of NaN is no bound (ONNX): TVM's own converter knows that.
     if any(bound is not None and np.isnan(bound) for bound in bounds):
         return None
     return _clipped(bb, inputs[0], *bounds)
@@ -175,7 +182,7 @@ def _clipped(
 ) -> relax.Expr | None:
     if not is_float(data):
         return None
-    # A bound that is not given is the least or the largest number (ONNX), below which is -inf.
+    # A missing bound is the least or the largest finite number (ONNX), so infinities are clipped.
     limits = np.finfo(str(data.ty.dtype))
     least = float(limits.min) if least is None else least
     most = float(limits.max) if most is None else most
@@ -192,14 +199,14 @@ def _paired(
     inputs: list[Any],
     attr: dict[str, Any],  # noqa: ARG001
 ) -> relax.Expr | None:
-    # Of more than two, `rewrites.chain_variadic` has made pairs.
+    # `rewrites.chain_variadic` has split operators of more than two inputs into pairs.
     if len(inputs) != 2 or all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
         return None
     return operator(*inputs)
 
 
 def _gather(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
-    """Take constant places; TVM's own computes at run time which of them count from the end."""
+    """Gather by constant indices; TVM's own converter handles negative ones at run time."""
     data, indices = inputs
     constant = tvm.ir.expr.GenericConst
     if not isinstance(indices, constant) or isinstance(data, constant | relax.ShapeExpr):
@@ -220,7 +227,7 @@ def _leaky_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr 
         return None
     below = bb.normalize(relax.op.multiply(data, _constant_like(data, slope)))
     if slope == 0:
-        # Infinity times 0 is no number.
+        # Infinity times 0 is NaN.
         is_above = relax.op.greater(data, _constant_like(data, 0.0))
         return relax.op.where(bb.normalize(is_above), data, below)
     return relax.op.maximum(data, below)
@@ -241,7 +248,7 @@ def _hard_swish(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr 
 
 
 def _constant_like(data: relax.Expr, value: float) -> relax.Expr:
-    """A constant that broadcasts to ``data`` and has its rank, as the layout conversion needs."""
+    """A constant with the rank of ``data``, which the layout conversion needs."""
     dtype = str(data.ty.dtype)
     return relax.const(np.full((1,) * data.ty.ndim, value, dtype), dtype)
 
@@ -255,13 +262,13 @@ def _roi_align(default: str, bb: Any, inputs: list[Any], attr: dict[str, Any]) -
 
 
 def _resize(opset: int, bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr:
-    # Before 11, scales are the second input.
+    # Before operator set 11, scales are the second input.
     places = inputs if opset >= 11 else [inputs[0], None, *inputs[1:]]
     return resize.converted(bb, places, attr, opset)
 
 
 def _constant_of(given: Any, params: Any) -> Any:
-    """The constant that an input stands for, where it does."""
+    """The constant that an input is bound to, or the input itself."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
     return given if given is None else onnx_frontend.get_constant(given, params)

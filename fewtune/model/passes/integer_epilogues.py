@@ -1,9 +1,11 @@
-"""What follows products of bytes, in a form that many layers have in common.
+"""Rewrites epilogues of quantised layers, so that layers of one shape are one task.
 
-TVM writes a number into the kernel that multiplies by it, and each layer of a quantised model has
-numbers of its own: as arguments, layers of one shape are one task. It also fuses the cast of bytes
-to floats into the kernel that makes the bytes, which then writes four times as much, and is another
-kernel than that of the next layer: casts go into the kernel that reads.
+Scalar constants: TVM writes them into the kernel that multiplies by them. Each layer of a quantised
+model has its own scales, so each would be a task. Here the constants become arguments.
+
+Casts: TVM fuses the cast of bytes to floats into the kernel that computes the bytes. That kernel
+then writes four times as much, and differs from that of a layer whose bytes are read as bytes. Here
+the cast is part of the kernel that reads the bytes.
 """
 
 from __future__ import annotations
@@ -12,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
+from fewtune.model.passes.op_patterns import ELEMENTWISE, REDUCTION
+from fewtune.model.passes.relax_calls import call_of
 from fewtune.runtime.tvm import relax, te, tvm
 
 _ADD, _MULTIPLY, _MEAN, _CAST = "relax.add", "relax.multiply", "relax.mean", "relax.astype"
 _BINARY = frozenset({_ADD, _MULTIPLY, "relax.subtract"})
-# What stands between whole numbers and the numbers that scale them.
+# Operators between a cast from integers and the constants that scale its result.
 _BETWEEN = _BINARY | {"relax.maximum", "relax.minimum", "relax.round", "relax.clip", _MEAN}
 _BYTES = ("uint8", "int8")
-# TVM's kinds of operators (OpPatternKind): fused with what makes its inputs, with what reads it.
-_ELEMENTWISE, _REDUCTION = 0, 3
 
 
 def integer_epilogues(module: tvm.IRModule) -> tvm.IRModule:
-    """Make numbers arguments, and read bytes where floats of them are summed.
+    """Turn scalar constants of epilogues into arguments, and let sums and means read bytes.
 
     Parameters
     ----------
@@ -34,8 +36,9 @@ def integer_epilogues(module: tvm.IRModule) -> tvm.IRModule:
     Returns
     -------
     module : IRModule
-        Of floats that were whole numbers just before, sums and products have constants of full rank
-        in place of numbers without axes; sums of two and means are kernels that read bytes.
+        Operators on floats that were cast from integers have constants of full rank instead of
+        scalars, which TVM keeps as arguments. Sums of two tensors, and means, are kernels that read
+        bytes.
     """
     writer = _Epilogues(module)
     for variable, function in module.functions_items():
@@ -48,6 +51,7 @@ def integer_epilogues(module: tvm.IRModule) -> tvm.IRModule:
 class _Epilogues(relax.PyExprMutator):
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
+        # By variable, whether `_scales` is true of it.
         self._known: dict[relax.Var, bool] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -69,7 +73,7 @@ class _Epilogues(relax.PyExprMutator):
 
     def _sum(self, first: relax.Expr, second: relax.Expr) -> relax.Expr | None:
         """The sum of two tensors of bytes, the first one scaled, as one kernel."""
-        scaled, factor = self._call_of(first, _MULTIPLY), None
+        scaled, factor = call_of(self, first, _MULTIPLY), None
         if scaled is not None:
             first, factor = scaled.args
         data = [self._bytes_of(each) for each in (first, second)]
@@ -80,7 +84,7 @@ class _Epilogues(relax.PyExprMutator):
         elif not isinstance(factor, tvm.ir.expr.GenericConst) or factor.value.numpy().size != 1:
             return None
         number = relax.const(factor.value.numpy().reshape(1))
-        attributes = {"op_pattern": _ELEMENTWISE}
+        attributes = {"op_pattern": ELEMENTWISE}
         return self.builder_.call_te(
             _summed, *data, number, primfunc_name_hint="sum_of_bytes", primfunc_attrs=attributes
         )
@@ -95,23 +99,18 @@ class _Epilogues(relax.PyExprMutator):
             lambda given: _averaged(given, places, keeps),
             data,
             primfunc_name_hint="mean_of_bytes",
-            primfunc_attrs={"op_pattern": _REDUCTION},
+            primfunc_attrs={"op_pattern": REDUCTION},
         )
 
     def _bytes_of(self, value: relax.Expr) -> relax.Expr | None:
-        """The bytes that a tensor of floats is a cast of."""
-        cast = self._call_of(value, _CAST)
+        """The bytes from which a tensor of floats is cast; None if it is no such cast."""
+        cast = call_of(self, value, _CAST)
         if cast is None or str(cast.ty.dtype) != "float32":
             return None
         return cast.args[0] if str(cast.args[0].ty.dtype) in _BYTES else None
 
-    def _call_of(self, value: relax.Expr, operator: str) -> relax.Call | None:
-        found = self.lookup_binding(value) if isinstance(value, relax.Var) else value
-        is_call = isinstance(found, relax.Call) and getattr(found.op, "name", "") == operator
-        return found if is_call else None
-
     def _scales(self, value: relax.Expr) -> bool:
-        """Whether a value is whole numbers, scaled or shifted."""
+        """Whether a value was cast from integers, and perhaps scaled or shifted since."""
         if not isinstance(value, relax.Var):
             return False
         if value not in self._known:
@@ -124,7 +123,7 @@ class _Epilogues(relax.PyExprMutator):
         name = getattr(call.op, "name", "")
         if name == _CAST:
             return "int" in str(call.args[0].ty.dtype)
-        # One of the kernels above.
+        # A kernel of `_sum` or `_mean`.
         if name == "relax.call_tir":
             return any(str(each.ty.dtype) in _BYTES for each in call.args[1].fields)
         return name in _BETWEEN and any(self._scales(each) for each in call.args)

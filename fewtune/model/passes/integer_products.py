@@ -1,11 +1,10 @@
-"""Convolutions and products of bytes: unsigned activations, signed constant weights, int32 sums.
+"""Convolutions and products of uint8 activations with constant int8 weights, summed in int32.
 
 Four channels are one word of 32 bits (`fewtune.model.passes.packed_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,43 +13,42 @@ import numpy as np
 from fewtune.model.passes.packed_products import (
     Window,
     Words,
+    call_packed,
     convolved,
     merged,
     multiplied,
     packed,
     padded,
 )
-from fewtune.model.passes.pad_filters import without_padding
+from fewtune.model.passes.relax_calls import call_of
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import has_feature, relax, te, tvm
 
-CONVOLUTION, PRODUCT = "relax.nn.conv2d", "relax.matmul"
+_CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _DATA, _WEIGHTS, _SUMS = "uint8", "int8", "int32"
-# Bytes less their zero point.
+# Activations minus their zero point.
 _CENTRED = "int16"
-# TVM's kind of operator (OpPatternKind) that is fused with the elementwise operators behind it.
-_OUT_ELEMENTWISE_FUSABLE = 4
 
 
 def integer_kernels(
     module: tvm.IRModule, target: tvm.target.Target, traits: CpuTraits
 ) -> tvm.IRModule:
-    """Replace products of bytes by kernels.
+    """Replace convolutions and products of bytes by calls of kernels.
 
     Parameters
     ----------
     module : IRModule
         Before its operators are legalised; convolutions in NHWC.
     target : Target
-        Of a CPU; its features say how four bytes are multiplied.
+        Of a CPU. Its features decide the instruction that multiplies four bytes.
     traits : CpuTraits
 
     Returns
     -------
     module : IRModule
-        Convolutions and products that sum unsigned bytes, less a constant zero point, times
-        constant signed ones are calls of kernels; others are left to TVM.
+        Activations are uint8, with a constant zero point or none; weights are constant int8. TVM
+        legalises all other convolutions and products.
     """
     form = dot_products.form_of(lambda feature: has_feature(target, feature))
     writer = _Kernels(module, form, traits.lanes(_SUMS))
@@ -71,9 +69,9 @@ class _Kernels(relax.PyExprMutator):
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
         made = None
-        if name == CONVOLUTION:
+        if name == _CONVOLUTION:
             made = self._convolution(call)
-        elif name == PRODUCT:
+        elif name == _PRODUCT:
             made = self._product(call)
         return call if made is None else made
 
@@ -94,10 +92,11 @@ class _Kernels(relax.PyExprMutator):
             given, name = packed(joined, self._lanes), "integer_conv2d"
             compute = partial(convolved, self._words, window=window, groups=groups)
 
-        def computed(data: te.Tensor, weights: te.Tensor, *around: te.Tensor) -> te.Tensor:
-            return compute(data, weights, around=around[0] if around else None)
+        def computed(data: te.Tensor, weights: te.Tensor, *pad_value: te.Tensor) -> te.Tensor:
+            return compute(data, weights, pad_value=pad_value[0] if pad_value else None)
 
-        result = self._emit(call, data, given, computed, name, window.around(_DATA))
+        constants = [given, *window.pad_values(_DATA)]
+        result = call_packed(self.builder_, call, computed, data, constants, name)
         sums = weights.astype(np.int32).sum((0, 1, 2))
         return self._without_zero(result, sums.reshape(1, 1, 1, -1) * zero)
 
@@ -108,53 +107,31 @@ class _Kernels(relax.PyExprMutator):
             return None
         compute = partial(multiplied, self._words)
         given = packed(weights, self._lanes)
-        result = self._emit(call, data, given, compute, "integer_matmul")
+        result = call_packed(self.builder_, call, compute, data, [given], "integer_matmul")
         return self._without_zero(result, weights.astype(np.int32).sum(0) * zero)
 
     def _bytes_of(self, data: relax.Expr) -> tuple[relax.Expr | None, int]:
         """The unsigned bytes that a product reads, and their zero point."""
         if str(data.ty.dtype) == _DATA:
             return data, 0
-        turned = self._call_of(data, "relax.permute_dims")
-        taken = self._call_of(turned.args[0] if turned is not None else data, "relax.subtract")
-        wide = self._call_of(taken.args[0], "relax.astype") if taken is not None else None
-        if taken is None or wide is None or str(wide.args[0].ty.dtype) != _DATA:
+        permuted = call_of(self, data, "relax.permute_dims")
+        centred = permuted.args[0] if permuted is not None else data
+        subtraction = call_of(self, centred, "relax.subtract")
+        if subtraction is None:
             return None, 0
-        zero = taken.args[1]
+        cast = call_of(self, subtraction.args[0], "relax.astype")
+        if cast is None or str(cast.args[0].ty.dtype) != _DATA:
+            return None, 0
+        zero = subtraction.args[1]
         if not isinstance(zero, tvm.ir.expr.GenericConst) or zero.value.numpy().size != 1:
             return None, 0
-        given = wide.args[0]
-        if turned is not None:
-            given = self.builder_.emit(relax.op.permute_dims(given, turned.attrs.axes))
+        given = cast.args[0]
+        if permuted is not None:
+            given = self.builder_.emit(relax.op.permute_dims(given, permuted.attrs.axes))
         return given, int(zero.value.numpy().reshape(()))
 
-    def _call_of(self, value: relax.Expr, operator: str) -> relax.Call | None:
-        found = self.lookup_binding(value) if isinstance(value, relax.Var) else value
-        is_call = isinstance(found, relax.Call) and getattr(found.op, "name", "") == operator
-        return found if is_call else None
-
-    def _emit(
-        self,
-        call: relax.Call,
-        data: relax.Expr,
-        weights: np.ndarray,
-        compute: Any,
-        name: str,
-        more: Sequence[np.ndarray] = (),
-    ) -> relax.Expr:
-        builder = self.builder_
-        result = builder.call_te(
-            compute,
-            data,
-            *(relax.const(each) for each in (weights, *more)),
-            primfunc_name_hint=name,
-            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
-        )
-        if weights.shape[-1] == int(call.ty.shape[-1]):
-            return result
-        return without_padding(builder, result, call)
-
     def _without_zero(self, sums: relax.Expr, added: np.ndarray) -> relax.Expr:
+        """The sums minus what the zero point adds to them."""
         if not added.any():
             return sums
         constant = relax.const(np.ascontiguousarray(added.astype(np.int32)))
@@ -172,12 +149,12 @@ def _weights_of(call: relax.Call) -> np.ndarray | None:
 
 
 def _depthwise(
-    data: te.Tensor, weights: te.Tensor, window: Window, around: te.Tensor | None = None
+    data: te.Tensor, weights: te.Tensor, window: Window, pad_value: te.Tensor | None = None
 ) -> te.Tensor:
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, _ = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
-    wide = padded(data, [0, top, left, 0], [0, bottom, right, 0], around)
+    wide = padded(data, [0, top, left, 0], [0, bottom, right, 0], pad_value)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
 

@@ -1,37 +1,39 @@
-"""Convolutions and products of packed words: neighbouring channels that one instruction multiplies.
+"""Convolutions and products of packed words, which one instruction multiplies.
 
-A word of 32 bits holds four bytes, or two bfloat16 numbers. Weights are packed into words once; an
-activation's word is its neighbouring channels as they lie. In words a convolution is one like any
-other, with an operator of `fewtune.runtime` for its multiplication: the same loops and rules tile
-it.
+A word of 32 bits holds neighbouring channels: four bytes, or two bfloat16 numbers. Weights are
+packed into words at compile time. Activations need no packing: their neighbouring channels are
+neighbours in memory. A convolution of words has the loops of any other convolution, so the same
+rules tile it. Only its multiplication is an operator of `fewtune.runtime`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.winograd import filled
-from fewtune.runtime.tvm import te, tvm
+from fewtune.model.passes.op_patterns import OUT_ELEMENTWISE_FUSABLE
+from fewtune.model.passes.pad_filters import without_padding
+from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.schedule.tiling import round_up
 
 WORD_BITS = 32
 
 
 @dataclass(frozen=True)
 class Words:
-    """What a word holds, and how two of them are multiplied.
+    """The contents of a word, and the product of two words.
 
     Attributes
     ----------
     data_type : str
-        Unsigned integers that the activations' channels lie in.
+        Unsigned integer type of one channel of the activations.
     dot : callable
-        Of two words, the sum of the products of what they hold.
+        Multiplies two words channel by channel, and sums the products.
     name : str
-        Begins the names of kernels.
+        Prefix of the kernels' names.
     """
 
     data_type: str
@@ -40,17 +42,25 @@ class Words:
 
     @property
     def count(self) -> int:
-        """Channels of a word."""
+        """Channels in a word."""
         return WORD_BITS // self.bits
 
     @property
     def bits(self) -> int:
-        """Of one channel."""
+        """Bits of one channel."""
         return int(tvm.DataType(self.data_type).bits)
 
 
 class Window:
-    """Strides, dilations and padding of a convolution, and what it is padded with."""
+    """Strides, dilations and padding of a convolution.
+
+    Parameters
+    ----------
+    attributes : Attrs
+        Of ``relax.nn.conv2d``.
+    zero : int
+        The zero point of the activations, with which they are padded.
+    """
 
     def __init__(self, attributes: Any, zero: int = 0) -> None:
         self.zero = zero
@@ -58,35 +68,41 @@ class Window:
         self.dilation = [int(each) for each in attributes.dilation]
         self.padding = [int(each) for each in attributes.padding]
 
-    def around(self, data_type: str) -> list[np.ndarray]:
-        """What is around the data, as an argument: layers of one shape are then one kernel."""
+    def pad_values(self, data_type: str) -> list[np.ndarray]:
+        """The kernel's argument for the value of the padding; none if that is 0.
+
+        As an argument, the value does not make the kernels of two layers differ.
+        """
         return [np.full(1, self.zero, data_type)] if self.zero and any(self.padding) else []
 
     def size(self, axis: int, extent: int, taps: int) -> int:
-        """Places of the output along an axis."""
+        """Extent of the output along an axis, for an input extent and a kernel extent."""
         padded = extent + self.padding[axis] + self.padding[axis + 2]
         return (padded - (taps - 1) * self.dilation[axis] - 1) // self.strides[axis] + 1
 
     def place(self, axis: int, output: Any, tap: Any) -> Any:
-        """Where an output's tap reads the padded input."""
+        """Index into the padded input, for an output index and a kernel index."""
         return output * self.strides[axis] + tap * self.dilation[axis]
 
 
 def merged(weights: np.ndarray, groups: int, lanes: int) -> tuple[np.ndarray, int]:
-    """Join groups of a convolution until the filters of one fill vectors.
+    """Join groups of a convolution until the filters of one joined group fill vectors.
 
-    Between the channels of one and the filters of another are zeros: a vector of filters then reads
-    one word of the data.
+    A vector of filters then reads one word of the data. Weights between channels and filters of
+    different original groups are zero.
 
     Parameters
     ----------
     weights : numpy.ndarray
-        Rows, columns, channels of a group, filters.
+        Shape (rows, columns, channels of a group, filters).
     groups, lanes : int
 
     Returns
     -------
-    weights, groups : numpy.ndarray, int
+    weights : numpy.ndarray
+        Shape (rows, columns, channels of a joined group, filters).
+    groups : int
+        Number of joined groups.
     """
     *taps, channels, filters = weights.shape
     each = filters // groups
@@ -104,31 +120,40 @@ def merged(weights: np.ndarray, groups: int, lanes: int) -> tuple[np.ndarray, in
 
 
 def packed(weights: np.ndarray, lanes: int) -> np.ndarray:
-    """Neighbouring channels a word, and as many filters as fill vectors.
+    """Pack neighbouring channels of weights into words, and pad their filters to whole vectors.
 
     Parameters
     ----------
     weights : numpy.ndarray
-        Of bytes or of 16 bits, shape (..., channels, filters).
+        Of 8 or 16 bits, shape (..., channels, filters).
     lanes : int
 
     Returns
     -------
     words : numpy.ndarray
-        int32, shape (..., words, filters); what is added is zero.
+        int32, shape (..., words, padded filters). Added channels and filters are zero.
     """
     *others, channels, filters = weights.shape
     count = WORD_BITS // 8 // weights.dtype.itemsize
     more = [(0, 0)] * len(others) + [(0, -channels % count), (0, -filters % lanes)]
     wide = np.pad(weights, more)
-    grouped = wide.reshape(*others, -1, count, filled(filters, lanes))
+    grouped = wide.reshape(*others, -1, count, round_up(filters, lanes))
     return np.ascontiguousarray(np.moveaxis(grouped, -2, -1)).view(np.int32)[..., 0]
 
 
 def padded(
-    data: te.Tensor, before: list[int], after: list[int], around: te.Tensor | None = None
+    data: te.Tensor, before: list[int], after: list[int], pad_value: te.Tensor | None = None
 ) -> te.Tensor:
-    """The data with zero points around, or with zeros."""
+    """The data, padded with a value, or with zeros.
+
+    Parameters
+    ----------
+    data : te.Tensor
+    before, after : list of int
+        Elements added by axis.
+    pad_value : te.Tensor, optional
+        Shape (1,).
+    """
     if not any(before) and not any(after):
         return data
     shape = [int(extent) for extent in data.shape]
@@ -142,8 +167,8 @@ def padded(
             if first + extent < whole:
                 inside.append(where < first + extent)
         moved = [where - first for where, first in zip(place, before, strict=True)]
-        zero = tvm.tirx.const(0, str(data.dtype)) if around is None else around[0]
-        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), zero)
+        value = tvm.tirx.const(0, str(data.dtype)) if pad_value is None else pad_value[0]
+        return tvm.tirx.if_then_else(tvm.tirx.all(*inside), data(*moved), value)
 
     return te.compute(wide, at, name="padded_bytes")
 
@@ -153,7 +178,7 @@ def convolved(
     data: te.Tensor,
     weights: te.Tensor,
     window: Window,
-    around: te.Tensor | None = None,
+    pad_value: te.Tensor | None = None,
     groups: int = 1,
 ) -> te.Tensor:
     """A convolution of words.
@@ -162,21 +187,26 @@ def convolved(
     ----------
     words : Words
     data : te.Tensor
-        Channels last.
+        In NHWC.
     weights : te.Tensor
-        From `packed`: rows, columns, words of a group, filters.
+        From `packed`, shape (rows, columns, words of a group, filters).
     window : Window
-    around : te.Tensor, optional
-        What the data are padded with; zero unless given.
+    pad_value : te.Tensor, optional
+        Shape (1,); zero unless given.
     groups : int
-        The filters of each fill vectors, where there is more than one.
+        If there are several, the filters of each fill vectors.
+
+    Returns
+    -------
+    result : te.Tensor
+        int32 or float32 as `Words.dot` sums, in NHWC.
     """
     batch, height, width, channels = (int(extent) for extent in data.shape)
     rows, columns, depth, filters = (int(extent) for extent in weights.shape)
     top, left, bottom, right = window.padding
     own, each = channels // groups, filters // groups
     more = depth * words.count - own
-    wide = padded(data, [0, top, left, 0], [0, bottom, right, more], around)
+    wide = padded(data, [0, top, left, 0], [0, bottom, right, more], pad_value)
     r = te.reduce_axis((0, rows), name="r")
     s = te.reduce_axis((0, columns), name="s")
     k = te.reduce_axis((0, depth), name="k")
@@ -194,7 +224,16 @@ def convolved(
 
 
 def multiplied(words: Words, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    """A product of matrices of words; ``weights`` from `packed`: words, columns."""
+    """A product of matrices of words.
+
+    Parameters
+    ----------
+    words : Words
+    data : te.Tensor
+        Shape (..., depth).
+    weights : te.Tensor
+        From `packed`, shape (words, columns).
+    """
     *others, depth = (int(extent) for extent in data.shape)
     count, columns = (int(extent) for extent in weights.shape)
     none = [0] * len(others)
@@ -209,8 +248,43 @@ def multiplied(words: Words, data: te.Tensor, weights: te.Tensor) -> te.Tensor:
     return te.compute((*others, columns), summed, name=f"{words.name}_matmul")
 
 
+def call_packed(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    compute: Callable[..., te.Tensor],
+    data: relax.Expr,
+    constants: Sequence[np.ndarray],
+    name: str,
+) -> relax.Expr:
+    """Call a kernel in place of a convolution or product, without its padded filters.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+    call : relax.Call
+        Of the convolution or product.
+    compute : callable
+        Gives the kernel's result for its arguments: ``data`` and ``constants``.
+    data : Expr
+    constants : sequence of numpy.ndarray
+        The weights first; their last axis is the padded filters.
+    name : str
+        Of the kernel.
+    """
+    result = builder.call_te(
+        compute,
+        data,
+        *(relax.const(each) for each in constants),
+        primfunc_name_hint=name,
+        primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE},
+    )
+    if constants[0].shape[-1] == int(call.ty.shape[-1]):
+        return result
+    return without_padding(builder, result, call)
+
+
 def _word(words: Words, data: te.Tensor, place: list[Any], first: Any) -> Any:
-    """Neighbours of the last axis as an int32: LLVM makes one load of them."""
+    """Neighbours along the last axis as an int32, which LLVM loads at once."""
     found = None
     for number in range(words.count):
         part = data(*place, first + number).astype("uint32")

@@ -1,9 +1,9 @@
-"""Filters that fill no vector: a convolution gets as many as do, and its result loses the rest.
+"""Pads the filters of convolutions with zeros, to whole vectors.
 
-The classifier of SqueezeNet has 1000 filters, the heads of a detector 75. No vector of 16 divides
-them, so that every schedule works with half vectors or with scalars. With filters of zeros beside
-them the convolution is one like any other, and what they come to is left out by the kernel after
-it, which adds bias and activation too. That costs writing the result and reading it once more.
+The classifier of SqueezeNet has 1000 filters, the heads of a detector 75. Vectors of 16 do not
+divide these, so every schedule has half vectors or scalars. With added filters of zeros, schedules
+have full vectors. The next kernel, which computes bias and activation, drops the added outputs.
+That costs one more write and read of the result.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from typing import Protocol
 
 import numpy as np
 
-from fewtune.model.passes.winograd import TYPE, filled
+from fewtune.model.passes.op_patterns import INJECTIVE
+from fewtune.model.passes.winograd import TYPE
 from fewtune.runtime.tvm import relax, te, tvm
+from fewtune.schedule.tiling import round_up
 from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 
 UNPADDED = "unpadded"
-# Parts of the throughput of full vectors, guessed from few kernels (1000 filters in half vectors
-# took 1.35 times as long as 1008 in full ones): of halves and quarters, and of shorter ones.
+# Throughput relative to full vectors: of half and quarter vectors, and of shorter ones. Guessed
+# from few kernels: 1000 filters in half vectors took 1.35 times as long as 1008 in full ones.
 _PART_VECTOR, _NO_VECTOR = 0.6, 0.3
 _SHORTEST_PART = 4
-# What padding has to bring the estimate down to: the estimate is rough.
+# The estimate is rough: padded, a kernel must cost at most this part of what it costs as it is.
 LEAST_GAIN = 0.9
-# TVM's kind of operator (OpPatternKind) that is fused with what follows, not into a convolution:
-# there, vectors would end within the results of one pixel.
-_INJECTIVE = 2
 
 Legalizer = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
 @dataclass(frozen=True)
 class Filters:
-    """A convolution, as far as padding its filters is concerned.
+    """The extents of a convolution that decide whether padding its filters pays.
 
     Attributes
     ----------
     filters : int
     depth : int
-        Products that are summed for one output.
+        Terms in the sum of one output.
     points : int
         Outputs of one filter.
     given : int
@@ -58,17 +57,17 @@ class Filters:
 
     @property
     def padded(self) -> int:
-        """As many filters as fill vectors."""
-        return filled(self.filters, self.lanes)
+        """Filters with padding: whole vectors."""
+        return round_up(self.filters, self.lanes)
 
     @property
     def flops(self) -> int:
-        """A multiplication and an addition are two."""
+        """Operations without padding; a multiplication and an addition are two."""
         return 2 * self.points * self.depth * self.filters
 
     @property
     def added_flops(self) -> int:
-        """Of the filters beyond those given."""
+        """Operations of the added filters."""
         return 2 * self.points * self.depth * (self.padded - self.filters)
 
     @property
@@ -77,31 +76,31 @@ class Filters:
         return self.padded > self.filters and self._padded_cost() < LEAST_GAIN * self._cost()
 
     def _cost(self) -> float:
-        """Roughly the time it takes as it is, in the bytes that memory moves in it."""
+        """Estimated time without padding, in bytes that memory could move in it."""
         has_vectors = math.gcd(self.filters, self.lanes) * _SHORTEST_PART >= self.lanes
         speed = _PART_VECTOR if has_vectors else _NO_VECTOR
         return cost_bytes(self.flops / speed, FLOAT32_BYTES * self._elements())
 
     def _padded_cost(self) -> float:
-        """The same of the padded one, whose result is written once more and read again."""
+        """The same with padding: the result is written and read once more."""
         elements = self._elements() + self.points * (self.padded + self.filters)
         return cost_bytes(self.flops + self.added_flops, FLOAT32_BYTES * elements, calls=2)
 
     def _elements(self) -> float:
-        """What is moved: weights count half, being fetched ahead of the arithmetic."""
+        """Elements moved; weights count half, since they are prefetched during the arithmetic."""
         return self.given + self.depth * self.filters / 2 + self.points * self.filters
 
 
 class Padded(Protocol):
-    """What was padded: `Filters`, or a `fewtune.model.passes.pad_matmul.Product`."""
+    """A padded kernel: `Filters`, or a `fewtune.model.passes.pad_matmul.Product`."""
 
     @property
     def added_flops(self) -> int:
-        """Operations of what was added."""
+        """Operations on the padding."""
 
 
 class Padding:
-    """Legalises convolutions with padded filters where that pays, and remembers what was padded.
+    """Legalises convolutions with padded filters where that pays, and records what was padded.
 
     Parameters
     ----------
@@ -119,22 +118,22 @@ class Padding:
 
     @property
     def added_flops(self) -> int:
-        """Operations of all that was added."""
+        """Operations on all padding."""
         return sum(each.added_flops for each in self.chosen)
 
-    def legalizer(self, otherwise: Legalizer) -> Legalizer:
-        """A legaliser for ``relax.nn.conv2d`` that hands on what it does not pad.
+    def legalizer(self, fallback: Legalizer) -> Legalizer:
+        """A legaliser for ``relax.nn.conv2d``, which pads some convolutions.
 
         Parameters
         ----------
-        otherwise : callable
-            Legalises what is left as it is, and the padded convolutions themselves.
+        fallback : callable
+            Legalises the convolutions, padded ones as well.
         """
 
         def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
             filters = self.filters_of(call)
             if filters is None or not filters.gains:
-                return otherwise(builder, call)
+                return fallback(builder, call)
             self.chosen.append(filters)
             weights = call.args[1].value.numpy()
             more = filters.padded - filters.filters
@@ -142,12 +141,12 @@ class Padding:
             padded = builder.normalize(
                 relax.Call(call.op, [call.args[0], relax.const(wide)], call.attrs)
             )
-            return without_padding(builder, otherwise(builder, padded), call)
+            return without_padding(builder, fallback(builder, padded), call)
 
         return legalized
 
     def filters_of(self, call: relax.Call) -> Filters | None:
-        """The filters of a convolution; None where they could not be padded."""
+        """The filters of a convolution; None if they cannot be padded."""
         weights = known_weights(call)
         if weights is None:
             return None
@@ -161,7 +160,16 @@ class Padding:
 def without_padding(
     builder: relax.BlockBuilder, padded: relax.Expr, call: relax.Call
 ) -> relax.Call:
-    """The first places of every axis of a padded result: what the call was to give."""
+    """Drop the padding of a result: keep the shape of the original call's result.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+    padded : Expr
+        The result with padding at the end of its axes.
+    call : relax.Call
+        The original call.
+    """
     shape = [int(extent) for extent in call.ty.shape]
 
     def unpadded(given: te.Tensor) -> te.Tensor:
@@ -176,13 +184,16 @@ def injective(
     given: relax.Expr,
     name: str,
 ) -> relax.Call:
-    """A kernel that is fused with what is elementwise around it, and into no product."""
-    attributes = {"op_pattern": _INJECTIVE}
+    """Call a kernel that is fused with elementwise operators, not into convolutions and products.
+
+    There, vectors would end within the results of one pixel.
+    """
+    attributes = {"op_pattern": INJECTIVE}
     return builder.call_te(compute, given, primfunc_name_hint=name, primfunc_attrs=attributes)
 
 
 def known_weights(call: relax.Call) -> list[int] | None:
-    """The shape of a convolution's weights, where they can be rewritten.
+    """The shape of a convolution's weights, if they can be rewritten.
 
     Parameters
     ----------
@@ -192,8 +203,8 @@ def known_weights(call: relax.Call) -> list[int] | None:
     Returns
     -------
     shape : list of int, or None
-        Kernel, channels, filters; None unless the convolution is in NHWC and ungrouped, and its
-        weights are a float32 constant.
+        Kernel rows, kernel columns, channels, filters. None unless the convolution is in NHWC and
+        ungrouped, and its weights are a float32 constant.
     """
     weights, attributes = call.args[1], call.attrs
     if not isinstance(weights, tvm.ir.expr.GenericConst) or int(attributes.groups) != 1:

@@ -1,12 +1,12 @@
-"""Products whose extents fill no register tile, such as attention's.
+"""Pads matrix products whose extents do not divide into register tiles, such as attention's.
 
-A vision transformer has 197 tokens: no vector divides the 197 columns of its scores, and no tile
-has more than one of their 197 rows, which then reads all of the other operand for itself. With a
-few rows and columns of zeros beside them they are products like any other; what these come to is
-left out by the kernel after it. The copies are fused with what made the operands, where that is
-elementwise or a transpose.
+A vision transformer has 197 tokens, a prime number. No vector divides the 197 columns of its
+scores. A register tile has one of their 197 rows, so every row reads the whole other operand. A few
+added rows and columns of zeros make full register tiles possible. The kernel after the product
+drops the added results. The copies that pad an operand are fused into the kernel that computes it,
+if that is elementwise or a transpose.
 
-Of weights, columns alone are filled up, once: a recogniser's classes are any number.
+Constant weights get columns only, at compile time: the classes of a text recogniser are any number.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from fewtune.model.passes.pad_filters import (
     injective,
     without_padding,
 )
-from fewtune.model.passes.winograd import TYPE, filled
+from fewtune.model.passes.winograd import TYPE
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
-from fewtune.schedule.tiling import filled_rows, register_tile, tile_rate
+from fewtune.schedule.tiling import padded_rows, register_tile, round_up, tile_rate
 from fewtune.task.analysis import FLOAT32_BYTES, cost_bytes
 
-PRODUCT = "relax.matmul"
-# Axes of weights; vectors of a tile that weights are filled up to, and the most that may add.
-_MATRIX, _VECTORS, _MOST_ADDED = 2, 4, 0.02
+_PRODUCT = "relax.matmul"
+# Axes of a matrix of weights.
+_MATRIX = 2
+# Weights are padded to tiles of so many vectors, if that adds at most this part of their columns.
+_VECTORS, _MOST_ADDED = 4, 0.02
 _PADDED = "padded"
-# Parts of the peak: of what LLVM vectorises by itself, and of tiles of one row, whose other operand
-# comes from the second cache for each of them (both on an EPYC: 0.47 and 0.49).
+# Speed relative to the peak: of loops that LLVM vectorises, and of tiles of one row, which read the
+# other operand from the second-level cache for every row (0.47 and 0.49 on an EPYC).
 _NO_VECTOR, _ONE_ROW = 0.4, 0.5
-# What copies move is in the caches, which move so many times what memory does: roughly.
+# Cost of a byte that a copy moves within the caches, relative to one from memory: a rough guess.
 _IN_CACHE = 0.25
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, the first of which is no constant.
+    """A product of two matrices; the first is not constant.
 
     Attributes
     ----------
@@ -50,9 +52,10 @@ class Product:
         Products of one call.
     rows, depth, columns : int
     traits : CpuTraits
-        Of the CPU whose registers are to be filled.
+        Of the CPU whose registers the padded product fills.
     is_weighted : bool
-        Whether the second is constant: its padding copies nothing, and rows stay as they are.
+        Whether the second matrix is constant. Padding it copies nothing at run time, and rows are
+        not padded.
     """
 
     count: int
@@ -64,22 +67,22 @@ class Product:
 
     @property
     def padded_columns(self) -> int:
-        """As many columns as fill vectors; of many weights, tiles of several vectors."""
+        """Columns with padding: whole vectors, or tiles of several for weights of many columns."""
         lanes = self.traits.lanes(TYPE)
-        wide = filled(self.columns, _VECTORS * lanes)
+        wide = round_up(self.columns, _VECTORS * lanes)
         is_wide = self.is_weighted and wide - self.columns <= _MOST_ADDED * self.columns
-        return wide if is_wide and self.columns % lanes else filled(self.columns, lanes)
+        return wide if is_wide and self.columns % lanes else round_up(self.columns, lanes)
 
     @property
     def padded_rows(self) -> int:
-        """As many rows as make up whole register tiles."""
+        """Rows with padding: whole register tiles."""
         if self.is_weighted:
             return self.rows
-        return filled_rows(self.rows, self.padded_columns, self.traits, TYPE)
+        return padded_rows(self.rows, self.padded_columns, self.traits, TYPE)
 
     @property
     def added_flops(self) -> int:
-        """Of the rows and columns beyond those given; a multiplication and an addition are two."""
+        """Operations of the added rows and columns; a multiplication and an addition are two."""
         more = self.padded_rows * self.padded_columns - self.rows * self.columns
         return 2 * self.count * self.depth * more
 
@@ -90,7 +93,7 @@ class Product:
         return padded != given and self._cost(*padded) < LEAST_GAIN * self._cost(*given)
 
     def _cost(self, rows: int, columns: int) -> float:
-        """Roughly the time of it with so many rows and columns, in the bytes memory moves in it."""
+        """Estimated time with so many rows and columns, in bytes that memory could move in it."""
         flops = 2 * self.count * rows * self.depth * columns
         lengths = ((self.rows, rows), (self.columns, columns))
         copies = [after * self.depth for before, after in lengths if after > before]
@@ -103,7 +106,7 @@ class Product:
         return cost_bytes(flops / self._speed(rows, columns), size, calls=1 + len(copies))
 
     def _speed(self, rows: int, columns: int) -> float:
-        """Part of the peak, by rule."""
+        """Speed relative to the peak, by rule."""
         lanes = self.traits.lanes(TYPE)
         in_tile, elements = register_tile(rows, columns, self.traits, TYPE)
         speed = tile_rate(in_tile, elements, lanes, self.traits) / lanes
@@ -111,20 +114,20 @@ class Product:
 
 
 def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
-    """What `relax.transform.LegalizeOps` needs to know to pad products where that pays.
+    """A legaliser that pads products where that pays, for `relax.transform.LegalizeOps`.
 
     Parameters
     ----------
     padding : Padding
-        Remembers them beside the convolutions.
+        Records the padded products.
     traits : CpuTraits
 
     Returns
     -------
     legalizers : dict of callable
-        By operator; TVM's own serves the other products, and the padded ones themselves.
+        By operator. TVM's own legaliser is called for all products, padded ones as well.
     """
-    usual = tvm.ir.Op.get(PRODUCT).get_attr("FLegalize")
+    usual = tvm.ir.Op.get(_PRODUCT).get_attr("FLegalize")
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         product = product_of(call, traits)
@@ -142,11 +145,18 @@ def legalizer(padding: Padding, traits: CpuTraits) -> dict[str, Legalizer]:
         whole = builder.normalize(relax.Call(call.op, operands, call.attrs))
         return without_padding(builder, usual(builder, whole), call)
 
-    return {PRODUCT: legalized}
+    return {_PRODUCT: legalized}
 
 
 def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
-    """The product of a call; None where nothing is padded, as of a constant first operand."""
+    """The product of a call; None if it cannot be padded.
+
+    Parameters
+    ----------
+    call : relax.Call
+        Of ``relax.matmul``.
+    traits : CpuTraits
+    """
     if any(str(each.ty.dtype) != TYPE for each in (*call.args, call)):
         return None
     if isinstance(call.args[0], tvm.ir.expr.GenericConst):
@@ -163,13 +173,13 @@ def product_of(call: relax.Call, traits: CpuTraits) -> Product | None:
 
 
 def _wider(weights: relax.Expr, columns: int) -> relax.Expr:
-    """Weights with columns of zeros beside theirs."""
+    """Weights, padded with columns of zeros."""
     array = weights.value.numpy()
     return relax.const(np.pad(array, [(0, 0), (0, columns - array.shape[1])]))
 
 
 def _padded(builder: relax.BlockBuilder, operand: relax.Expr, axis: int, extent: int) -> relax.Expr:
-    """An operand with zeros behind what it has of an axis."""
+    """An operand, padded with zeros at the end of an axis."""
     shape = [int(each) for each in operand.ty.shape]
     if shape[axis] == extent:
         return operand

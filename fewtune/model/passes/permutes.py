@@ -1,7 +1,7 @@
-"""Remove permutations of axes that change nothing, which the layout conversion leaves behind.
+"""Removes redundant permutations of axes after the layout conversion.
 
-The conversion wraps operators in permutations, and converts the model's own. Some of them undo the
-one before, or permute nothing. Each would copy a whole tensor.
+The conversion adds permutations around operators, and rewrites those of the model. Some of them
+undo the one before, or keep the order of the axes. Each would copy a whole tensor.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from fewtune.runtime.tvm import relax, tvm
 
 
-def without_idle_permutes(module: tvm.IRModule) -> tvm.IRModule:
-    """A Relax module without permutations that keep the order, or only undo the one before."""
+def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
+    """A Relax module without permutations that keep the order of axes, or undo the one before."""
     from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
     given = wildcard()
@@ -20,11 +20,11 @@ def without_idle_permutes(module: tvm.IRModule) -> tvm.IRModule:
     outer = is_op("relax.permute_dims")(inner)
 
     def alone(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
-        return found[given] if _is_idle(_order(call)) else call
+        return found[given] if _is_identity(_order(call)) else call
 
     def paired(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
         first, second = (_order(found[each]) for each in (inner, outer))
-        return found[given] if _is_idle([first[axis] for axis in second]) else call
+        return found[given] if _is_identity([first[axis] for axis in second]) else call
 
     functions = {}
     for variable, function in module.functions_items():
@@ -35,7 +35,7 @@ def without_idle_permutes(module: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule(functions, attrs=module.attrs)
 
 
-def _is_idle(order: list[int]) -> bool:
+def _is_identity(order: list[int]) -> bool:
     return order == list(range(len(order)))
 
 

@@ -1,10 +1,11 @@
 """3x3 convolutions as products of transformed tiles: fewer multiplications, the same result.
 
 Winograd's minimal filtering (Lavin & Gray 2016, arXiv:1509.09308) computes a tile of ``m x m``
-outputs from ``m + 2`` squared transformed inputs: 2.25 (m = 2) or 4 (m = 4) times fewer
-multiplications than the sum itself. In NHWC it is three kernels: the input's transform, one matrix
-product for each place of the tile, which is a task like any other, and the output's transform,
-into which bias, activation and residual are fused. The weights are transformed here, once.
+outputs from ``(m + 2) x (m + 2)`` transformed inputs. It needs 2.25 (m = 2) or 4 (m = 4) times
+fewer multiplications than direct convolution. In NHWC it is three kernels: the input's transform; a
+batch of matrix products, one for each place of the tile, which is a task like any other; the
+output's transform, into which bias, activation and residual are fused. The weights are transformed
+at compile time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import te, tvm
-from fewtune.schedule.tiling import filled_rows
+from fewtune.schedule.tiling import padded_rows, round_up
 from fewtune.task.winograd_names import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS, PRODUCTS
 
 KERNEL = 3
@@ -67,7 +68,7 @@ class Convolution:
     padding : tuple of int
         Top, left, bottom, right.
     traits : CpuTraits, optional
-        Of the CPU whose registers the products' rows are to fill; without, none are added to them.
+        Of the CPU whose registers the rows of the products fill. Without it, rows are not padded.
     """
 
     shape: tuple[int, int, int, int]
@@ -87,25 +88,25 @@ class Convolution:
 
     @property
     def depth(self) -> int:
-        """Products that are summed for one output."""
+        """Terms in the sum of one output."""
         return KERNEL**2 * self.shape[3]
 
     @property
     def flops(self) -> int:
-        """Of the plain sum; a multiplication and an addition are two."""
+        """Operations of direct convolution; a multiplication and an addition are two."""
         return self.shape[0] * self.height * self.width * self.filters * self.depth * 2
 
     @property
     def padded_filters(self) -> int:
-        """Filters of the products: as many as fill vectors, the last ones perhaps zero."""
-        return filled(self.filters, LANES)
+        """Filters of the products, padded with zeros to whole vectors."""
+        return round_up(self.filters, LANES)
 
     def tiles(self, m: int) -> tuple[int, int]:
-        """Rows and columns of tiles of ``m x m`` outputs, the last ones perhaps in part."""
+        """Rows and columns of tiles of ``m x m`` outputs; the last may be partial."""
         return math.ceil(self.height / m), math.ceil(self.width / m)
 
     def product_flops(self, m: int) -> int:
-        """Of the products that take the place of the sum."""
+        """Operations of the products between the transforms."""
         return 2 * self.tile_points(m) * self.shape[3] * self.padded_filters
 
     def tile_points(self, m: int) -> int:
@@ -113,21 +114,16 @@ class Convolution:
         return (m + KERNEL - 1) ** 2 * self.product_rows(m)
 
     def product_rows(self, m: int) -> int:
-        """Tiles of all images, and what is added to them so that registers are filled."""
+        """Rows of one product: the tiles of all images, padded to whole register tiles."""
         rows, columns = self.tiles(m)
         count = self.shape[0] * rows * columns
         if self.traits is None:
             return count
-        return filled_rows(count, self.padded_filters, self.traits, TYPE)
-
-
-def filled(filters: int, lanes: int) -> int:
-    """As many filters as fill vectors."""
-    return math.ceil(filters / lanes) * lanes
+        return padded_rows(count, self.padded_filters, self.traits, TYPE)
 
 
 def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
-    """The weights of every place of the tile.
+    """Transform weights, for every place of the tile.
 
     Parameters
     ----------
@@ -138,8 +134,8 @@ def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
     Returns
     -------
     transformed : numpy.ndarray
-        Shape ((m + 2) ** 2, channels, padded filters), of the type given; summed in float64.
-        Filters beyond those given are zero.
+        Shape ((m + 2) ** 2, channels, padded filters), of the given type, summed in float64. Added
+        filters are zero.
     """
     g = np.array(TRANSFORMS[m][1])
     *_, channels, filters = weights.shape
@@ -149,10 +145,22 @@ def transformed_weights(weights: np.ndarray, m: int) -> np.ndarray:
 
 
 def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
-    """The input's tiles, transformed: shape ((m + 2) ** 2, rows of a product, channels).
+    """Transform the tiles of the input.
 
-    In two blocks: down the columns of every row of tiles, then along the rows. Rows of the products
-    beyond the tiles are the last tile again, which nothing reads.
+    There are two blocks: one transforms the columns of every row of tiles, the other the rows. Rows
+    beyond the tiles repeat the last tile; nothing reads them.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        In NHWC.
+    convolution : Convolution
+    m : int
+
+    Returns
+    -------
+    tiles : te.Tensor
+        Shape ((m + 2) ** 2, rows of a product, channels).
     """
     batch, height, width, channels = convolution.shape
     top, left = convolution.padding[:2]
@@ -167,7 +175,7 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
         return tvm.tirx.if_then_else(inside, data[b, y - top, x - left, c], zero)
 
     def column(b: Any, t: Any, e: Any, x: Any, c: Any) -> Any:
-        # One question a column, not one of each of its numbers: TVM takes half the time for it.
+        # One condition a column, not one an element: TVM compiles it in half the time.
         inside = tvm.tirx.all(x >= left, x < width + left)
         found = _chosen(e, matrix, lambda i: at(b, t * m + i, x, c))
         return tvm.tirx.if_then_else(inside, found, zero)
@@ -187,7 +195,20 @@ def transformed_input(data: te.Tensor, convolution: Convolution, m: int) -> te.T
 
 
 def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
-    """One matrix product for each place of the tile: shape (places, rows, padded filters)."""
+    """One matrix product for each place of the tile.
+
+    Parameters
+    ----------
+    tiles : te.Tensor
+        Shape (places, rows, channels).
+    weights : te.Tensor
+        Shape (places, channels, padded filters).
+
+    Returns
+    -------
+    products : te.Tensor
+        Shape (places, rows, padded filters).
+    """
     places, count, channels = tiles.shape
     k = te.reduce_axis((0, channels), name="k")
     return te.compute(
@@ -198,7 +219,13 @@ def multiplied(tiles: te.Tensor, weights: te.Tensor) -> te.Tensor:
 
 
 def transformed_output(products: te.Tensor, convolution: Convolution, m: int) -> te.Tensor:
-    """The convolution's output of what `multiplied` gives, in NHWC; in two blocks again."""
+    """Transform the products of `multiplied` into the convolution's output, in two blocks.
+
+    Returns
+    -------
+    output : te.Tensor
+        In NHWC.
+    """
     rows, columns = convolution.tiles(m)
     places = m + KERNEL - 1
     matrix = TRANSFORMS[m][2]
@@ -218,9 +245,9 @@ def transformed_output(products: te.Tensor, convolution: Convolution, m: int) ->
 
 
 def _chosen(index: Any, matrix: Sequence[Sequence[float]], term: Callable[[int], Any]) -> Any:
-    """The product of a matrix's row with a vector; ``index`` says which row.
+    """The product of row ``index`` of a matrix with a vector.
 
-    A chain of choices: where the loop over the rows is unrolled, one of them is left.
+    It is a chain of selections. If the loop over the rows is unrolled, each step keeps one of them.
     """
     result = _combination(matrix[-1], term)
     for place in reversed(range(len(matrix) - 1)):
@@ -229,7 +256,7 @@ def _chosen(index: Any, matrix: Sequence[Sequence[float]], term: Callable[[int],
 
 
 def _combination(row: Sequence[float], term: Callable[[int], Any]) -> Any:
-    """A weighted sum that leaves zeros out, and does not multiply by one."""
+    """A weighted sum, without terms of weight zero and multiplications by one."""
     total = None
     for place, factor in enumerate(row):
         if factor == 0:

@@ -15,7 +15,22 @@ from fewtune.schedule.tiling import divisors, parallel_outer, split_off, vectori
 def across_lanes(
     sch: tvm.s_tir.Schedule, block: Block, along: int, traits: CpuTraits, parallel: bool
 ) -> bool:
-    """Reduce in lanes along the contiguous reduction axis, then the lanes among themselves."""
+    """Reduce along the contiguous reduction axis into the lanes of a vector, then sum up the lanes.
+
+    Parameters
+    ----------
+    sch : Schedule
+    block : Block
+    along : int
+        The contiguous reduction axis.
+    traits : CpuTraits
+    parallel : bool
+        Whether the block has enough work for threads.
+
+    Returns
+    -------
+    changed : bool
+    """
     lanes = traits.lanes(block.data_type)
     loops = list(sch.get_loops(block.handle))
     spatial = [
@@ -50,6 +65,7 @@ def across_lanes(
 def _place_lanes(
     sch: tvm.s_tir.Schedule, partial: Any, own: list[Any], width: int, lanes: int
 ) -> None:
+    """Vectorise the lanes of partial results, inside the loop over their steps."""
     kinds = [
         "R" if axis.iter_type == tvm.tirx.IterVar.CommReduce else "S"
         for axis in sch.get(partial).iter_vars
@@ -65,7 +81,7 @@ def _place_lanes(
 
 
 def _dense(block: Block, axes: list[int]) -> bool:
-    """Whether the axes are one contiguous stretch in every read that moves with them."""
+    """Whether the axes are contiguous with each other in every read."""
     for walk in block.reads:
         if walk is None:
             return False

@@ -1,7 +1,7 @@
-"""A good schedule without search, for every kernel that is not worth a tuning budget.
+"""Default schedules: good schedules without search, for kernels that are not worth tuning.
 
-Left unscheduled, a kernel runs serial and scalar. Here each gets threads and vector lanes by rule:
-on a CPU from the strides of its loops (`fewtune.schedule.access`), on a GPU from TVM's dlight.
+An unscheduled kernel runs serial and scalar. Here each kernel gets threads and vectors by rule: on
+a CPU from the strides of its loops (`fewtune.schedule.access`), on a GPU from TVM's dlight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fewtune.schedule.blocks import (
     blocks_of,
     describe,
     inline_injective,
-    is_shared,
+    shares_inner_loop,
 )
 from fewtune.schedule.defaults.injective import schedule_injective
 from fewtune.schedule.defaults.reduction import schedule_reduction
@@ -33,21 +33,21 @@ _LOG = logging.getLogger(__name__)
 def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedule | None:
     """Schedule one kernel by rule.
 
-    On a CPU: parallel outer loop, vectorised inner loop, fused tail. On a GPU: by the first of
-    dlight's rules that takes it.
+    On a CPU, the outer loop is parallel, the inner loop is vectorised, and the epilogue is fused.
+    On a GPU, the first rule of dlight that applies decides.
 
     Parameters
     ----------
     mod : tvm.IRModule
         One unscheduled TensorIR function named ``main``.
     target : tvm.target.Target
-        Of a CPU, ``num-cores`` and the vector extension of ``mcpu`` decide the tiles.
+        For a CPU, ``num-cores`` and the vector extensions of ``mcpu`` decide the tiles.
 
     Returns
     -------
     schedule : tvm.s_tir.Schedule or None
-        Its trace holds every step, so that it can be stored as a tuning record; None where
-        nothing could be done (an odd or a very small kernel), never an error.
+        Its trace holds every step, so it can be stored as a tuning record. None if no rule applies,
+        as to a very small kernel; a rule that raises does not apply.
     """
     if "gpu" in list(target.keys):
         return _by_dlight(mod, target)
@@ -63,11 +63,11 @@ def default_schedule(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.
 
 
 def _laid_out(sch: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
-    """The schedule with its weights in the order of its loops, as MetaSchedule's candidates have.
+    """The schedule with its weights in the order of its loops, as in MetaSchedule's candidates.
 
-    Of weights that lie as the model came, a register tile reads a few lines a step and passes over
-    the rest: by rule and without search, SSD512's products took 206 ms so, and 159 laid out (an
-    EPYC).
+    In the model's layout, a register tile reads a few cache lines of each row of weights and skips
+    the rest. By default schedules, SSD512's products took 206 ms so, and 159 ms with weights in the
+    order of the loops (an EPYC).
     """
     if FREE not in (sch.mod["main"].attrs or {}):
         return sch
@@ -93,12 +93,11 @@ def apply_default_schedules(
     mod : tvm.IRModule
         The whole lowered model; it is not changed.
     names : Iterable[str]
-        Names of its kernels; those that are no TensorIR function or are scheduled already are
-        left alone.
+        Names of kernels; scheduled ones, and those that are not TensorIR functions, are skipped.
     target : tvm.target.Target
     known : dict, optional
-        Kernels by their structure as they were scheduled before, for another version of the same
-        model; gets those that are new.
+        Scheduled kernels by structural hash, from another version of the same model. New ones are
+        added.
 
     Returns
     -------
@@ -164,7 +163,7 @@ def _by_dlight(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.s_tir.Schedu
 
 
 def _by_kind(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """One plan for the whole kernel: a transform, a reduction with its tail, or shared rows."""
+    """A schedule for the whole kernel: a transform, a reduction with epilogue, or shared rows."""
     if schedule_winograd(sch, traits):
         return True
     inline_injective(sch)
@@ -176,13 +175,13 @@ def _by_kind(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
 
 
 def _inlined(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Inline, then every block by itself: where blocks share rows that TVM cannot match."""
+    """Inline, then schedule each block; for blocks with shared rows that TVM cannot match."""
     inline_injective(sch)
     return _each(sch, traits)
 
 
 def _block_by_block(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Every block by itself, as it came; what one block refuses leaves the others."""
+    """Schedule each block without inlining, and skip blocks that TVM refuses to schedule."""
     return _each(sch, traits, forgiving=True)
 
 
@@ -191,9 +190,9 @@ def _each(sch: tvm.s_tir.Schedule, traits: CpuTraits, forgiving: bool = False) -
     for handle in blocks_of(sch):
         try:
             block = describe(sch, handle)
-            if block is None or any(_done(sch, loop) for loop in sch.get_loops(handle)):
+            if block is None or any(_is_scheduled(sch, loop) for loop in sch.get_loops(handle)):
                 continue
-            if not block.is_reduction and is_shared(sch, handle):
+            if not block.is_reduction and shares_inner_loop(sch, handle):
                 continue
             plan = schedule_reduction if block.is_reduction else schedule_injective
             changed = plan(sch, block, traits) or changed
@@ -203,12 +202,12 @@ def _each(sch: tvm.s_tir.Schedule, traits: CpuTraits, forgiving: bool = False) -
     return changed
 
 
-def _done(sch: tvm.s_tir.Schedule, loop: tvm.s_tir.schedule.LoopRV) -> bool:
+def _is_scheduled(sch: tvm.s_tir.Schedule, loop: tvm.s_tir.schedule.LoopRV) -> bool:
     return int(sch.get(loop).kind) != int(tvm.tirx.ForKind.SERIAL)
 
 
 def _outermost(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """The last resort: the first loop of each block that TVM lets run in parallel."""
+    """The last resort: the first long loop of each block runs in parallel, if TVM allows it."""
     changed = False
     for handle in blocks_of(sch):
         for loop in sch.get_loops(handle):

@@ -1,4 +1,4 @@
-"""The elementwise block after a reduction, which belongs under its loops."""
+"""Fuses the elementwise block after a reduction into its loops."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import tvm_ffi
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.blocks import CHOICE, Block, ScheduleError, describe, is_shared
+from fewtune.schedule.blocks import IF_THEN_ELSE, Block, ScheduleError, describe, shares_inner_loop
 from fewtune.schedule.tiling import vectorize_last
 
 
 def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
-    """The one elementwise block that reads this reduction's result, at the same place."""
+    """The elementwise block after a reduction.
+
+    None unless it is the reduction's only consumer, and the reduction its only producer.
+    """
     consumers = list(sch.get_consumers(block.handle))
     if len(consumers) != 1:
         return None
@@ -24,26 +27,30 @@ def tail_of(sch: tvm.s_tir.Schedule, block: Block) -> Block | None:
 
 
 def _has_border(sch: tvm.s_tir.Schedule, tail: Block) -> bool:
-    """Whether some places read nothing, as a padding's: under loops over results they are lost."""
+    """Whether an index decides if the block reads anything, as in a padding.
+
+    Loops over the reduction's results would leave out the elements that read nothing.
+    """
     found = False
 
-    def seen(choice: Any) -> None:
+    def visit(call: Any) -> None:
         nonlocal found
-        if getattr(choice.op, "name", "").endswith(CHOICE):
-            found |= not _loads(choice.args[0])
+        if getattr(call.op, "name", "").endswith(IF_THEN_ELSE):
+            found |= not _loads(call.args[0])
 
-    tvm_ffi.structural_walk(sch.get(tail.handle).body, [(tvm.ir.Call, seen)], order="post")
+    tvm_ffi.structural_walk(sch.get(tail.handle).body, [(tvm.ir.Call, visit)], order="post")
     return found
 
 
 def _loads(value: Any) -> bool:
+    """Whether an expression reads a tensor."""
     loads: list[Any] = []
     tvm_ffi.structural_walk(value, [(tvm.ir.TensorLoad, loads.append)], order="post")
     return bool(loads)
 
 
 def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTraits | None) -> None:
-    """Compute the block after a reduction under one of its loops, where it can be.
+    """Compute the block after a reduction at one of its loops, if possible, and vectorise it.
 
     Parameters
     ----------
@@ -52,7 +59,7 @@ def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTra
         The reduction.
     loop : LoopRV
     traits : CpuTraits or None
-        For its vectors; None where each iteration of the loop has one result.
+        None if each iteration of the loop has one result: there is nothing to vectorise.
     """
     tail = tail_of(sch, block)
     if tail is None:
@@ -61,5 +68,5 @@ def attach_tail(sch: tvm.s_tir.Schedule, block: Block, loop: Any, traits: CpuTra
         sch.reverse_compute_at(tail.handle, loop, preserve_unit_loops=False)
     except ScheduleError:
         return
-    if traits is not None and not is_shared(sch, tail.handle):
+    if traits is not None and not shares_inner_loop(sch, tail.handle):
         vectorize_last(sch, tail.handle, traits, tail.data_type)

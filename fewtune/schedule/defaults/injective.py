@@ -1,4 +1,4 @@
-"""Default schedule of a block without reduction: copies, elementwise, transposes, padding."""
+"""Default schedules of blocks without reduction: copies, elementwise, transposes, padding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
-from fewtune.schedule.blocks import Block, chosen_along, estimated_us
+from fewtune.schedule.blocks import Block, condition_axes, estimated_us
 from fewtune.schedule.tiling import (
     LEAST_PARALLEL_US,
     contiguous_axis,
@@ -17,7 +17,7 @@ from fewtune.schedule.tiling import (
     vectorize_inner,
 )
 
-# A cache line of fp32: a transposed tile of this side uses every byte of what it loads.
+# Elements of a cache line in fp32: tiles of this size use every byte of the lines that they load.
 _TRANSPOSE_TILE = 16
 
 
@@ -31,7 +31,7 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     Raises
     ------
     ScheduleError
-        If TVM refuses a step; the schedule is then half done.
+        If TVM refuses a step; the schedule is then incomplete.
     """
     parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
     axis = contiguous_axis(block)
@@ -41,7 +41,7 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     across = _read_axis(block, axis)
     if across is not None:
         return _transpose(sch, block, loops, across, axis, traits, parallel)
-    chosen = chosen_along(sch, block.handle)
+    chosen = condition_axes(sch, block.handle)
     first = max(_first_fusible(block, axis), *(min(i + 1, axis) for i in (-1, *chosen)))
     extent, run = 1, 0
     for position in range(first, axis + 1):
@@ -51,11 +51,12 @@ def schedule_injective(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits)
     inner = sch.fuse(*loops[first : axis + 1]) if first < axis else loops[axis]
     outer = [(loop, block.extents[i]) for i, loop in enumerate(loops[:first])]
     lanes = traits.lanes(block.data_type)
-    # TVM makes a scalar loop of a vector whose lanes choose differently; one register's length of
-    # it lets LLVM decide once for all of them (concatenation of 4: 55 GB/s against 28 undivided).
+    # If a condition differs between the lanes of a vector, TVM makes a scalar loop of it. LLVM
+    # evaluates the condition once for a loop of one register's length: concatenation of four
+    # tensors reaches 55 GB/s so, and 28 with the whole loop.
     width = vector_width(run, lanes, 1 if axis in chosen else 4)
     if width == 1 and run < extent and axis not in chosen:
-        # Short runs, as a channel shuffle has: gathers in full vectors beat scalar code.
+        # Short runs, as in a channel shuffle: gathers in full vectors are faster than scalar code.
         width = vector_width(extent, lanes, 1)
     if width == 1:
         if parallel:
@@ -84,7 +85,7 @@ def _parallel_only(
 
 
 def _first_fusible(block: Block, axis: int) -> int:
-    """The first of the axes that, up to ``axis``, are one contiguous stretch in every tensor."""
+    """The first axis such that it and those up to ``axis`` are contiguous in every tensor."""
     first = axis
     accesses = [*block.reads, *block.writes]
     walks = [walk for walk in accesses if walk is not None]
@@ -103,7 +104,7 @@ def _first_fusible(block: Block, axis: int) -> int:
 
 
 def _read_axis(block: Block, axis: int) -> int | None:
-    """Where a read is contiguous along another axis than the write: that axis."""
+    """The axis along which a read is contiguous, if that is not the axis of the write."""
     for walk in block.reads:
         if walk is None or walk[axis].stride in (0, 1):
             continue
@@ -122,7 +123,7 @@ def _transpose(
     traits: CpuTraits,
     parallel: bool,
 ) -> bool:
-    """Tile both axes, so that the cache lines that are read and written are used whole."""
+    """Tile both axes, so that every byte of a cache line is used when it is read or written."""
     rows = vector_width(block.extents[across], _TRANSPOSE_TILE, 2)
     columns = vector_width(block.extents[axis], _TRANSPOSE_TILE, 1)
     across_outer, across_inner = split_off(sch, loops[across], block.extents[across], rows)
@@ -140,7 +141,7 @@ def _transpose(
         sch.reorder(*[loop for loop, _ in outer], across_inner, axis_inner)
         sch.vectorize(axis_inner)
     else:
-        # Few columns, as the three of an image: vectors along the rows, scattered by the store.
+        # Few columns, such as the three of an image: vectors along rows, with scattered stores.
         sch.reorder(*[loop for loop, _ in outer], axis_inner, across_inner)
         sch.unroll(axis_inner)
         sch.vectorize(across_inner)

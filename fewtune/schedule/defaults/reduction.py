@@ -1,4 +1,4 @@
-"""Default schedules of one reduction: convolution, matrix product, pooling, mean."""
+"""Default schedules of kernels with one reduction: convolution, matrix product, pooling, mean."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fewtune.schedule.tiling import (
     vectorize_inner,
 )
 
-# Reductions up to this many steps are unrolled whole: windows of pools and depthwise kernels.
+# Reductions of up to so many steps are unrolled, such as windows of pools and depthwise kernels.
 _MOST_UNROLLED_STEPS = 16
 _MOST_UNROLLED_OPERATIONS = 160
-# If rows are split among threads, every thread reads all weights. They have to serve so many pixels
-# of each thread.
+# If rows are split among threads, every thread reads all weights. That pays if each thread has at
+# least so many pixels.
 _PIXELS_A_THREAD = 48
 # Accumulators of a long reduction stay in the first-level cache.
 _STREAM_ELEMENTS = 4096
@@ -35,18 +35,24 @@ _STREAM_ELEMENTS = 4096
 
 @dataclass(frozen=True)
 class _Axes:
+    """The axis to vectorise, the length of its contiguous runs, and the axis that reuses reads."""
+
     vector: int
     run: int
     reuse: int | None
 
 
 def schedule_reduction(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
-    """Schedule a reduction, with the elementwise block after it, where there is one.
+    """Schedule a reduction, and the elementwise block after it if there is one.
+
+    Returns
+    -------
+    changed : bool
 
     Raises
     ------
     ScheduleError
-        If TVM refuses a step; the schedule is then half done.
+        If TVM refuses a step; the schedule is then incomplete.
     """
     parallel = estimated_us(sch, block.handle, block) >= LEAST_PARALLEL_US
     lanes = traits.lanes(block.data_type)
@@ -78,7 +84,7 @@ def _axes(block: Block) -> _Axes | None:
             walk is not None and walk[vector].stride != 0 and walk[axis].stride == 0
             for walk in block.reads
         )
-        # The innermost of equals: its neighbours lie closest in memory.
+        # Of equal axes the innermost, whose elements are nearest in memory.
         if shared and extent > 1 and (extent >= longest or longest < 4):
             reuse, longest = axis, extent
     return _Axes(vector, run, reuse)
@@ -103,7 +109,7 @@ def _contiguous_reduction(block: Block) -> int | None:
 def _register_tiled(
     sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
 ) -> bool:
-    """Keep a tile of outputs in registers through the whole reduction."""
+    """Keep a tile of outputs in registers during the whole reduction."""
     lanes = traits.lanes(block.data_type)
     steps = block.reduction_extent
     unrolled = steps <= _MOST_UNROLLED_STEPS
@@ -115,14 +121,14 @@ def _register_tiled(
             block.extents[axes.reuse], axes.run, traits, block.data_type, bound
         )
     if width == 1 or not _reads_contiguous(block, axes.vector):
-        # The loop is LLVM's to vectorise; where it is short, a few rows share what it loads.
+        # LLVM vectorises the loop. If it is short, a few rows share its loads.
         width, rows = plain_width(axes.run), 1
         if axes.reuse is not None and width < lanes:
             rows = gcd(block.extents[axes.reuse], 4)
     contraction = axes.reuse is not None and not unrolled
     handle = block.handle
     if contraction and tail_of(sch, block) is None:
-        # Accumulators in a buffer of their own: in the output, LLVM must store every step.
+        # Accumulators have a buffer of their own: LLVM would store to the output in every step.
         sch.cache_write(handle, 0, "global")
     loops = list(sch.get_loops(handle))
     spatial: list[tuple[Any, int]] = []
@@ -143,8 +149,8 @@ def _register_tiled(
             is_batch = contraction and _is_batch(block, position)
             (batch if is_batch else spatial).append((loop, extent))
     if contraction:
-        # One slice of the weights stays in the cache while all pixels pass; of a batch of
-        # products, one product after the other.
+        # All pixels use one slice of the weights, which stays in the cache, then the next slice.
+        # The products of a batch are computed one after the other.
         spatial.remove(vector_entry)
         own_rows = [] if batch else _rows_of_threads(sch, block, axes, spatial, traits)
         spatial = [*batch, *own_rows, vector_entry, *spatial]
@@ -174,16 +180,16 @@ def _rows_of_threads(
     spatial: list[tuple[Any, int]],
     traits: CpuTraits,
 ) -> list[tuple[Any, int]]:
-    """Split the outermost rows among the threads, where weights serve enough of them.
+    """Split the outermost rows among the threads, if there are enough rows.
 
-    Kernels without a reduction split rows. After a kernel that splits its vectors, they find half
-    of their input in the other core's cache. Each of eleven scalings of 14x14 planes in DenseNet
-    121 took 0.05 to 0.1 ms after such a convolution, others took 0.014 (an EPYC).
+    Kernels without a reduction split rows. If the kernel before them splits columns, half of their
+    input is in the other core's cache. Each of eleven scalings of 14x14 planes in DenseNet 121 took
+    0.05 to 0.1 ms after such a convolution, others took 0.014 ms (an EPYC).
 
     Returns
     -------
     parts : list of (loop, extent)
-        The loop over threads, or none. The loop inside it takes its place in ``spatial``.
+        The loop over threads, or none. The loop inside it replaces the split loop in ``spatial``.
     """
     pixels = block.spatial_extent // block.extents[axes.vector]
     if traits.threads == 1 or pixels < _PIXELS_A_THREAD * traits.threads:
@@ -199,13 +205,13 @@ def _rows_of_threads(
 
 
 def _is_batch(block: Block, axis: int) -> bool:
-    """Whether every operand moves along an axis: it is then the axis of a batch of products."""
+    """Whether every operand moves along an axis, as along the batch of a batched product."""
     walks = [walk for walk in block.reads if walk is not None]
     return block.extents[axis] > 1 and all(walk[axis].stride != 0 for walk in walks)
 
 
 def _unroll_start(sch: tvm.s_tir.Schedule, start: Any, count: int) -> None:
-    """`decompose_reduction` drops the annotation of the loops it copies, not the vectors."""
+    """Unroll the initialisation: `decompose_reduction` keeps vectors, but not unrolled loops."""
     loops = list(sch.get_loops(start))
     for loop in loops:
         node = sch.get(loop)
@@ -216,10 +222,10 @@ def _unroll_start(sch: tvm.s_tir.Schedule, start: Any, count: int) -> None:
 def _stream(
     sch: tvm.s_tir.Schedule, block: Block, axes: _Axes, traits: CpuTraits, parallel: bool
 ) -> bool:
-    """Pass once over memory in its own order, adding into a stretch of accumulators.
+    """Read memory once, in its order, and add to a row of accumulators in the cache.
 
-    For a matrix-vector product and a mean over pixels: nothing is used twice, so whole lines and
-    long strides matter, registers do not.
+    For matrix-vector products and means over pixels. They use every element once, so they gain by
+    whole cache lines, not by register tiles.
     """
     lanes = traits.lanes(block.data_type)
     extent = block.extents[axes.vector]
@@ -259,6 +265,7 @@ def _stream(
 
 
 def _rows_only(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> bool:
+    """Run the spatial loops in parallel, without vectors."""
     loops = sch.get_loops(block.handle)
     outer = [
         (loop, extent)

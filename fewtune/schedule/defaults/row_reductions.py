@@ -1,4 +1,4 @@
-"""Default schedule of kernels with several reductions over the same rows, as softmax has."""
+"""Default schedules of kernels with several reductions over the same rows, such as softmax."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fewtune.schedule.tiling import LEAST_PARALLEL_US, parallel_outer, vector_wi
 
 
 def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
-    """Compute every block inside one parallel loop over the rows that they share.
+    """Compute all blocks inside one parallel loop over the rows that they share.
 
     Returns
     -------
     changed : bool
-        False, and the schedule as it was, where the blocks do not share rows.
+        False if the blocks do not share rows; the schedule is then unchanged.
     """
     handles = blocks_of(sch)
     described = [describe(sch, handle) for handle in handles]
@@ -53,25 +53,25 @@ def schedule_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
 
 
 def _shared_axes(blocks: list[Block]) -> int:
-    """How many leading axes are spatial and of one extent in all blocks."""
+    """The number of leading axes that are spatial and have the same extent in all blocks."""
     count = 0
     while all(len(block.extents) > count and block.kinds[count] == "S" for block in blocks):
         if len({block.extents[count] for block in blocks}) > 1:
             break
         count += 1
-    # The last axis of what is written stays inside, for the vectors.
+    # The last axis of the result stays inside the loop, to be vectorised.
     return min(count, len(blocks[-1].extents) - 1)
 
 
 def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[Any]:
-    """Split a reduction along its last axis into the lanes of a vector, those into a quarter.
+    """Reduce along the last axis into the lanes of a vector, and these into a quarter of the lanes.
 
-    That is possible only before the block has its place under the rows' loop.
+    This is possible only before the block is computed at the loop over rows.
 
     Returns
     -------
     partial : list
-        The new blocks before it; none if it stays as it is.
+        The new blocks of partial results, in order; none if the block is unchanged.
     """
     if len(block.writes) > 1:
         return []
@@ -92,13 +92,13 @@ def _in_lanes(sch: tvm.s_tir.Schedule, block: Block, traits: CpuTraits) -> list[
 
 
 def _inside(sch: tvm.s_tir.Schedule, handle: Any, outer: Any) -> list[Any]:
-    """A block's loops within the one over the rows."""
+    """The loops of a block inside the loop over rows."""
     loops = list(sch.get_loops(handle))
     return loops[[sch.get(loop).same_as(sch.get(outer)) for loop in loops].index(True) + 1 :]
 
 
 def _vectorize_lanes(sch: tvm.s_tir.Schedule, partial: Any, outer: Any) -> None:
-    """A vector of partial results, which stays in a register while all of them grow."""
+    """Vectorise partial results, so that they stay in a register during their reduction."""
     lane, *_, step = _inside(sch, partial, outer)
     sch.reorder(step, lane)
     sch.vectorize(lane)

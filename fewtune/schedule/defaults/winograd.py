@@ -1,8 +1,8 @@
 """Default schedules of Winograd's transforms (`fewtune.model.passes.winograd`).
 
-Both stream through memory once. Between their two blocks lies a tile of one vector of channels,
-which stays in the first-level cache. The rows of the transform matrices are unrolled, so that their
-zeros and ones cost nothing.
+Both read and write memory once. The tile between their two blocks has one vector of channels and
+stays in the first-level cache. Loops over the rows of the transform matrices are unrolled, so that
+zeros and ones in these cost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from fewtune.task.winograd_names import INPUT, INPUT_ROWS, OUTPUT, OUTPUT_COLUMNS
 
-# Vectors of fewer channels gain nothing over what LLVM makes of all of them.
+# Shorter vectors gain nothing over LLVM's own vectorisation.
 _LEAST_LANES = 2
 
 
@@ -25,7 +25,7 @@ def schedule_winograd(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     Returns
     -------
     changed : bool
-        False, and the schedule as it was, where the kernel is neither.
+        False if the kernel is neither; the schedule is then unchanged.
     """
     names = [sch.get(handle).name_hint for handle in blocks_of(sch)]
     if INPUT_ROWS in names and INPUT in names:
@@ -40,16 +40,16 @@ def _extents(sch: tvm.s_tir.Schedule, handle: Any) -> list[int]:
 
 
 def _vector(channels: int, traits: CpuTraits) -> int:
-    """Channels of one step: a vector, or part of one, or all where none divides them.
+    """Channels of one step: a vector or a part of one that divides them; else all.
 
-    What is unrolled around all 24 channels of a small output took LLVM half a second.
+    With all 24 channels of a small output in one step, the unrolled loops took LLVM half a second.
     """
     part = gcd(channels, traits.lanes("float32"))
     return part if part >= _LEAST_LANES else channels
 
 
 def _vectorize(sch: tvm.s_tir.Schedule, loop: Any, traits: CpuTraits) -> None:
-    # Any other length is LLVM's to vectorise, with a scalar rest.
+    # LLVM vectorises loops of other lengths, with a scalar remainder.
     extent = int(sch.get(loop).extent)
     if extent >= _LEAST_LANES and traits.lanes("float32") % extent == 0:
         sch.vectorize(loop)
@@ -63,8 +63,8 @@ def _input(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
     above, beside = sch.split(place, [places, places])
     vectors, lane = sch.split(channel, [channels // lanes, lanes])
     sch.reorder(tile, vectors, above, beside, lane)
-    # A tile by itself: the two columns that it shares with the next one are cheaper computed
-    # twice than kept for a row of tiles (1.2 ms against 3.3 for 224 x 224 x 64).
+    # Each tile computes the two columns that it shares with the next one. That is faster than
+    # keeping a row of tiles (1.2 ms instead of 3.3 for 224 x 224 x 64).
     sch.compute_at(first, vectors, preserve_unit_loops=True)
     sch.parallel(tile)
     sch.unroll(beside)
@@ -104,16 +104,16 @@ def _output(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> bool:
 
 
 def _inline_tail(sch: tvm.s_tir.Schedule, block: Any) -> None:
-    """Fold what follows the transform into it: bias, residual, activation.
+    """Inline the blocks after the transform into it: bias, residual, activation.
 
     Raises
     ------
     ScheduleError
-        If something that follows cannot be folded.
+        If a block cannot be inlined.
     """
     for handle in blocks_of(sch):
         name = sch.get(handle).name_hint
-        # A leaky activation reads its argument twice: all but the last go into what reads them.
+        # A leaky activation reads its argument twice, so blocks are first inlined into consumers.
         if name not in (OUTPUT, OUTPUT_COLUMNS) and sch.get_consumers(handle):
             sch.compute_inline(handle)
     for handle in sch.get_consumers(block):

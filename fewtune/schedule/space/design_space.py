@@ -1,4 +1,4 @@
-"""A design space as TVM generated it: its instructions, and the choices among them."""
+"""A design space as TVM generated it: its instructions, and the choices that they sample."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Decision = tuple[int, ...] | int
 
 TILE, CATEGORICAL, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 SAMPLING = (TILE, "SamplePartitionedTile", CATEGORICAL, LOCATION)
-# Locations as TVM numbers them: inside the reader of a result, and before
-# everything. The last is an outer loop, inside of which only a thread's tile is needed.
+# TVM's numbers of locations: inlined into the consumer; at the root, before all else; at an outer
+# loop, inside of which only a thread's tile is needed.
 INLINED, AHEAD, OUTSIDE = -2, -1, 2
-# Levels that MetaSchedule's tiling for CPUs splits axes into: spatial ones and reduced ones.
+# The levels of MetaSchedule's tiling for CPUs, on spatial axes and on reduction axes.
 SPATIAL_LEVELS, REDUCTION_LEVELS = 4, 2
 _WRITTEN_BACK = "ReverseComputeAt"
 
@@ -42,13 +42,13 @@ def sampling(trace: Trace) -> list[Any]:
 
 @lru_cache(maxsize=8192)
 def factorisations(extent: int, parts: int, innermost: int) -> tuple[tuple[int, ...], ...]:
-    """All ways to write ``extent`` as a product of ``parts`` factors, the last bounded.
+    """All ways to write ``extent`` as a product of ``parts`` factors.
 
     Parameters
     ----------
     extent, parts : int
     innermost : int
-        Largest last factor.
+        The largest last factor.
     """
     if parts == 1:
         return ((extent,),) if extent <= innermost else ()
@@ -68,19 +68,19 @@ class Choice:
     kind : str
         `TILE`, `CATEGORICAL`, `LOCATION`, or TVM's name of another kind, which is never changed.
     instruction : Instruction
-    given : tuple of int, or int
-        The decision that the design space came with.
+    default : tuple of int, or int
+        The decision in the design space that TVM generated.
     extent, innermost : int
-        Of a tile: the iterations to split, the largest last factor.
+        For a tile: the iterations to split, and the largest last factor.
     values : tuple of int
-        Of a categorical choice: what there is to choose from.
+        For a categorical choice: the values.
     block, axis : str, int
-        Of a tile: the block whose loop it splits, and which loop.
+        For a tile: the block whose loop it splits, and the number of the loop.
     """
 
     kind: str
     instruction: Any
-    given: Decision
+    default: Decision
     extent: int = 1
     innermost: int = 1
     values: tuple[int, ...] = ()
@@ -89,14 +89,26 @@ class Choice:
 
     @property
     def ways(self) -> tuple[tuple[int, ...], ...]:
-        """Every decision of a tile."""
-        assert isinstance(self.given, tuple)
-        return factorisations(self.extent, len(self.given), self.innermost)
+        """All possible decisions of a tile."""
+        assert isinstance(self.default, tuple)
+        return factorisations(self.extent, len(self.default), self.innermost)
 
 
 @dataclass(frozen=True)
 class Program:
-    """One design space: its instructions, and the choices among them."""
+    """One design space: its instructions, and the choices that they sample.
+
+    Attributes
+    ----------
+    number : int
+        Its place among the programs of its task.
+    insts : list of Instruction
+    choices : tuple of Choice
+    text : str
+        See `text_of`.
+    form : tuple of str
+        See `form_of`.
+    """
 
     number: int
     insts: list[Any]
@@ -106,7 +118,7 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """A digest that distinguishes it from the other programs of its task."""
+        """A digest that no other program of its task has."""
         return digest_of(self.text)
 
     @cached_property
@@ -124,31 +136,31 @@ class Program:
             kind = str(instruction.kind.name)
             if kind not in SAMPLING:
                 continue
-            given = decision_of(trace, instruction)
-            if kind == TILE and isinstance(given, tuple):
+            default = decision_of(trace, instruction)
+            if kind == TILE and isinstance(default, tuple):
                 limit = int(instruction.attrs[1])
                 block, axis = _loop_of(instruction, blocks, loops)
                 choice = Choice(
                     kind,
                     instruction,
-                    given,
-                    extent=math.prod(given),
+                    default,
+                    extent=math.prod(default),
                     innermost=limit if limit > 0 else 2**31,
                     block=block,
                     axis=axis,
                 )
             elif kind == CATEGORICAL:
                 values = tuple(int(value) for value in instruction.attrs[0])
-                choice = Choice(kind, instruction, given, values=values)
+                choice = Choice(kind, instruction, default, values=values)
             else:
-                choice = Choice(kind, instruction, given)
+                choice = Choice(kind, instruction, default)
             choices.append(choice)
         return Program(number, insts, tuple(choices), text_of(trace), form_of(insts))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One schedule of a task: a program, and a decision a choice.
+    """One schedule of a task: a program, and a decision for each choice.
 
     A decision of None is drawn while the program is applied: the loops at which a block can be
     computed are known only then.
@@ -174,9 +186,9 @@ def written_levels(insts: Sequence[Any]) -> list[int]:
 
 
 def form_of(insts: Sequence[Any]) -> tuple[str, ...]:
-    """Kinds of a program's instructions, in order, and at which tile results are written back.
+    """The kinds of a program's instructions, in order, and the tiles after which it writes back.
 
-    Programs of equal instructions may differ in that tile. The names of loops do not matter.
+    Programs with the same instructions may differ in these tiles. Names of loops do not matter.
     """
     levels = iter(written_levels(insts))
     kinds = (str(instruction.kind.name) for instruction in insts)
@@ -197,7 +209,7 @@ def decision_of(trace: Trace, instruction: Any) -> Decision:
 
 
 def _names(insts: list[Any]) -> tuple[dict[Any, str], dict[Any, tuple[Any, int]]]:
-    """Blocks by their names, and loops as (block, place), as a program's variables."""
+    """The names of a program's blocks, and its loops as (block, place), by their variables."""
     blocks: dict[Any, str] = {}
     loops: dict[Any, tuple[Any, int]] = {}
     for instruction in insts:
@@ -218,6 +230,6 @@ def _loop_of(
 
 
 def text_of(trace: Trace) -> str:
-    """A trace's needed instructions as TVM writes them: equal for equal programs."""
+    """The instructions of a simplified trace as TVM writes them: equal for equal programs."""
     needed = trace.simplified(remove_postproc=True)
     return "\n".join(str(inst) for inst in needed.as_json()[0])

@@ -1,4 +1,4 @@
-"""The axis of a kernel's result that its threads divide."""
+"""The axis of a kernel's result that is split among threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewtune.task.winograd_names import PRODUCTS, TILES
 
 
 def parallel_axis(key: str) -> int | None:
-    """The first axis that a schedule splits among threads, if its decisions show it.
+    """The first axis that a schedule splits among threads; None if its decisions do not show it.
 
     Parameters
     ----------
@@ -23,13 +23,15 @@ def parallel_axis(key: str) -> int | None:
 
 
 def parallel_axis_of(decisions: Iterable[Any]) -> int | None:
-    """The same, of decisions.
+    """The first axis that decisions split among threads.
+
+    MetaSchedule fuses the outermost levels of all spatial tiles into one parallel loop, and each
+    thread takes a part of it.
 
     Returns
     -------
     axis : int or None
-        The place of the first spatial tile whose outermost level has more than one iteration. The
-        outermost levels are fused into one parallel loop; each thread takes a stretch of it. None
+        The place of the first spatial tile whose outermost level has more than one iteration; None
         if there is no such tile.
     """
     outermost = [decision[0] for decision in decisions if _is_spatial(decision)]
@@ -48,9 +50,10 @@ def _is_spatial(decision: Any) -> bool:
 
 
 def usual_axis(task: TaskInfo) -> int | None:
-    """The axis of a task's result that unsearched kernels split among the threads.
+    """The axis of a task's result that default schedules split among threads.
 
-    It is the outermost axis. Only Winograd's transforms split the tiles of their products.
+    It is the outermost axis. For the products between Winograd's transforms it is the axis of
+    tiles, which the transforms split.
     """
     if task.anchor.startswith(PRODUCTS):
         return TILES

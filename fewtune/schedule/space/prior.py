@@ -1,10 +1,10 @@
-"""Points of a search space that fill the vector registers: where a search on a CPU begins.
+"""Draws points whose register tiles are good by rule: where a search on a CPU begins.
 
 Nearly all factorisations of a tile leave registers empty, or spill them. A search that starts from
-random ones spends its first dozens of trials on learning just that. Here the
-register tile of a contraction is one that fits (`fewtune.schedule.tiling`): accumulators enough to
-hide the latency of a multiply-add, few enough to stay in registers, whole vectors along the
-contiguous axis. Every decision is drawn at random, with a weight for its expected speed
+random points spends its first dozens of trials on learning that. Here a register tile of a
+contraction fits the registers (`fewtune.schedule.tiling`): it has enough accumulators to hide the
+latency of a multiply-add, few enough to stay in registers, and whole vectors along the contiguous
+axis. Every decision is drawn at random, weighted by its expected speed
 (`fewtune.schedule.space.decision_rates`).
 """
 
@@ -31,9 +31,9 @@ from fewtune.schedule.space.design_space import (
 from fewtune.schedule.space.register_tiles import RegisterTile
 from fewtune.schedule.space.search_space import SearchSpace, random_decision
 from fewtune.schedule.space.tile_rules import Iterations, RuledBlock
-from fewtune.schedule.space.weighted_draw import Chances
+from fewtune.schedule.space.weighted_draw import WeightedDraw
 
-# Register tiles of at least this part of the best expected speed are worth a measurement each.
+# Register tiles of at least this part of the best expected speed are each worth a measurement.
 _WORTH_TRYING = 0.85
 
 # The register tile of each block that has a rule, by its name.
@@ -50,14 +50,14 @@ class Prior:
     Attributes
     ----------
     informed : bool
-        Whether there is a rule for this task; without one, points are drawn at random.
+        Whether a rule applies to this task. Otherwise points are drawn at random.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._ruled: dict[str, RuledBlock] = {}
         self._threads = 1
-        self._programs = Chances.of(space.programs, map(written_speed, space.programs))
+        self._programs = WeightedDraw.of(space.programs, map(written_speed, space.programs))
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
@@ -78,32 +78,32 @@ class Prior:
         return max(self._ruled.values(), key=lambda each: (each.points, each.name), default=None)
 
     def draw(self, random: np.random.Generator) -> Point:
-        """One point, of any of the programs."""
+        """Draw a point of any program."""
         program = self._programs.draw(random)
-        tiles = {name: ruled.chances.draw(random) for name, ruled in self._ruled.items()}
-        # One choice of level for all axes of a tile: the levels are loops inside one another.
+        tiles = {name: ruled.tile_draw.draw(random) for name, ruled in self._ruled.items()}
+        # One draw for all axes of a tile, since their levels are nested loops.
         rows_outside = rows_are_outside(random)
         decisions = [
             self._decide(choice, tiles, rows_outside, random) for choice in program.choices
         ]
-        return self._shared_out(program, decisions, random)
+        return self._with_work_for_threads(program, decisions, random)
 
     def retiled(self, point: Point, random: np.random.Generator) -> Point:
-        """A neighbour with another register tile, which no change of a single decision gives."""
+        """A neighbour with another register tile; changing one decision does not reach it."""
         program = self._space.programs[point.program]
         decisions = list(point.decisions)
         for ruled in self._ruled.values():
-            if not ruled.retiled(program, decisions, ruled.chances.draw(random)):
-                # Half of a tile and half of another may spill.
+            if not ruled.retiled(program, decisions, ruled.tile_draw.draw(random)):
+                # A mixture of two tiles may spill registers.
                 return point
-        return self._shared_out(program, decisions, random)
+        return self._with_work_for_threads(program, decisions, random)
 
     def tile_of(self, point: Point) -> TileKey:
-        """The register tile of a point; other decisions matter less."""
+        """The register tile of a point."""
         program = self._space.programs[point.program]
         return tuple((name, each.iterations(program, point)) for name, each in self._ruled.items())
 
-    def promise(self, tile: TileKey) -> float:
+    def expected_speed(self, tile: TileKey) -> float:
         """The expected speed of a register tile; 0 for one that is not worth trying."""
         promised = 1.0
         for name, iterations in tile:
@@ -112,12 +112,12 @@ class Prior:
             promised *= speed if speed >= _WORTH_TRYING * ruled.tiles[0].speed else 0.0
         return promised
 
-    def _shared_out(
+    def _with_work_for_threads(
         self, program: Program, decisions: list[Decision | None], random: np.random.Generator
     ) -> Point:
-        """The point of these decisions, with enough iterations for all threads."""
+        """The point of these decisions, changed to have work for all threads."""
         for ruled in self._ruled.values():
-            ruled.shared_out(program, decisions, self._threads, random)
+            ruled.give_threads_work(program, decisions, self._threads, random)
         return Point(program.number, tuple(decisions))
 
     def _decide(
@@ -135,4 +135,4 @@ class Prior:
         ruled = self._ruled.get(choice.block)
         if ruled is None:
             return random_decision(choice, random)
-        return ruled.cut(choice, tiles[choice.block], rows_outside, random)
+        return ruled.split(choice, tiles[choice.block], rows_outside, random)

@@ -1,4 +1,4 @@
-"""The register tiles that fit a contraction by rule: rows that share a vector, and vectors."""
+"""Register tiles of contractions by rule: rows that share vectors, times vectors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
 from fewtune.schedule.tiling import divisors
 from fewtune.task.analysis import FLOAT32_BYTES
 
-# Tiles this much below the best are still drawn: the rule is a model, not a measurement.
+# Tiles of at least this part of the best speed are drawn: the rule is a model, not a measurement.
 _LEAST_SPEED = 0.6
-# Weights of at least so many bytes, used by at most so many rows, bound the time of a block.
+# Weights are streamed if they have at least so many bytes, and at most so many rows use them.
 _STREAMED_BYTES, _FEW_ROWS = 2**19, 64
 # Results of so many bytes are in no core's cache when a kernel begins to write them.
 _LARGE_BYTES = 2**20
-# Speed gained by reading such weights just once, from the best schedules of full runs of ResNet 50
-# and SqueezeNet on an Intel Xeon. Partial sums that fit into half of a cache of 32 kB.
-_READ_ONCE, _MOST_PARTIAL_SUMS = 1.15, 2**12
+# Speed gained by reading streamed weights only once. From the best schedules of full runs of ResNet
+# 50 and SqueezeNet on an Intel Xeon.
+_READ_ONCE = 1.15
+# These fill half of a cache of 32 kB.
+_MOST_PARTIAL_SUMS = 2**12
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,10 @@ class RegisterTile:
     Attributes
     ----------
     inner : dict of int
-        Iterations by spatial axis; an axis of one is left out.
+        Iterations by spatial axis, without axes of one iteration.
     speed : float
     held : dict of int, optional
-        The iterations of ``inner`` that registers hold, if they do not hold all. The others are
-        between these and the outer reduction.
+        The iterations of ``inner`` whose results are in registers at a time, if not all are.
     """
 
     inner: dict[int, int]
@@ -45,13 +46,13 @@ class RegisterTile:
 def register_tiles(
     block: Block, vector: int, traits: CpuTraits, streamed: frozenset[int]
 ) -> list[RegisterTile]:
-    """Register tiles by rule, best first: rows along one axis, or two, times whole vectors.
+    """Register tiles by rule, best first: rows along one or two axes, times whole vectors.
 
     Parameters
     ----------
     block : Block
     vector : int
-        The axis that its results are contiguous along.
+        The axis along which its results are contiguous.
     traits : CpuTraits
     streamed : frozenset of int
         `streamed_rows` of the block.
@@ -95,10 +96,10 @@ def register_tiles(
 def _covering(
     tiles: Iterable[RegisterTile], rows: dict[int, int], vector: int
 ) -> Iterator[RegisterTile]:
-    """Tiles with all rows that use streamed weights; registers hold some of them at a time.
+    """Tiles with all rows that use streamed weights; registers hold the sums of some of them.
 
-    Every weight is then read once, not once for each tile of rows. The partial sums that registers
-    do not hold have to fit into the nearest cache.
+    Every weight is then read once, not once for each tile of rows. All partial sums have to fit
+    into the nearest cache.
     """
     if not rows:
         return
@@ -110,17 +111,22 @@ def _covering(
 
 
 def streamed_rows(block: Block, vector: int) -> frozenset[int]:
-    """Axes of the few rows that share large weights, along which the weights have stride 0.
+    """The axes of rows that share streamed weights: along them, the weights have stride 0.
 
-    Products after Winograd's transforms of small images have such weights, and 1x1 convolutions on
-    planes of 7x7: reading them from memory takes as long as the arithmetic. There are no such axes
-    if the weights are small enough to stay in the cache, or many rows use them.
+    Streamed weights are large, and few rows use them: reading them from memory takes as long as the
+    arithmetic. Products after Winograd's transforms of small images have such weights, and so have
+    1x1 convolutions on planes of 7x7.
 
     Parameters
     ----------
     block : Block
     vector : int
-        The axis that its results are contiguous along, and its weights.
+        The axis along which its results and its weights are contiguous.
+
+    Returns
+    -------
+    axes : frozenset of int
+        Empty if the weights stay in a cache, or many rows use them.
     """
     for walk, size in zip(block.reads, block.weights_bytes, strict=True):
         if walk is None or walk[vector].stride != 1 or size < _STREAMED_BYTES:
@@ -136,6 +142,7 @@ def streamed_rows(block: Block, vector: int) -> frozenset[int]:
 
 
 def _row_tiles(axes: list[int], extents: list[int], most: int) -> list[dict[int, int]]:
+    """Iterations by axis of tiles of at most ``most`` rows, along one or two axes."""
     found: list[dict[int, int]] = [{}]
     for place, axis in enumerate(axes):
         for rows in divisors(extents[axis]):
@@ -155,17 +162,17 @@ def is_written_in_one_pass(block: Block, vector: int) -> bool:
     """Whether a block of large results should write them in their order in memory.
 
     A depthwise convolution computes each channel by itself. It can compute some channels at a time
-    over the whole plane, which is faster if the caches hold the plane. If they do not, it waits for
-    memory, and longer for cache lines that do not follow each other. MobileNet V2 has three such
-    blocks, with results of 1.2 to 1.8 MB. Full tuning made 96 to 128 trials of each. The six
-    fastest compute all channels in one pass, in 0.050 to 0.064 ms. Those that sharing chose took
-    0.076 to 0.106 ms (an EPYC).
+    over the whole plane. That is faster only if the caches hold the plane; otherwise it waits
+    longer for memory, since its cache lines are not adjacent. MobileNet V2 has three such blocks,
+    with results of 1.2 to 1.8 MB. Full tuning made 96 to 128 trials of each. The six fastest
+    compute all channels in one pass, in 0.050 to 0.064 ms. Those that sharing chose took 0.076 to
+    0.106 ms (an EPYC).
 
     Parameters
     ----------
     block : Block
     vector : int
-        The axis that its results are contiguous along.
+        The axis along which its results are contiguous.
     """
     alone = all(walk is not None and walk[vector].stride == 1 for walk in block.reads)
     return alone and FLOAT32_BYTES * block.spatial_extent >= _LARGE_BYTES

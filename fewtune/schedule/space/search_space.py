@@ -1,10 +1,10 @@
-"""A task's design spaces as decisions: sample them, change them, apply them, read them off a trace.
+"""The design spaces of a task: points are drawn, changed, applied, and read from traces.
 
 A design space is a trace whose sampling instructions hold the decisions that a search varies (Shao
-et al., Tensor Program Optimization with Probabilistic Programs, NeurIPS 2022). A `Point` names one
-program of a task and a decision for each of its sampling instructions; every search strategy and
-the sharing of schedules build their candidates here, so that each candidate has passed the same
-postprocessors, and has the decisions of one that MetaSchedule's own search could have found.
+et al., Tensor Program Optimization with Probabilistic Programs, NeurIPS 2022). A `Point` is one
+program of a task with a decision for each of its sampling instructions. All search strategies, and
+the sharing of schedules, make their candidates here. So each candidate has passed MetaSchedule's
+postprocessors, and is one that MetaSchedule's own search could find.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _executor() -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class Made:
-    """A point applied: its schedule, or the reason why there is none."""
+    """The result of applying a point: a schedule, or the reason why there is none."""
 
     schedule: tvm.s_tir.Schedule | None
     point: Point
@@ -64,7 +64,7 @@ class Made:
 
 @dataclass
 class SearchSpace:
-    """All that can be searched for one task.
+    """The search space of one task.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class SearchSpace:
             search_strategy="replay-trace",
             task_name="main",
             rand_state=1,
-            # Of the feature extraction; the spaces are the same with any number.
+            # For the extraction of features; the spaces do not depend on it.
             num_threads=search_threads(),
         )
         spaces = [schedule.trace for schedule in self.context.generate_design_space()]
@@ -96,19 +96,19 @@ class SearchSpace:
 
     @cached_property
     def arguments(self) -> Any:
-        """What TVM calls the argument information of the task's function."""
+        """TVM's argument information of the task's function."""
         return ms.arg_info.ArgInfo.from_prim_func(self.module["main"])
 
     def random_point(self, random: np.random.Generator) -> Point:
-        """Any point, every decision of a choice as likely as the next; one that a GPU can hold."""
-        return self._held(lambda: self._any_point(random))
+        """A point with uniformly drawn decisions, within the limits of a GPU's blocks."""
+        return self._within_limits(lambda: self._any_point(random))
 
     def can_hold(self, point: Point) -> bool:
         """Whether a point's decisions fit a GPU's blocks; a CPU takes any point."""
         return self._limits is None or self._limits.allow(point.decisions)
 
-    def _held(self, draw: Callable[[], Point]) -> Point:
-        """A drawn point that can be held; the last of many draws where none of them can."""
+    def _within_limits(self, draw: Callable[[], Point]) -> Point:
+        """The first drawn point that `can_hold` accepts; after many draws, the last one."""
         point = draw()
         for _ in range(MOST_DRAWS):
             if self.can_hold(point):
@@ -123,12 +123,12 @@ class SearchSpace:
         )
 
     def changed(self, point: Point, random: np.random.Generator) -> Point:
-        """A neighbour of ``point``: one choice decided anew (MetaSchedule's mutators).
+        """A neighbour of ``point``: one decision is changed, as by MetaSchedule's mutators.
 
-        A tile moves a factor from one level to another, or is drawn again. Of neighbours that a
-        GPU cannot hold, another one is drawn.
+        In a tile, a factor moves from one level to another, or the tile is drawn again. The result
+        is within the limits of a GPU's blocks.
         """
-        return self._held(lambda: self._neighbour(point, random))
+        return self._within_limits(lambda: self._neighbour(point, random))
 
     def _neighbour(self, point: Point, random: np.random.Generator) -> Point:
         program = self.programs[point.program]
@@ -150,14 +150,26 @@ class SearchSpace:
         return Point(point.program, tuple(decisions))
 
     def crossed(self, first: Point, second: Point, random: np.random.Generator) -> Point:
-        """A point that takes each decision from one of two of the same program."""
+        """A point that takes each decision from one of two points of the same program."""
         if first.program != second.program:
             return first
         pairs = zip(first.decisions, second.decisions, strict=True)
         return Point(first.program, tuple(a if random.random() < 0.5 else b for a, b in pairs))
 
     def make(self, point: Point, seed: int = 1) -> Made:
-        """Apply a point and the postprocessors; the result's point has every decision."""
+        """Apply a point and the postprocessors.
+
+        Parameters
+        ----------
+        point : Point
+        seed : int
+            Of the decisions that are drawn meanwhile.
+
+        Returns
+        -------
+        made : Made
+            Its point has every decision.
+        """
         program = self.programs[point.program]
         decisions = {
             choice.instruction: list(decision) if isinstance(decision, tuple) else decision
@@ -177,16 +189,16 @@ class SearchSpace:
                     return Made(None, point, f"rejected by {kind}")
             if self._traits is not None:
                 vectorize_long_rows(schedule, self._traits)
-        except Exception as fault:  # noqa: BLE001 (a schedule that does not apply, whatever why)
+        except Exception as fault:  # noqa: BLE001 (schedules fail to apply in many ways)
             return Made(None, point, f"does not apply: {type(fault).__name__}")
         return Made(schedule, Point(point.program, tuple(decided)))
 
     def make_all(self, points: Sequence[Point], seeds: Sequence[int]) -> list[Made]:
-        """`make` of several points, in their order, on all cores: TVM holds no lock meanwhile."""
+        """`make` several points in parallel, which is possible since TVM releases Python's lock."""
         return list(_executor().map(self.make, points, seeds))
 
     def read(self, trace: Trace) -> Point | None:
-        """The point of a trace of this task; None for one of another kind, such as a default."""
+        """The point of a trace of this task; None if it has no point, as a default schedule."""
         insts = instructions(trace)
         decided = tuple(
             decision_of(trace, inst) for inst in insts if str(inst.kind.name) in SAMPLING
@@ -198,26 +210,27 @@ class SearchSpace:
         return None
 
     def candidate(self, schedule: tvm.s_tir.Schedule) -> ms.search_strategy.MeasureCandidate:
-        """A schedule as the cost model takes it."""
+        """A schedule in the form that TVM's cost models take."""
         return ms.search_strategy.MeasureCandidate(schedule, self.arguments)
 
 
 def random_decision(choice: Choice, random: np.random.Generator) -> Decision | None:
-    """Any decision of a choice; None where it is drawn while the program is applied."""
+    """Draw a decision uniformly; None if it is drawn while the program is applied."""
     if choice.kind == TILE:
         ways = choice.ways
-        return ways[int(random.integers(len(ways)))] if ways else choice.given
+        return ways[int(random.integers(len(ways)))] if ways else choice.default
     if choice.kind == CATEGORICAL:
         return int(random.integers(len(choice.values)))
-    return None if choice.kind == LOCATION else choice.given
+    return None if choice.kind == LOCATION else choice.default
 
 
 def _moves(choice: Choice) -> bool:
+    """Whether a choice is a tile with more than one factorisation."""
     return choice.kind == TILE and len(choice.ways) > 1
 
 
 def _shift(tile: tuple[int, ...], choice: Choice, random: np.random.Generator) -> Decision:
-    """Move a prime factor, or two, from one level of a tile to another."""
+    """Move a small factor from one level of a tile to another."""
     for _ in range(8):
         source, sink = (int(i) for i in random.choice(len(tile), size=2, replace=False))
         factors = divisors(tile[source])[1:]

@@ -1,4 +1,4 @@
-"""A block for which register tiles are known by rule, and how its axes are split around them."""
+"""Blocks with register tiles by rule, and the splits of their axes outside of the tiles."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import Block, ScheduleError, describe
 from fewtune.schedule.space.decision_rates import (
-    even_cuts,
-    outer_cuts,
+    even_splits,
+    outer_splits,
     reduction_tile,
-    shared_cuts,
-    whole_runs,
+    shared_splits,
+    single_pass,
 )
 from fewtune.schedule.space.design_space import (
     REDUCTION_LEVELS,
@@ -33,11 +33,11 @@ from fewtune.schedule.space.register_tiles import (
     streamed_rows,
 )
 from fewtune.schedule.space.search_space import random_decision
-from fewtune.schedule.space.weighted_draw import Chances
+from fewtune.schedule.space.weighted_draw import WeightedDraw
 from fewtune.schedule.tiling import contiguous_axis, divisors
 
-# Of a block: the spatial axes that have more than one iteration in its register tile, and how many
-# of these stand innermost where that counts.
+# A register tile: for each spatial axis with more than one iteration, the axis, its iterations, and
+# how many of them are innermost (0 if that does not matter).
 Iterations = frozenset[tuple[int, int, int]]
 
 
@@ -50,13 +50,13 @@ class RuledBlock:
     name : str
     block : Block
     vector : int
-        The axis that its results are contiguous along.
+        The axis along which its results are contiguous.
     tiles : list of RegisterTile
         Best first.
     streamed : frozenset of int
-        Axes along which its weights stand still, where these are large and serve few rows.
+        Axes of the rows that share streamed weights (`streamed_rows`).
     in_one_pass : bool
-        Whether its results are written as they lie in memory, not in several passes.
+        Whether its results are written in their order in memory, in one pass.
     lanes : int
     threads : int
         Cores that share its loops.
@@ -92,9 +92,9 @@ class RuledBlock:
         return prod(self.block.extents)
 
     @cached_property
-    def chances(self) -> Chances[RegisterTile]:
-        """Its tiles, the likelier the faster."""
-        return Chances.of(self.tiles, [tile.speed for tile in self.tiles])
+    def tile_draw(self) -> WeightedDraw[RegisterTile]:
+        """Its tiles, weighted by their speeds."""
+        return WeightedDraw.of(self.tiles, [tile.speed for tile in self.tiles])
 
     @cached_property
     def speeds(self) -> dict[Iterations, float]:
@@ -121,7 +121,7 @@ class RuledBlock:
     def _key(self, inner: dict[int, int], last: dict[int, int]) -> Iterations:
         """The key of a register tile: its iterations.
 
-        Where all rows that share streamed weights are inside, it also has those held in registers.
+        If the tile has all rows that share streamed weights, the key has the innermost ones too.
         """
         shared, extents = self.streamed, self.block.extents
         covers = bool(shared) and all(inner.get(axis, 1) == extents[axis] for axis in shared)
@@ -131,10 +131,10 @@ class RuledBlock:
             if count > 1
         )
 
-    def cut(
+    def split(
         self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
-        """Draw how an axis is split around a register tile.
+        """Draw the split of an axis for a register tile.
 
         Parameters
         ----------
@@ -142,35 +142,39 @@ class RuledBlock:
             A tile of one of its axes.
         tile : RegisterTile
         rows_outside : bool
-            Whether the rows of the tile stand outside the inner reduction.
+            Whether the rows of the tile are outside the inner reduction.
         random : Generator
         """
-        levels = len(choice.given) if isinstance(choice.given, tuple) else 0
+        levels = len(choice.default) if isinstance(choice.default, tuple) else 0
         spatial = self.is_spatial(choice)
         if spatial and levels == SPATIAL_LEVELS:
-            return self._cut_spatial(choice, tile, rows_outside, random)
+            return self._split_spatial(choice, tile, rows_outside, random)
         if not spatial and levels == REDUCTION_LEVELS:
             elements = prod(tile.inner.values())
             return reduction_tile(choice, random, elements / self.lanes if self.streamed else None)
         return random_decision(choice, random)
 
-    def _cut_spatial(
+    def _split_spatial(
         self, choice: Choice, tile: RegisterTile, rows_outside: bool, random: np.random.Generator
     ) -> Decision | None:
-        """Levels thread, cache, [reduction], rows, [reduction], vector."""
+        """Draw the split of a spatial axis.
+
+        Its levels are thread, cache, rows and vector. A reduction is inside the cache level, and
+        another inside the rows.
+        """
         last = self.innermost(choice, tile, rows_outside)
         if last is None:
             return random_decision(choice, random)
         inner = tile.inner.get(choice.axis, 1)
         if choice.axis in self.streamed:
-            cuts = shared_cuts
+            splits = shared_splits
         elif choice.axis == self.vector and self.in_one_pass:
-            cuts = whole_runs
+            splits = single_pass
         elif choice.axis == self.vector and not self.streamed:
-            cuts = outer_cuts
+            splits = outer_splits
         else:
-            cuts = even_cuts
-        thread, cache = cuts(choice.extent // inner).draw(random)
+            splits = even_splits
+        thread, cache = splits(choice.extent // inner).draw(random)
         return (thread, cache, inner // last, last)
 
     def retiled(
@@ -179,12 +183,12 @@ class RuledBlock:
         decisions: list[Decision | None],
         tile: RegisterTile,
     ) -> bool:
-        """Put another register tile in place; the thread level stays as near as possible.
+        """Change decisions to another register tile; the thread level changes least.
 
         Returns
         -------
         fits : bool
-            False if an axis cannot have its factor. Other axes may be changed by then.
+            False if an axis cannot have its factor. Other axes may have changed by then.
         """
         before = {place: decisions[place] for place in self.spatial_places(program)}
         rows = [
@@ -205,7 +209,7 @@ class RuledBlock:
         return True
 
     def innermost(self, choice: Choice, tile: RegisterTile, rows_outside: bool) -> int | None:
-        """How much of an axis' register tile stands innermost; None where nothing can."""
+        """The innermost factor of an axis in a register tile; None if there is none."""
         inner = tile.inner.get(choice.axis, 1)
         if choice.axis != self.vector:
             if tile.held is not None:
@@ -213,8 +217,8 @@ class RuledBlock:
             elif rows_outside:
                 inner = 1
             return inner if inner <= choice.innermost else 1
-        # Vectors stay inside, all of them if they can. LLVM takes a minute for a vector of 40 in a
-        # long unrolled body: only powers of two stand inside.
+        # All vectors are innermost if possible. LLVM takes a minute for a vector of 40 in a long
+        # unrolled body, so only powers of two are innermost.
         whole = gcd(inner, self.lanes)
         factors = [
             d
@@ -223,21 +227,22 @@ class RuledBlock:
         ]
         return factors[-1] if factors else None
 
-    def shared_out(
+    def give_threads_work(
         self,
         program: Program,
         decisions: list[Decision | None],
         threads: int,
         random: np.random.Generator,
     ) -> None:
-        """Give the outermost level enough iterations for all threads, in place."""
+        """Give the outermost level enough iterations for all threads; changes ``decisions``."""
         places = self.spatial_places(program)
         tiles = {place: decisions[place] for place in places}
         outer = prod(tile[0] for tile in tiles.values() if isinstance(tile, tuple))
         if outer % threads == 0 or not tiles:
             return
         order = [places[int(i)] for i in random.permutation(len(places))]
-        # As a last resort, threads share streamed weights, or split what is written in one pass.
+        # Only as a last resort do threads share streamed weights, or split the axis that is written
+        # in one pass.
         last = {*self.streamed}
         if self.in_one_pass:
             last.add(self.vector)
@@ -250,17 +255,19 @@ class RuledBlock:
 
 
 def _nearest(extent: int, thread: int) -> tuple[int, int]:
-    """The cut of an extent among threads that is nearest to a given one."""
+    """The split of an extent for threads and cache that is nearest to a number of threads."""
     factor = min(divisors(extent), key=lambda d: (abs(log2(d / thread)), d))
     return factor, extent // factor
 
 
 def _smallest_factor(extent: int, threads: int) -> int:
+    """The smallest divisor of an extent that the threads divide; the extent if there is none."""
     fitting = [d for d in divisors(extent) if d % threads == 0]
     return fitting[0] if fitting else extent
 
 
 def _described(module: tvm.IRModule, name: str) -> Block | None:
+    """Describe the named block of a module; None if it is not of a kind that has rules."""
     schedule = tvm.s_tir.Schedule(module, debug_mask="none", error_render_level="none")
     try:
         return describe(schedule, schedule.get_sblock(name))

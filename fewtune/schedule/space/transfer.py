@@ -65,12 +65,12 @@ def nearest_tile(donor: tuple[int, ...], extent: int, innermost: int) -> tuple[i
 
 
 def _is_vector(factor: int) -> bool:
-    """Whether a factor fills vector registers. For 144, 36 is nearer to 32 than 16, but spills."""
+    """Whether a factor fills vector registers: for 144, 36 is nearer to 32 than 16, but spills."""
     return factor >= _LEAST_VECTOR and factor & (factor - 1) == 0
 
 
 @dataclass(frozen=True)
-class Given:
+class Sample:
     """One sampling instruction of a donor, with its decision.
 
     Attributes
@@ -78,7 +78,7 @@ class Given:
     kind : str
     decision : tuple of int, or int
     candidates : int
-        Of a categorical choice: how many there were.
+        For a categorical choice: the number of values.
     """
 
     kind: str
@@ -88,48 +88,48 @@ class Given:
 
 @dataclass(frozen=True)
 class Donation:
-    """What is moved of a donor's schedule: its program's form, and its decisions.
+    """A donor's schedule: the form of its program, and its decisions.
 
     Attributes
     ----------
     form : tuple of str
-        Of its program (`fewtune.schedule.space.design_space.form_of`).
+        The form of its program (`fewtune.schedule.space.design_space.form_of`).
     program : str
-        The program's digest, for a task that has the same program (`digest_of`).
-    given : tuple of Given
+        The digest of its program, for tasks that have the same one (`digest_of`).
+    samples : tuple of Sample
         Its sampling instructions, in order.
     """
 
     form: tuple[str, ...]
-    given: tuple[Given, ...]
+    samples: tuple[Sample, ...]
     program: str = ""
 
     @staticmethod
     def of(trace: Trace) -> Donation:
         """The donation of a measured trace."""
-        given = []
+        samples = []
         for inst in sampling(trace):
             kind = str(inst.kind.name)
             candidates = len(inst.attrs[0]) if kind == CATEGORICAL else 0
-            given.append(Given(kind, decision_of(trace, inst), candidates))
-        return Donation(form_of(instructions(trace)), tuple(given), digest_of(text_of(trace)))
+            samples.append(Sample(kind, decision_of(trace, inst), candidates))
+        return Donation(form_of(instructions(trace)), tuple(samples), digest_of(text_of(trace)))
 
     def as_json(self) -> dict[str, Any]:
         """The donation as JSON values."""
         return {
             "form": list(self.form),
             "program": self.program,
-            "given": [[one.kind, one.decision, one.candidates] for one in self.given],
+            "given": [[one.kind, one.decision, one.candidates] for one in self.samples],
         }
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> Donation:
-        """Read what `as_json` gave."""
-        given = tuple(
-            Given(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
+        """The donation from the values of `as_json`."""
+        samples = tuple(
+            Sample(kind, tuple(decision) if isinstance(decision, list) else decision, candidates)
             for kind, decision, candidates in entry["given"]
         )
-        return Donation(tuple(entry["form"]), given, entry["program"])
+        return Donation(tuple(entry["form"]), samples, entry["program"])
 
 
 def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
@@ -159,11 +159,11 @@ def move(donations: Sequence[Donation], space: SearchSpace) -> list[Made]:
 
 
 class UnfitError(Exception):
-    """A donor's decision has no counterpart in another task; the message says which."""
+    """A donor's decisions do not fit another task; the message says why."""
 
 
 def fit(donation: Donation, space: SearchSpace) -> Point:
-    """The point of a space that is nearest to a donor's decisions; no schedule is made of it.
+    """The point of a search space that is nearest to a donor's decisions, not applied yet.
 
     Parameters
     ----------
@@ -174,9 +174,9 @@ def fit(donation: Donation, space: SearchSpace) -> Point:
     Raises
     ------
     UnfitError
-        If there is none.
+        If the decisions do not fit this task.
     """
-    kinds = [sample.kind for sample in donation.given if sample.kind != LOCATION]
+    kinds = [sample.kind for sample in donation.samples if sample.kind != LOCATION]
     fitting = [
         program
         for program in space.programs
@@ -186,28 +186,28 @@ def fit(donation: Donation, space: SearchSpace) -> Point:
         raise UnfitError("no design space of the same form")
     same = [program for program in fitting if program.digest == donation.program]
     program = min(same or fitting, key=lambda program: _difference(donation.form, program))
-    return Point(program.number, _decisions(donation.given, program))
+    return Point(program.number, _decisions(donation.samples, program))
 
 
-def _decisions(given: tuple[Given, ...], program: Program) -> tuple[Decision | None, ...]:
-    # Places of helper blocks are matched among themselves: one task may have more such blocks.
-    places = [sample for sample in given if sample.kind == LOCATION]
-    others = [sample for sample in given if sample.kind != LOCATION]
+def _decisions(samples: tuple[Sample, ...], program: Program) -> tuple[Decision | None, ...]:
+    # Compute locations are matched in their own order: one task may have more of them.
+    places = [sample for sample in samples if sample.kind == LOCATION]
+    others = [sample for sample in samples if sample.kind != LOCATION]
     decisions: list[Decision | None] = []
     for choice in program.choices:
         group = places if choice.kind == LOCATION else others
         if group:
             decisions.append(_fitted(group.pop(0), choice))
         else:
-            # A block that the donor lacks, such as padding, stays where the space puts it.
-            decisions.append(choice.given)
+            # A block that the donor lacks, such as padding, keeps the location of the design space.
+            decisions.append(choice.default)
     return tuple(decisions)
 
 
-def _fitted(theirs: Given, choice: Choice) -> Decision:
+def _fitted(theirs: Sample, choice: Choice) -> Decision:
     if choice.kind == TILE and isinstance(theirs.decision, tuple):
-        assert isinstance(choice.given, tuple)
-        if len(theirs.decision) != len(choice.given):
+        assert isinstance(choice.default, tuple)
+        if len(theirs.decision) != len(choice.default):
             raise UnfitError("a tile has another number of levels")
         tile = nearest_tile(theirs.decision, choice.extent, choice.innermost)
         if tile is None:
@@ -219,7 +219,7 @@ def _fitted(theirs: Given, choice: Choice) -> Decision:
 
 
 def _difference(form: tuple[str, ...], program: Program) -> int:
-    """How many instructions two forms do not share."""
+    """The number of instructions that two forms do not share; 1 if only their order differs."""
     words = {*form, *program.form}
     apart = sum(abs(form.count(word) - program.form.count(word)) for word in words)
     return apart + (form != program.form)

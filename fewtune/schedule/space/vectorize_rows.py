@@ -52,7 +52,7 @@ def vectorize_long_rows(sch: tvm.s_tir.Schedule, traits: CpuTraits) -> None:
 
 
 def _look(statement: Any, own: list[Any], traits: CpuTraits, found: list[_Row]) -> None:
-    """Find rows; ``own`` are the loops around a statement that are around nothing else."""
+    """Find rows; ``own`` are the serial loops that contain nothing but the statement."""
     kind = type(statement).__name__
     if kind == "For":
         is_serial = int(statement.kind) == int(tvm.tirx.ForKind.SERIAL)
@@ -77,7 +77,7 @@ def _is_scalar_row(realize: Any, loop: Any, lanes: int) -> bool:
     regions = [*block.reads, *block.writes]
     if any(str(region.source.dtype) != "float32" for region in regions):
         return False
-    # With the innermost axis alone, and the loop alone with that.
+    # The loop steps along the innermost axis, and no other axis depends on it.
     if not _steps(realize.iter_values[-1], loop.loop_var):
         return False
     return all(_is_along(region, axes[-1].var) for region in regions)

@@ -30,7 +30,7 @@ def gathers(
     opset: int = 13,
     keeps_all: bool = False,
 ) -> ModelProto:
-    """What gathers take of a transposed product; ``keeps_all``: the whole is an output as well."""
+    """Gathers from a transposed product; with ``keeps_all``, the product is an output too."""
     nodes = [
         helper.make_node("MatMul", ["x", "weight"], ["joint"], name="joint"),
         helper.make_node("Reshape", ["joint", "shape"], ["split"], name="split"),
@@ -58,7 +58,7 @@ def rewritten(model: ModelProto) -> ModelProto:
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
-def test_gathers_of_one_place_are_slices_ahead_of_the_transpose(opset: int) -> None:
+def test_gathers_of_one_index_are_slices_before_the_transpose(opset: int) -> None:
     model = gathers({"q": np.int64(0), "k": np.int64(1), "v": np.int64(-1)}, opset=opset)
     result = simplified(model)
     assert "Gather" not in kinds(result)
@@ -77,7 +77,7 @@ def test_any_axis_and_an_axis_that_stays(axis: int, stays: bool) -> None:
     assert error_of(model, lowered(model)) < BOUND
 
 
-def test_a_transpose_that_is_read_besides_stays_before_its_slices() -> None:
+def test_a_transpose_with_other_consumers_stays_before_its_slices() -> None:
     model = gathers({"q": np.int64(0), "k": np.int64(2)}, keeps_all=True)
     result = rewritten(model)
     assert kinds(result).count("Transpose") == 1
@@ -104,7 +104,7 @@ def test_an_index_that_is_no_constant_stays() -> None:
     assert kinds(rewritten(onnx.shape_inference.infer_shapes(model))) == ["Gather"]
 
 
-def test_what_a_nested_graph_may_read_stays() -> None:
+def test_a_transpose_that_a_nested_graph_may_read_stays() -> None:
     model = gathers({"q": np.int64(0)})
     own = helper.make_tensor_value_info("own", TensorProto.FLOAT, None)
     step = helper.make_node("Identity", ["heads"], ["own"], name="identity")
@@ -120,7 +120,7 @@ def test_what_a_nested_graph_may_read_stays() -> None:
 
 
 def softmax_model(shape: tuple[int, ...], axis: int = -1) -> ModelProto:
-    """A softmax over numbers of many sizes."""
+    """A softmax over numbers of many magnitudes."""
     nodes = [
         helper.make_node("Mul", ["x", "factor"], ["scaled"], name="scaled"),
         helper.make_node("Softmax", ["scaled"], ["y"], name="softmax", axis=axis),
@@ -130,7 +130,7 @@ def softmax_model(shape: tuple[int, ...], axis: int = -1) -> ModelProto:
 
 
 def rows_of(module: tvm.IRModule) -> set[int]:
-    """Lengths of the last axes of what the softmax of a module writes."""
+    """Extents of the last axes of the buffers that a module's softmax writes."""
     (function,) = (f for v, f in module.functions_items() if v.name_hint == "softmax")
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     written = [schedule.get(handle).writes[0].source for handle in blocks_of(schedule)]
@@ -148,7 +148,7 @@ def test_rows_that_fill_no_vectors_are_padded(length: int) -> None:
 
 
 @pytest.mark.parametrize("lowest", [-1e30, np.finfo(np.float32).min], ids=["low", "lowest"])
-def test_rows_whose_numbers_are_all_very_negative_come_out_right(lowest: float) -> None:
+def test_rows_of_very_negative_numbers_are_right(lowest: float) -> None:
     model = softmax_model((1, 4, 19))
     nodes = [*model.graph.node]
     nodes[0].op_type = "Add"
@@ -160,7 +160,7 @@ def test_rows_whose_numbers_are_all_very_negative_come_out_right(lowest: float) 
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((2, 64), -1), ((2, 7), -1), ((1, 19, 32), 1)])
-def test_other_softmaxes_are_as_tvm_has_them(shape: tuple[int, ...], axis: int) -> None:
+def test_other_softmaxes_are_lowered_by_tvm(shape: tuple[int, ...], axis: int) -> None:
     model = softmax_model(shape, axis)
     module = lower(simplified(model), tuned_tiny.target(), "NHWC")
     assert rows_of(module) <= {*shape}

@@ -1,4 +1,4 @@
-"""Products in bfloat16 beside onnxruntime's of values rounded in the same way."""
+"""Products in bfloat16, compared with onnxruntime's products of rounded values."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ from onnx import ModelProto, helper, numpy_helper
 
 from fewtune.model.lower import lower
 from fewtune.model.lower_checked import has_bf16
-from fewtune.model.reference import run_onnxruntime
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.task.calls import call_counts
 from fewtune.util.bfloat16 import rounded, widened
+from fewtune.verify.session import run_onnxruntime
 from tests.quantised_models import FLOAT, model_of, simplified
 from tests.tuned_tiny import target
 
@@ -56,7 +56,7 @@ def rounded_model(model):
 
 
 def assert_rounds_its_factors_only(model, shape):
-    """As right as float32 is, on factors that were rounded."""
+    """Results are as accurate as in float32 with rounded factors."""
     lowered = lower(simplified(model), target(), "NHWC", precision="bf16")
     assert any("bf16_" in name for name in call_counts(lowered))
     data = normal(*shape)
@@ -101,7 +101,7 @@ def test_an_activation_that_two_kernels_read_is_rounded_once():
     assert sum(count for name, count in counts.items() if "to_bf16" in name) == 1
 
 
-def test_what_is_no_number_stays_so_and_the_infinite_infinite():
+def test_nan_and_infinities_stay():
     given = np.array([np.nan, np.inf, -np.inf, 3.4e38, 1.00390625], np.float32)
     found = as_bf16(given)
     assert np.isnan(found[0])

@@ -1,4 +1,4 @@
-"""Which convolutions are transformed, and by which tile; what the import says of it."""
+"""Which convolutions are transformed, by which tile, and what the import reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
 @pytest.mark.parametrize(
     ("size", "channels", "filters", "m"),
     [
-        (28, 128, 128, 4),  # measured 2.4 times as fast as its plain sum (2 cores, AVX-512)
+        (28, 128, 128, 4),  # measured 2.4 times as fast as direct convolution (2 cores, AVX-512)
         # Weights in memory, on an EPYC and on an Emerald Rapids, without the transforms' time:
         (14, 256, 256, 2),  # 1.5 and 1.8 times as fast, with tiles of 4 1.7 and 1.5 times
         (7, 512, 512, 2),  # 1.3 and 1.03 times; tiles of 4 need 38 MB of weights, and are slower
@@ -38,25 +38,25 @@ def convolution(size: int, channels: int, filters: int) -> winograd.Convolution:
         (32, 1024, 84, 4),  # a detector's head, on 96 columns
     ],
 )
-def test_the_tile_is_the_one_that_saves_more_than_it_moves(
+def test_the_tile_of_the_lowest_cost_is_chosen(
     size: int, channels: int, filters: int, m: int
 ) -> None:
     assert best_tile(convolution(size, channels, filters)) == m
 
 
-def test_the_import_says_what_it_transformed(tmp_path: Path) -> None:
+def test_the_import_reports_what_it_transformed(tmp_path: Path) -> None:
     model = convolution_model((28, 28), channels=128, filters=128)
     report = imported(model, tmp_path)
     plain = convolution(28, 128, 128)
     assert report.winograd == 1
-    # 49 tiles of 4 x 4 fill the plane: a quarter of the multiplications is left.
+    # 49 tiles of 4 x 4 fill the plane: they need a quarter of the multiplications.
     assert report.saved_flops == plain.flops * 3 / 4
     assert report.max_relative_error < BOUND
     names = call_counts(read_lowered(tmp_path / "import"))
     assert any("winograd_matmul" in name for name in names)
 
 
-def test_never_leaves_the_sums(tmp_path: Path) -> None:
+def test_never_means_direct_convolution(tmp_path: Path) -> None:
     model = convolution_model((28, 28), channels=64, filters=64)
     report = imported(model, tmp_path, ImportOptions(winograd="never"))
     assert (report.winograd, report.saved_flops) == (0, 0)

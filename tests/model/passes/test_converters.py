@@ -51,7 +51,7 @@ def test_the_result_is_the_same_and_the_layout_stays(
     model = between_convolutions(operator, constants, attributes)
     lowered = lower(model, tuned_tiny.target(), "NHWC")
     transposes = sum(n for name, n in call_counts(lowered).items() if "transpose" in name)
-    # One at each end of the network; a slope above 1 is no maximum, and TVM's own rule stands.
+    # One at each end of the network. A slope above 1 is no maximum, so TVM's converter is used.
     assert transposes == 2 or attributes.get("alpha") == 1.5
     data = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"input": data})
@@ -61,7 +61,7 @@ def test_the_result_is_the_same_and_the_layout_stays(
 
 
 @pytest.mark.parametrize("operator", ["Max", "Min"])
-def test_of_two_activations_the_greater_or_lesser_is_taken_in_place(operator: str) -> None:
+def test_max_and_min_of_two_activations_are_fused(operator: str) -> None:
     model = make_model(
         [
             helper.make_node("Conv", ["input", "one"], ["a"], name="one"),
@@ -90,7 +90,7 @@ def test_a_cast_to_the_type_of_another_value_is_converted() -> None:
     assert call_counts(lower(model, tuned_tiny.target(), "NHWC")) == {"fused_cast_relu": 1}
 
 
-def test_the_importer_is_as_it_was_afterwards() -> None:
+def test_the_importer_is_restored_afterwards() -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     names = ("Clip", "Max", "Min", "LeakyRelu", "HardSigmoid", "HardSwish")
@@ -106,7 +106,7 @@ def test_the_importer_is_as_it_was_afterwards() -> None:
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("select_last_index", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
-def test_a_row_of_one_value_has_its_place(
+def test_arg_max_of_equal_values_is_an_index(
     operator: str, select_last_index: int, dtype: type
 ) -> None:
     limits = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
@@ -126,7 +126,7 @@ def test_a_bound_may_have_an_axis() -> None:
     bounds = {"least": np.zeros(1, np.float32), "most": np.ones(1, np.float32)}
     node = helper.make_node("Clip", ["input", *bounds], ["output"], name="clip")
     model = make_model([node], {"input": [1, 4]}, {"output": [1, 4]}, bounds)
-    # What raises in a converter is not forgiven here.
+    # Here, no optional step catches an exception of a converter.
     executable = build_executable(lower(model, tuned_tiny.target(), "NHWC"), tuned_tiny.target())
     data = np.array([[-1, 0.5, 1, 2]], np.float32)
     (actual,) = CompiledModel(executable, tuned_tiny.target()).outputs([data])

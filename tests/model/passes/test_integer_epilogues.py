@@ -1,4 +1,4 @@
-"""Kernels of quantised layers that differ by their numbers alone."""
+"""Quantised layers that differ only in scales and zero points share kernels."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Kernels of bytes beside onnxruntime's."""
+"""Integer kernels, compared with onnxruntime's."""
 
 import numpy as np
 import pytest
@@ -85,8 +85,8 @@ def test_zero_points(kind, zero, by_channel):
     assert_within_a_step(model, feeds)
 
 
-def test_saturating_sums_stay_whole():
-    """Products of the largest bytes, which pairs in 16 bits would not hold."""
+def test_sums_do_not_saturate():
+    """Products of the largest bytes: the sum of two exceeds 16 bits."""
     model, feeds = convolution(64, 16, 3, zero=0)
     for tensor in model.graph.initializer:
         if tensor.name == "weights":
@@ -138,7 +138,7 @@ def test_products(depth, columns, by_column):
 
 @pytest.mark.parametrize("weight_kind", [np.int8, np.uint8])
 def test_dynamic_quantisation(weight_kind):
-    """As `quantize_dynamic` writes it: the zero point is known when the model runs."""
+    """As `quantize_dynamic` writes it: the zero point is computed at run time."""
     constants = {
         "weights": random_bytes(RANDOM, weight_kind, 19, 24),
         "weight_zero": weight_kind(0 if weight_kind is np.int8 else 128),
@@ -160,7 +160,7 @@ def test_dynamic_quantisation(weight_kind):
 @pytest.mark.parametrize("operator", ["ConvInteger", "MatMulInteger"])
 @pytest.mark.parametrize("zeros", [(0, 0), (131, 0), (131, 3)])
 def test_integer_operators_are_exact(operator, zeros):
-    """Weights less a zero point that are no bytes any more stay in floats."""
+    """Weights that are not bytes after subtracting their zero point are computed in floats."""
     is_product = operator == "MatMulInteger"
     shape, weights = ((5, 9), (9, 6)) if is_product else ((1, 5, 9, 7), (6, 5, 3, 3))
     constants = {

@@ -1,4 +1,4 @@
-"""Filters that fill no vector: the same result, from a convolution that has full ones."""
+"""Convolutions with padded filters give the same results."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ BOUND = 2e-5
         (13, 512, 1000, 16, True),  # SqueezeNet's classifier: 125 half vectors
         (13, 512, 1000, 8, False),  # 125 full ones
         (52, 256, 75, 16, True),  # a detector's head: no vector at all
-        (56, 144, 24, 16, False),  # halves, but a third of padding and a result to move again
+        (
+            56,
+            144,
+            24,
+            16,
+            False,
+        ),  # half vectors, but a third of padding, and one more pass over the result
         (56, 64, 64, 16, False),  # four full vectors
         (13, 16, 8, 16, False),  # not worth another kernel
     ],
 )
-def test_filters_are_padded_where_full_vectors_save_more_than_moving_the_result_takes(
+def test_filters_are_padded_where_that_is_expected_to_pay(
     size: int, channels: int, filters: int, lanes: int, gains: bool
 ) -> None:
     assert Filters(filters, channels, size**2, size**2 * channels, lanes).gains is gains
@@ -55,7 +61,7 @@ def test_padding_is_counted() -> None:
         ({"strides": [2, 2]}, 9 * 128),
     ],
 )
-def test_a_padded_convolution_gives_what_it_gave(
+def test_a_padded_convolution_gives_the_same_result(
     settings: dict[str, object], depth: int, tmp_path: Path
 ) -> None:
     model = convolution_model((40, 40), channels=128, filters=75, **settings)
@@ -67,7 +73,7 @@ def test_a_padded_convolution_gives_what_it_gave(
     lowered = read_lowered(tmp_path / "import")
     tasks = {task.info.operator: task.info for task in extract_tasks(lowered, tuned_tiny.target())}
     assert tasks["conv2d"].shapes[-1][-1] == 80
-    # Bias and activation are left to the kernel that leaves the zeros out.
+    # The kernel that drops the padding computes bias and activation.
     (rest,) = [name for name in call_counts(lowered) if "unpadded" in name]
     assert "add" in rest
     assert "relu" in rest
@@ -80,7 +86,7 @@ def test_a_grouped_convolution_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_sums_of_transforms_that_are_too_far_off_keep_their_padding(tmp_path: Path) -> None:
+def test_padding_stays_if_transforms_are_left_out(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     weights = {
         "first": random_weight(generator, 64, 64, 3, 3),
@@ -99,7 +105,7 @@ def test_the_sums_of_transforms_that_are_too_far_off_keep_their_padding(tmp_path
     assert report.left_out[0].startswith("winograd: ")
 
 
-def test_filters_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_never_pads_no_filters(tmp_path: Path) -> None:
     model = convolution_model((40, 40), 128, 75, kernel_shape=[1, 1], pads=[0, 0, 0, 0])
     report = imported(model, tmp_path, ImportOptions(pad_filters="never"))
     assert (report.padded, report.saved_flops) == (0, 0)

@@ -1,4 +1,4 @@
-"""Products whose extents fill no register tile: the same result, from full tiles."""
+"""Padded products give the same results, from full register tiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
         helper.make_node("MatMul", ["weights", "v"], ["y"], name="y"),
     ]
     inputs = {name: [1, heads, tokens, size] for name in "qkv"}
-    # A model without weights is not registered, for no check of it could show a fault.
+    # A model without weights is refused: no check of it could show a fault.
     nodes.append(helper.make_node("Add", ["y", "bias"], ["z"], name="z"))
     bias = {"bias": random_weight(np.random.default_rng(0), size)}
     return make_model(nodes, inputs, {"z": None}, bias, opset=13)
@@ -50,7 +50,7 @@ def attention(tokens: int, size: int = 64, heads: int = 3) -> ModelProto:
         (1, 7, 7, 7, False),  # not worth three more kernels
     ],
 )
-def test_products_are_padded_where_full_tiles_save_more_than_copies_take(
+def test_products_are_padded_where_that_is_expected_to_pay(
     traits: CpuTraits, count: int, rows: int, depth: int, columns: int, gains: bool
 ) -> None:
     assert Product(count, rows, depth, columns, traits).gains is gains
@@ -64,7 +64,7 @@ def test_padding_is_counted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [197, 211])
-def test_padded_attention_gives_what_it_gave(tokens: int, tmp_path: Path) -> None:
+def test_padded_attention_gives_the_same_result(tokens: int, tmp_path: Path) -> None:
     model = attention(tokens)
     report = imported(model, tmp_path)
     assert report.padded == 2
@@ -77,14 +77,14 @@ def test_padded_attention_gives_what_it_gave(tokens: int, tmp_path: Path) -> Non
     products = {task.shapes[-1][-1]: task.shapes for task in tasks if task.anchor == "matmul"}
     assert set(products) == {-(-tokens // lanes) * lanes, 64}
     assert all(shapes[0][-2] > tokens for shapes in products.values())
-    # The transpose of the keys fills them up, the bias waits for what is left.
+    # The transpose of the keys pads them; the bias is added without padding.
     kernels = list(call_counts(lowered))
     assert any("transpose" in name and "padded" in name for name in kernels)
     assert any("unpadded" in name and "add" in name for name in kernels)
     assert error_of(model, scheduled(lowered)) < BOUND
 
 
-def test_products_stay_as_given_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_never_pads_no_products(tmp_path: Path) -> None:
     report = imported(attention(197), tmp_path, ImportOptions(pad_filters="never"))
     assert report.padded == 0
     kernels = list(call_counts(read_lowered(tmp_path / "import")))
@@ -117,7 +117,7 @@ def test_weights_are_widened_and_a_shared_operand_is_left_alone(tmp_path: Path) 
         (197, 192, 10, False),  # few columns
     ],
 )
-def test_weights_are_widened_where_full_vectors_save_more_than_a_copy_takes(
+def test_weights_are_widened_where_that_is_expected_to_pay(
     traits: CpuTraits, rows: int, depth: int, columns: int, gains: bool
 ) -> None:
     product = Product(1, rows, depth, columns, traits, is_weighted=True)
@@ -129,7 +129,7 @@ def test_weights_are_widened_where_full_vectors_save_more_than_a_copy_takes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [[40, 64], [2, 20, 64]])
-def test_widened_weights_give_what_they_gave(shape: list[int], tmp_path: Path) -> None:
+def test_widened_weights_give_the_same_result(shape: list[int], tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     weights = {"w": random_weight(generator, 64, 3001), "c": random_weight(generator, 3001)}
     nodes = [

@@ -10,7 +10,6 @@ import pytest
 from onnx import ModelProto, helper
 
 from fewtune.binding.bind import bind_shapes
-from fewtune.model import reference
 from fewtune.model.lower import lower
 from fewtune.model.passes import winograd
 from fewtune.onnx_graph import simplify as prepare
@@ -20,10 +19,12 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.blocks import blocks_of
 from fewtune.schedule.defaults.default import apply_default_schedules, default_schedule
 from fewtune.schedule.defaults.winograd import schedule_winograd
-from fewtune.schedule.tiling import filled_rows
+from fewtune.schedule.tiling import padded_rows
 from fewtune.task.calls import call_counts
 from fewtune.task.extract import extract_tasks
+from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
 from tests import tuned_tiny
+from tests.made.outputs import relative_error
 from tests.tiny_models import make_model, random_weight
 
 pytestmark = pytest.mark.slow
@@ -65,12 +66,12 @@ def lowered_with(model: ModelProto, m: int) -> tvm.IRModule:
 
 def error_of(model: ModelProto, module: tvm.IRModule) -> float:
     bound = bind_shapes(model, {}, {})
-    inputs, _ = reference.tensor_specs(bound)
-    feeds = reference.random_inputs(inputs, 0)
-    expected = reference.run_onnxruntime(bound, feeds, 1)
+    inputs, _ = tensor_specs(bound)
+    feeds = random_inputs(inputs, 0)
+    expected = run_onnxruntime(bound, feeds, 1)
     target = tuned_tiny.target()
     built = CompiledModel(build_executable(module, target), target)
-    return reference.relative_error(built.outputs([feeds[spec.name] for spec in inputs]), expected)
+    return relative_error(built.outputs([feeds[spec.name] for spec in inputs]), expected)
 
 
 def scheduled(module: tvm.IRModule) -> tvm.IRModule:
@@ -106,7 +107,7 @@ def test_channels_that_fill_no_vector_agree(channels: int, filters: int) -> None
     module = lowered_with(model, 2)
     tasks = extract_tasks(module, tuned_tiny.target())
     (product,) = [task for task in tasks if task.info.operator == "batch_matmul"]
-    # Filters are filled up to vectors.
+    # Filters are padded to vectors.
     assert product.info.shapes[1] == [16, channels, 16 if filters == 7 else 48]
     for task in tasks:
         assert default_schedule(task.mod, tuned_tiny.target()) is not None
@@ -128,8 +129,8 @@ def test_rows_added_to_fill_registers_change_nothing(
     assert error_of(model, scheduled(module) if is_scheduled else module) < BOUND
 
 
-def test_rows_are_added_behind_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winograd, "filled_rows", lambda rows, *_: rows + 3)
+def test_rows_are_added_after_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "padded_rows", lambda rows, *_: rows + 3)
     model = convolution_model((6, 9), batch=3)
     module = lowered_with(model, 4)
     tasks = extract_tasks(module, tuned_tiny.target())
@@ -139,19 +140,19 @@ def test_rows_are_added_behind_all_images(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("traits", "rows", "filled"),
+    ("traits", "rows", "padded"),
     [
         (AVX2, 49, 50),  # five rows of two vectors
         (AVX2, 98, 98),  # fourteen of one
         (AVX2, 169, 169),  # thirteen of one
         (AVX512, 49, 49),  # seven of two
-        (AVX512, 841, 845),  # thirteen of two; 29 leave no register for what they are multiplied by
+        (AVX512, 841, 845),  # thirteen of two; 29 leave no register for an operand
     ],
 )
 def test_rows_are_added_where_registers_hold_no_good_tile(
-    traits: CpuTraits, rows: int, filled: int
+    traits: CpuTraits, rows: int, padded: int
 ) -> None:
-    assert filled_rows(rows, 128, traits, "float32") == filled
+    assert padded_rows(rows, 128, traits, "float32") == padded
 
 
 def test_a_residual_is_fused_into_the_output_transform() -> None:

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
-from fewtune.model.reference import run_onnxruntime
+from fewtune.verify.session import run_onnxruntime
 from tests.quantised_models import (
     FLOAT,
     INT32,

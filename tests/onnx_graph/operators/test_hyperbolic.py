@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewtune.model.reference import run_onnxruntime
+from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import expanded, helper, node_model
 
 MAGNITUDES = {

@@ -5,11 +5,11 @@ from onnx import helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts
+from fewtune.verify.session import run_onnxruntime
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
 

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[Build, list[Shape]]] = {
         convolution("NHWC", "HWIO", groups=4),
         [(1, 14, 14, 64), (1, 1, 16, 68), (1, 1, 1, 68)],
     ),
-    # A border behind the results is no part of any of them.
+    # Padding after the results is not computed with any of them.
     "conv2d_nchw_padded_behind": (
         lambda data, weight: relax.op.nn.pad(
             relax.op.nn.conv2d(data, weight, padding=1), [0, 0, 0, 0, 0, 1, 0, 2]

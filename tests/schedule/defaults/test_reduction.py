@@ -1,4 +1,4 @@
-"""How the default schedules of convolutions and products spread them over threads."""
+"""How default schedules split convolutions and products among threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_products_of_a_batch_follow_each_other() -> None:
     )
     values = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(schedule, product).iter_values
     outermost = schedule.get(schedule.get_loops(product)[0])
-    # The fused loop's slowest part is the product; every slice of its columns comes within it.
+    # The outermost part of the fused loop is the product; slices of its columns are inside.
     last = int(outermost.extent) - 1
     assert last > 6
     places = [evaluate(values[0], {outermost.loop_var: at}) for at in range(last + 1)]
@@ -34,7 +34,7 @@ def nhwc(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
 
 
 def first_outputs_of_threads(kernel: tvm.IRModule) -> list[list[int]]:
-    """The first and the last iteration of the parallel loop: which output each begins with."""
+    """The first output of each of two threads, as indices."""
     schedule = default_schedule(kernel, TARGET)
     assert schedule is not None
     product = next(
@@ -50,7 +50,7 @@ def first_outputs_of_threads(kernel: tvm.IRModule) -> list[list[int]]:
     ]
 
 
-def test_threads_part_the_rows_of_a_convolution() -> None:
+def test_threads_split_the_rows_of_a_convolution() -> None:
     (kernel,) = kernels(lowered(nhwc, (1, 14, 14, 288), (1, 1, 288, 128)))
     assert first_outputs_of_threads(kernel) == [[0, 0, 0, 0], [0, 7, 0, 0]]
 
@@ -58,19 +58,19 @@ def test_threads_part_the_rows_of_a_convolution() -> None:
 @pytest.mark.parametrize(
     ("data", "weight"),
     [
-        # Rows that do not part evenly; and few pixels: each thread would read all weights for them.
+        # Rows that do not split evenly; few pixels, for which each thread would read all weights.
         ((1, 13, 13, 64), (1, 1, 64, 128)),
         ((1, 4, 4, 512), (1, 1, 512, 256)),
     ],
 )
-def test_threads_part_the_filters_where_rows_are_odd_or_few(data: Shape, weight: Shape) -> None:
+def test_threads_split_the_filters_where_rows_are_odd_or_few(data: Shape, weight: Shape) -> None:
     (kernel,) = kernels(lowered(nhwc, data, weight))
     (_, second) = first_outputs_of_threads(kernel)
     assert second[1] == 0
     assert second[3] == weight[-1] // 2
 
 
-def test_parted_rows_compute_what_the_unscheduled_kernel_does() -> None:
+def test_split_rows_compute_what_the_unscheduled_kernel_does() -> None:
     (kernel,) = kernels(lowered(nhwc, (1, 12, 10, 24), (3, 3, 24, 32)))
     scheduled = default_schedule(kernel, TARGET)
     assert scheduled is not None

@@ -1,4 +1,4 @@
-"""A GPU's limits, asked of decisions before they are applied."""
+"""The limits of a GPU's blocks, checked before decisions are applied."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_threads_of_a_block_are_counted_over_all_axes() -> None:
     assert not limits.allow([(2, 4, 16, 1, 2), (1, 4, 8, 1, 1), reduction])
 
 
-def test_what_has_no_tiles_of_threads_is_left_alone() -> None:
+def test_decisions_without_tiles_of_threads_are_allowed() -> None:
     assert GpuLimits.of(GPU).allow([(4, 8, 2), 1, None])
 
 
@@ -57,7 +57,7 @@ def refused() -> Point:
     return next(point for point in drawn if not space().can_hold(point))
 
 
-def test_what_a_point_is_changed_into_can_be_held() -> None:
+def test_neighbours_are_within_the_limits() -> None:
     random = np.random.default_rng(0)
     point = space().random_point(random)
     visited = {point}
@@ -71,7 +71,7 @@ def test_what_a_point_is_changed_into_can_be_held() -> None:
     assert not all(map(space().can_hold, drawn))
 
 
-def test_no_strategy_applies_what_cannot_be_held(monkeypatch) -> None:
+def test_a_search_applies_only_points_within_the_limits(monkeypatch) -> None:
     applied: list[Point] = []
 
     def make_all(self: SearchSpace, points: list[Point], seeds: list[int]) -> list[Made]:
@@ -86,7 +86,7 @@ def test_no_strategy_applies_what_cannot_be_held(monkeypatch) -> None:
     found = search.gather(lambda: next(children)(), 2)
     assert len(found) == 2
     assert all(map(space().can_hold, applied))
-    # A task may have none: what is drawn is tried then.
+    # A task may have no such points: any drawn point is tried then.
     applied.clear()
     search.gather(refused, 1)
     assert applied == [refused()]

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of large planes: drawn so that results are written as they lie."""
+"""Depthwise convolutions of large planes: results are written in their order in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def space(plane: int) -> SearchSpace:
 
 
 def channel_tiles(plane: int) -> list[tuple[int, ...]]:
-    """The tiles of the channels of drawn points, those that part them among the levels."""
+    """Tiles of the channels in drawn points."""
     prior, random = Prior(space(plane)), np.random.default_rng(0)
     found = []
     for _ in range(DRAWS):

@@ -1,4 +1,4 @@
-"""Search spaces as decisions: sampled, changed, applied, read back; and where a search begins."""
+"""Points of a search space are drawn, changed, applied and read back; and the prior."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_space_names_the_loops_that_its_tiles_split() -> None:
     tiles = [c for c in space("b").programs[0].choices if c.kind == TILE]
     assert [tile.axis for tile in tiles] == list(range(7))
     assert {tile.block for tile in tiles} == {"conv2d_nhwc"}
-    assert all(math.prod(tile.given) == tile.extent for tile in tiles)
+    assert all(math.prod(tile.default) == tile.extent for tile in tiles)
     kinds = [choice.kind for choice in space("b").programs[0].choices]
     assert kinds[7:] == [CATEGORICAL, LOCATION]
 
@@ -105,7 +105,7 @@ def test_the_prior_fills_registers_and_keeps_all_threads_busy(letter: str) -> No
         spatial = [
             decision
             for choice, decision in zip(choices, point.decisions, strict=True)
-            if choice.kind == TILE and len(choice.given) == 4
+            if choice.kind == TILE and len(choice.default) == 4
         ]
         vector = spatial[-1]
         # Whole vectors, or all of a narrow axis; a power of two inside.
@@ -133,27 +133,27 @@ def test_another_register_tile_leaves_the_rest_as_it_was(letter: str) -> None:
         made(letter, point)
         choices = space(letter).programs[point.program].choices
         for choice, before, after in zip(choices, first.decisions, point.decisions, strict=True):
-            if choice.kind == TILE and len(choice.given) == 4:
+            if choice.kind == TILE and len(choice.default) == 4:
                 assert math.prod(after) == choice.extent
             else:
                 assert after == before
 
 
-def test_only_good_register_tiles_promise_something() -> None:
+def test_only_good_register_tiles_have_an_expected_speed() -> None:
     prior = Prior(space("b"))
     random = np.random.default_rng(3)
-    promises = [prior.promise(prior.tile_of(prior.draw(random))) for _ in range(32)]
-    assert max(promises) == pytest.approx(1.0)
-    # Everything outside the register tile: each step is a single multiply-add.
+    speeds = [prior.expected_speed(prior.tile_of(prior.draw(random))) for _ in range(32)]
+    assert max(speeds) == pytest.approx(1.0)
+    # All iterations outside the register tile: each step is one multiply-add.
     program = space("b").programs[0]
     outside = Point(
         0,
         tuple(
-            (choice.extent, *[1] * (len(choice.given) - 1)) if choice.kind == TILE else choice.given
-            for choice in program.choices
+            (each.extent, *[1] * (len(each.default) - 1)) if each.kind == TILE else each.default
+            for each in program.choices
         ),
     )
-    assert prior.promise(prior.tile_of(outside)) == 0.0
+    assert prior.expected_speed(prior.tile_of(outside)) == 0.0
 
 
 def test_a_single_row_is_read_in_a_few_vectors() -> None:
@@ -175,10 +175,10 @@ def test_long_sums_want_two_vectors_and_short_ones_a_single_one() -> None:
 @pytest.mark.parametrize(
     ("mcpu", "fits"),
     [
-        # With the operand that stays and the one that passes: 15 of sixteen registers, all, all.
+        # Accumulators, operands that stay, and one that passes: 15, 16, 16, 16 and 15 registers.
         ("haswell", {(13, 1): True, (14, 1): True, (4, 3): True, (3, 4): True, (6, 2): True}),
         ("znver3", {(7, 2): False, (2, 7): False, (5, 3): False, (15, 1): False}),
-        # Seven rows of four vectors and four that stay: all 32, and none for what passes.
+        # Seven rows of four vectors, and four vectors of weights: no register is left.
         ("znver4", {(7, 4): False, (14, 2): True, (28, 1): True, (5, 5): True, (15, 2): False}),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_tile_leaves_registers_to_its_operands(
 
 
 def test_a_bound_on_what_is_unrolled_leaves_registers_to_operands() -> None:
-    # Two rows of two vectors, five of five: few steps are unrolled, registers enough are free.
+    # Two rows of two vectors, five of five: few steps are unrolled, and registers remain free.
     assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=4) == (2, 16)
     assert register_tile(5, 80, cpu("znver4"), "float32", most_unrolled=25) == (5, 80)
     assert register_tile(2, 16, cpu("haswell"), "float32", most_unrolled=3) != (2, 16)

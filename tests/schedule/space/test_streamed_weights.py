@@ -1,4 +1,4 @@
-"""Weights that memory has to bring and that serve few rows: what is drawn for them, and flushed."""
+"""Streamed weights, read from memory for few rows: the draws for them, and the cache flush."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ def test_threads_seldom_share_streamed_weights() -> None:
 @pytest.mark.parametrize(
     ("rows", "channels", "free"),
     [
-        (128, 128, (1,)),  # serve many rows
+        (128, 128, (1,)),  # many rows use them
         (64, 32, (1,)),  # 2^18 bytes stay in the cache
         (64, 128, ()),  # activations were written a moment ago
     ],
 )
-def test_what_is_no_stream_is_not_drawn_as_one(
+def test_other_weights_are_not_drawn_as_streamed(
     rows: int, channels: int, free: tuple[int, ...]
 ) -> None:
     assert not any(covers(each, rows) for each in drawn(space(rows, channels, free)))
 
 
-def test_the_inner_reduction_is_the_longer_the_fewer_multiply_adds_a_step_has() -> None:
+def test_inner_reductions_are_longer_with_fewer_multiply_adds_in_a_step() -> None:
     choices = space(16).programs[0].choices
     reduction = next(c for c in choices if c.kind == TILE and c.axis == CHANNELS)
     random = np.random.default_rng(0)
@@ -134,8 +134,8 @@ def test_another_tile_of_streamed_weights_covers_the_rows_too() -> None:
     assert sum(covers(spatial(space(16), point), 16) for point in others) > DRAWS / 2
     made = space(16).make(others[0])
     assert made.schedule is not None, made.reason
-    promised = [point for point in others if prior.promise(prior.tile_of(point)) > 0]
-    assert any(covers(spatial(space(16), point), 16) for point in promised)
+    fast = [point for point in others if prior.expected_speed(prior.tile_of(point)) > 0]
+    assert any(covers(spatial(space(16), point), 16) for point in fast)
 
 
 def test_flushing_leaves_a_buffer_as_it_is() -> None:

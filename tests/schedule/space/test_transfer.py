@@ -124,10 +124,10 @@ def test_a_tile_goes_to_the_nearest_factorisation_innermost_first() -> None:
 def test_a_vector_stays_a_vector() -> None:
     # 36, 24 and 18 are nearer to 32, but no whole registers.
     assert nearest_tile((1, 3, 1, 32), 144, 64) == (3, 3, 1, 16)
-    # Half a register where a whole one cannot be had, and the nearest where not even that.
+    # Half a register if a whole one does not fit; the nearest factor if neither does.
     assert nearest_tile((4, 1, 1, 16), 24, 64) == (3, 1, 1, 8)
     assert nearest_tile((1, 1, 1, 16), 13, 64) == (1, 1, 1, 13)
-    # Two is no vector: nothing is asked of such a factor.
+    # A factor of two is no vector, so the nearest factor is taken.
     assert nearest_tile((4, 1, 1, 2), 9, 64) == (3, 1, 1, 3)
 
 
@@ -136,7 +136,7 @@ def test_a_schedule_keeps_the_tile_after_which_results_are_written_back() -> Non
     ours = SearchSpace(convolution(14, 32, 64), tuned_tiny.target())
     like = SearchSpace(convolution(28, 64, 32), tuned_tiny.target())
     forms = {program.form for program in ours.programs}
-    # Programs of equal instructions, told apart by that tile alone.
+    # Programs with the same instructions differ in that tile only.
     assert len(forms) == len(ours.programs) > len({len(form) for form in forms})
     random = np.random.default_rng(4)
     tried = 0

@@ -6,12 +6,12 @@ from collections import Counter
 
 import numpy as np
 
-from fewtune.schedule.space.decision_rates import even_cuts, outer_cuts, shared_cuts
-from fewtune.schedule.space.weighted_draw import Chances
+from fewtune.schedule.space.decision_rates import even_splits, outer_splits, shared_splits
+from fewtune.schedule.space.weighted_draw import WeightedDraw
 
 
 class Given:
-    """A generator that answers what it is told to."""
+    """A generator that always gives one number."""
 
     def __init__(self, value: float) -> None:
         self._value = value
@@ -21,7 +21,7 @@ class Given:
 
 
 def test_the_faster_is_drawn_the_more_often_by_a_high_power() -> None:
-    chances = Chances.of(["slow", "fast", "never"], [0.9, 1.0, 0.0])
+    chances = WeightedDraw.of(["slow", "fast", "never"], [0.9, 1.0, 0.0])
     random = np.random.default_rng(0)
     counts = Counter(chances.draw(random) for _ in range(4000))
     assert counts["never"] == 0
@@ -31,22 +31,22 @@ def test_the_faster_is_drawn_the_more_often_by_a_high_power() -> None:
 
 
 def test_bounds_belong_to_an_alternative() -> None:
-    chances = Chances.of(range(3), [1.0, 1.0, 1.0])
+    chances = WeightedDraw.of(range(3), [1.0, 1.0, 1.0])
     assert chances.bounds == (1.0, 2.0, 3.0)
     drawn = [chances.draw(Given(value)) for value in (0.0, 0.32, 0.34, 0.67, 1.0)]  # type: ignore[arg-type]
     assert drawn == [0, 0, 1, 2, 2]
 
 
 def test_an_extent_is_cut_for_threads_and_cache() -> None:
-    for cuts in (even_cuts, outer_cuts, shared_cuts):
+    for cuts in (even_splits, outer_splits, shared_splits):
         found = cuts(12)
         assert sorted(found.alternatives) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
 
-    def likelihood(chances: Chances, cut: tuple[int, int]) -> float:
+    def likelihood(chances: WeightedDraw, cut: tuple[int, int]) -> float:
         shares = np.diff([0.0, *chances.bounds])
         return float(shares[chances.alternatives.index(cut)])
 
-    assert likelihood(even_cuts(12), (12, 1)) == likelihood(even_cuts(12), (1, 12))
+    assert likelihood(even_splits(12), (12, 1)) == likelihood(even_splits(12), (1, 12))
     # Threads that share streamed weights all read them.
-    assert likelihood(shared_cuts(12), (12, 1)) < likelihood(shared_cuts(12), (1, 12))
-    assert likelihood(outer_cuts(12), (1, 12)) > likelihood(outer_cuts(12), (12, 1))
+    assert likelihood(shared_splits(12), (12, 1)) < likelihood(shared_splits(12), (1, 12))
+    assert likelihood(outer_splits(12), (1, 12)) > likelihood(outer_splits(12), (12, 1))

@@ -1,1 +1,1 @@
-"""Elementwise operators, of NaN and infinities, too."""
+"""Elementwise operators whose results for NaN and infinities are those of onnxruntime."""

@@ -1,7 +1,7 @@
-"""Converters of ONNX operators that TVM's own get wrong for NaN, infinities and out of range.
+"""Converters of ONNX operators that TVM gets wrong for NaN, infinities and numbers out of range.
 
-Where TVM computes by an identity that only holds for finite numbers: ``x == x`` is true and
-``0 * x`` is 0.
+TVM simplifies by identities that hold for finite numbers only: ``x == x`` becomes true, and ``0 *
+x`` becomes 0.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from fewtune.runtime.bf16_dot_products import rounding
 from fewtune.runtime.tvm import relax, te, tvm
 
-# ONNX's element types whose casts a processor has an instruction for.
-_WORDS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
+# The integer types to which a processor casts by an instruction; by ONNX's number or name.
+_INTEGERS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
 _UNSIGNED = (13, "uint64")
 _BFLOAT16 = (16, "bfloat16")
 
 
 def special_converters() -> dict[str, dict[str, Any]]:
-    """By operator and version, as `fewtune.model.passes.converters` has them."""
+    """Converters by operator and version, as in `fewtune.model.passes.converters`."""
     return {
         "Sign": {"_impl_v9": _sign},
         "ThresholdedRelu": {"_impl_v1": _thresholded_relu},
@@ -33,12 +33,12 @@ def special_converters() -> dict[str, dict[str, Any]]:
     }
 
 
-def word_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
-    """A cast of floats to int32 or int64 as the processor has it.
+def integer_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
+    """Cast floats to int32 or int64 by the processor's instruction; None for other casts.
 
-    TVM's own turns NaN into 0, and takes values beyond int32 modulo 2^32.
+    TVM's own cast turns NaN into 0, and values beyond int32 are taken modulo 2^32.
     """
-    wanted = _WORDS.get(to)
+    wanted = _INTEGERS.get(to)
     if wanted is None or not is_float(data):
         return None
     return relax.op.astype(data, wanted)
@@ -68,9 +68,9 @@ def unsigned_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
 
 
 def bfloat16_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
-    """Round float32 numbers before they become bfloat16, which TVM computes with as float32.
+    """Round float32 numbers, then cast them to bfloat16; None for other casts.
 
-    A cast there and back again would leave them as they are.
+    TVM computes bfloat16 in float32: a cast to bfloat16 and back would round nothing.
     """
     if to not in _BFLOAT16 or not is_float(data) or str(data.ty.dtype) != "float32":
         return None
@@ -104,7 +104,7 @@ def _thresholded_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax
 
 
 def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
-    """Compare a value with itself: so is NaN found."""
+    """Compare a value with itself, which is false for NaN only."""
     first, second = inputs
     if not isinstance(first, relax.Var) or not first.same_as(second) or not is_float(first):
         return None
@@ -117,7 +117,7 @@ def _with_zero(
     inputs: list[Any],
     attr: dict[str, Any],  # noqa: ARG001
 ) -> relax.Expr | None:
-    """Keep a factor that is 0 out of the kernels' text, where TVM would make 0 of a product."""
+    """Make a factor of 0 an argument: TVM would simplify a product with a literal 0 to 0."""
     is_zero = [_is_zero(given) for given in inputs]
     if not any(is_zero) or all(isinstance(each, tvm.ir.GenericConst) for each in inputs):
         return None

@@ -1,9 +1,9 @@
-"""GridSample of images that continue as their mirror images.
+"""GridSample with reflection padding.
 
-TVM 0.27 mirrors coordinates by nested conditions, asks of each element whether it lies in the
-image, and writes all of it out for every element read: a cubic kernel compiles for many seconds,
-and runs with as many branches. What is read are whole numbers of pixels, so here these are
-mirrored, without a condition, and lie in the image.
+TVM 0.27 reflects the coordinates by nested conditions, checks whether each element lies in the
+image, and repeats both for every element that it reads. A cubic kernel compiles for many seconds,
+and has many branches. Here the integer indices of the pixels are reflected, by arithmetic alone;
+they always lie in the image.
 """
 
 from __future__ import annotations
@@ -12,22 +12,36 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fewtune.model.passes.attributes import text_attribute
 from fewtune.runtime.tvm import relax, te, tvm
 
 Expr = Any
-# Places and weights of the elements that are read along one axis.
+# Indices and weights of the elements that are read along one axis.
 _Taps = list[tuple[Expr, Expr]]
-# As PyTorch and onnxruntime have it.
+# The coefficient of the cubic kernel in PyTorch and onnxruntime.
 _CUBIC = -0.75
 _METHODS: dict[str, Callable[[Expr, str], _Taps]]
 
 
 def converted(bb: relax.BlockBuilder, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
-    """Convert ONNX's GridSample where the image is mirrored; None for another."""
-    if _text(attr, "padding_mode", "zeros") != "reflection":
+    """Convert ONNX's GridSample with reflection padding.
+
+    Parameters
+    ----------
+    bb : BlockBuilder
+    inputs : list of Expr
+        The image, shape (batch, channels, *extents), and the grid, shape (batch, *outputs, axes).
+    attr : dict
+
+    Returns
+    -------
+    result : Expr or None
+        None for other paddings, unknown modes, and a grid of another type than the image.
+    """
+    if text_attribute(attr, "padding_mode", "zeros") != "reflection":
         return None
     data, grid = inputs[:2]
-    taps_of = _METHODS.get(_text(attr, "mode", "linear"))
+    taps_of = _METHODS.get(text_attribute(attr, "mode", "linear"))
     if taps_of is None or str(data.ty.dtype) != str(grid.ty.dtype):
         return None
     extents = [int(extent) for extent in data.ty.shape][2:]
@@ -39,7 +53,7 @@ def converted(bb: relax.BlockBuilder, inputs: list[Any], attr: dict[str, Any]) -
             given = [places(n, *at, len(extents) - 1 - axis) for axis in range(len(extents))]
             lines = [
                 [
-                    (_mirrored(place, extent, aligned), weight)
+                    (_reflected(place, extent, aligned), weight)
                     for place, weight in taps_of(_pixels(each, extent, aligned), str(image.dtype))
                 ]
                 for each, extent in zip(given, extents, strict=True)
@@ -63,14 +77,14 @@ def _summed(lines: Sequence[_Taps], read: Callable[..., Expr]) -> Expr:
 
 
 def _pixels(place: Expr, extent: int, aligned: bool) -> Expr:
-    """Where a place between -1 and 1 is, in pixels."""
+    """The coordinate in pixels of a grid's coordinate, which is between -1 and 1 in the image."""
     if aligned:
         return (place + 1) * (extent - 1) / 2
     return ((place + 1) * extent - 1) / 2
 
 
-def _mirrored(place: Expr, extent: int, aligned: bool) -> Expr:
-    """The pixel that a whole number means: mirrored at the outermost pixels, or at their edges."""
+def _reflected(place: Expr, extent: int, aligned: bool) -> Expr:
+    """The pixel of an index, reflected at the outermost pixels (aligned) or at their edges."""
     if aligned and extent == 1:
         return tvm.tirx.const(0, "int32")
     last = 2 * extent - (2 if aligned else 1)
@@ -102,11 +116,6 @@ def _near(distance: Expr) -> Expr:
 
 def _far(distance: Expr) -> Expr:
     return ((_CUBIC * distance - 5 * _CUBIC) * distance + 8 * _CUBIC) * distance - 4 * _CUBIC
-
-
-def _text(attr: dict[str, Any], name: str, default: str) -> str:
-    value = attr.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 _METHODS = {

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from fewtune.model.passes.attributes import text_attribute
 from fewtune.runtime.tvm import relax, te, tvm
 
 Expr = Any
@@ -30,14 +31,14 @@ def converted(
     default : str
         How coordinates are transformed unless the node says it.
     """
-    if _text(attr, "mode", "avg") != "max" or len(inputs) != 3:
+    if text_attribute(attr, "mode", "avg") != "max" or len(inputs) != 3:
         return None
     data, regions, _ = inputs
     if str(data.ty.dtype) != str(regions.ty.dtype):
         return None
     sizes = [int(attr.get(f"output_{side}", 1)) for side in ("height", "width")]
     ratio, scale = int(attr.get("sampling_ratio", 0)), float(attr.get("spatial_scale", 1.0))
-    is_shifted = _text(attr, "coordinate_transformation_mode", default) == "half_pixel"
+    is_shifted = text_attribute(attr, "coordinate_transformation_mode", default) == "half_pixel"
     dtype = str(data.ty.dtype)
 
     def bins(places: te.Tensor, region: Expr) -> list[tuple[Expr, Expr, Expr]]:
@@ -110,8 +111,3 @@ def _sample(at: list[Expr], extents: list[int], read: Callable[..., Expr], dtype
 
 def _number(value: float, dtype: str) -> Expr:
     return tvm.tirx.const(value, dtype)
-
-
-def _text(attr: dict[str, Any], name: str, default: str) -> str:
-    value = attr.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)

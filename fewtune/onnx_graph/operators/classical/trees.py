@@ -3,7 +3,7 @@
 A leaf is reached if every condition on the path to it has the outcome that the leaf requires. The
 reached leaves, as zeros and ones, are multiplied by the matrix of their values. A large forest is
 traversed instead: it becomes one plain regressor, which the import turns into a kernel of loops
-(`fewtune.model.passes.loops.walking`).
+(`fewtune.model.passes.tvmscript.tree_ensemble`).
 """
 
 from __future__ import annotations

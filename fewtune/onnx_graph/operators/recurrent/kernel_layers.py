@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN that are not unrolled, since one kernel computes all their steps.
 
-That kernel (`fewtune.model.passes.loops.recurrence`) supports what exporters write: default
+That kernel (`fewtune.model.passes.tvmscript.recurrence`) supports what exporters write: default
 activations, a GRU that resets after its product, sequences of one length, constant weights.
 """
 

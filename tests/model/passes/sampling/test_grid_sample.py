@@ -1,4 +1,4 @@
-"""GridSample that mirrors the image, as onnxruntime computes it."""
+"""GridSample with reflection padding, compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
         ("nearest", (3, 1, 5)),
     ],
 )
-def test_mirrored_images_are_sampled_as_onnxruntime_does(
+def test_reflected_images_are_sampled_as_onnxruntime_does(
     mode: str, image: tuple[int, ...], aligned: int
 ) -> None:
     axes = len(image)

@@ -5,8 +5,8 @@ import pytest
 from onnx import helper
 
 from fewtune.errors import InputError
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph.operators.expand import UNROLLED, expand
+from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_same
 from tests.made.layers import GATES, layer
 

@@ -8,8 +8,8 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from fewtune.binding import bind
-from fewtune.model.reference import run_onnxruntime
 from fewtune.onnx_graph import simplify
+from fewtune.verify.session import run_onnxruntime
 from tests.expanded_models import assert_node
 
 HIDDEN, WIDTH = 12, 20

@@ -1,8 +1,7 @@
-"""Where each element of a resized axis is read from, as onnxruntime computes it.
+"""Resampling of axes: each result is a weighted sum of elements.
 
-A resize with known extents is, along each axis, a sum of few elements with constant weights.
-Coordinates are computed in float32, in onnxruntime's order of operations: which neighbour is the
-nearest one, where two are equally near, hangs on the last bit.
+Coordinates are computed in float32, in onnxruntime's order of operations. If two neighbours are
+about equally near, the last bit of a coordinate decides which of them is read.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Self
 import numpy as np
 
 _HALF = np.float32(0.5)
-# onnxruntime 1.31 takes what is this near to a half for one.
+# onnxruntime 1.31 rounds a coordinate as a half if it is so near to one.
 _SNAPPED_ULPS = 2
 
 
@@ -27,9 +26,10 @@ class Resampling:
     ----------
     axes : list of int
     scales : list of float
-        By axis; where sizes were given, the quotient of the extents.
+        By axis. If sizes were given, the ratio of the extents.
     roi : list of float
-        First the beginning of each axis, then the end of each, as parts of its extent.
+        The region of interest, as parts of the extents: the beginning of each axis, then the end of
+        each.
     mode : {"nearest", "linear", "cubic"}
     coordinates : str
         ONNX's ``coordinate_transformation_mode``.
@@ -38,7 +38,7 @@ class Resampling:
     cubic_coefficient : float
     exclude_outside, antialias : bool
     extrapolation : float
-        What stands outside of the region, for ``tf_crop_and_resize``.
+        The value outside of the region, for ``tf_crop_and_resize``.
     """
 
     axes: list[int]
@@ -54,23 +54,23 @@ class Resampling:
 
     @property
     def text(self) -> str:
-        """All of it as JSON, which an operator's attribute can carry."""
+        """The plan as JSON, for an attribute of an operator."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Undo `text`."""
+        """The plan from its `text`."""
         return cls(**json.loads(text))
 
     def taps(self, position: int, extent: int, resized: int) -> Taps:
-        """What each element of an axis is the sum of.
+        """The elements and weights that each element of a resized axis sums up.
 
         Parameters
         ----------
         position : int
             Of the axis in `axes`.
         extent, resized : int
-            Of the axis, before and after.
+            The extents of the axis before and after.
         """
         scale = np.float32(self.scales[position])
         begin, end = (np.float32(self.roi[position + i * len(self.axes)]) for i in (0, 1))
@@ -117,7 +117,7 @@ class Resampling:
     def _antialiased(
         self, coordinates: np.ndarray, scale: np.float32, extent: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Filters stretched where the axis shrinks, as Pillow's, and made to sum to 1."""
+        """Filters as in Pillow: stretched if the axis shrinks, and normalised to a sum of 1."""
         stretch = np.maximum(1 / scale, np.float32(1))
         reach = np.float32(2.0 if self.mode == "cubic" else 1.0) * stretch
         centre = coordinates + _HALF
@@ -139,10 +139,11 @@ class Taps:
 
     Attributes
     ----------
-    places : array of int32, (resized, taps)
-    weights : array of float32, (resized, taps)
-    inside : array of bool, (resized,)
-        False where the extrapolation value stands instead.
+    places : array of int32, shape (resized, taps)
+        Indices of the elements.
+    weights : array of float32, shape (resized, taps)
+    inside : array of bool, shape (resized,)
+        False if the result is the extrapolation value.
     has_gaps : bool
         Whether a weight of zero means that there is no element, which may be infinite.
     """
@@ -154,11 +155,11 @@ class Taps:
 
     @property
     def count(self) -> int:
-        """Elements that each sum has."""
+        """Terms of each sum."""
         return self.places.shape[1]
 
     def quotient(self) -> tuple[int, int] | None:
-        """Multiplier and divisor with which place ``i`` is read from ``i * m // d``, if so."""
+        """Integers ``m`` and ``d`` if each result ``i`` is element ``i * m // d``; else None."""
         if self.count != 1:
             return None
         resized = len(self.places)
@@ -181,7 +182,7 @@ def _linear(coordinates: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _cubic_weight(distance: np.ndarray, coefficient: float) -> np.ndarray:
-    """Keys' kernel."""
+    """The cubic convolution kernel of Keys (1981)."""
     a, x = coefficient, np.abs(distance)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
     outer = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -202,17 +203,17 @@ def _merged(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _prefer_ceil(coordinates: np.ndarray) -> np.ndarray:
-    """The nearest; of two, the upper one."""
+    """The nearest index; of two equally near ones, the upper one."""
     return np.floor(_snapped(coordinates) + 0.5)
 
 
 def _prefer_floor(coordinates: np.ndarray) -> np.ndarray:
-    """The nearest; of two, the lower one."""
+    """The nearest index; of two equally near ones, the lower one."""
     return np.ceil(_snapped(coordinates) - 0.5)
 
 
 def _snapped(coordinates: np.ndarray) -> np.ndarray:
-    """Coordinates as doubles; those a few roundings away from a half are one."""
+    """Coordinates in float64; those within a few roundings of a half are that half."""
     wide = coordinates.astype(np.float64)
     halves = np.floor(wide) + 0.5
     is_half = np.abs(wide - halves) <= _SNAPPED_ULPS * np.spacing(np.abs(coordinates))
@@ -247,7 +248,7 @@ def _half_pixel_symmetric(
 ) -> np.ndarray:
     adjustment = resized / (scale * extent)
     offset = extent / 2 * (1 - adjustment)
-    # onnxruntime has the rest in double precision.
+    # onnxruntime computes this sum in double precision.
     return offset + (places.astype(np.float64) + 0.5) / np.float64(scale) - 0.5
 
 

@@ -1,4 +1,4 @@
-"""Forests that are walked, imported, against onnxruntime."""
+"""Imported tree ensembles that are traversed, compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from fewtune.binding.bind import bind_shapes
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower_checked import lower_checked
-from fewtune.model.passes.loops.walking import kernel
+from fewtune.model.passes.tvmscript.tree_ensemble import kernel
 from fewtune.onnx_graph.operators.classical.forest import forest_of
 from fewtune.runtime.target import resolve_target
 from fewtune.runtime.tvm import tvm
@@ -26,7 +26,7 @@ from tests.made.trees import FEATURES, MODES, grown, modelled, rows, sparse
         (TensorProto.DOUBLE, np.float64, {"base_values": [0.5]}),
     ],
 )
-def test_what_leaves_add_up_to_is_onnxruntimes(element_type, dtype, more):
+def test_sums_of_leaves_are_onnxruntimes(element_type, dtype, more):
     trees = grown("target", 1, [0], MODES, -1, trees=60, deepest=10)
     model = modelled("TreeEnsembleRegressor", trees | more, 1, element_type)
     assert_compiled(model, {"x": rows(dtype)})

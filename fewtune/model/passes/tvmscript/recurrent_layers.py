@@ -1,4 +1,4 @@
-"""Converters of LSTM, GRU and RNN, of the layers that one kernel computes."""
+"""Converters of LSTM, GRU and RNN nodes that one kernel computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.model.passes.loops.recurrence import GATES, Recurrence
+from fewtune.model.passes.attributes import text_attribute
+from fewtune.model.passes.tvmscript.recurrence import GATES, Recurrence
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
 
@@ -19,7 +20,13 @@ def is_recurrence(kernel: str) -> bool:
 
 
 def converters(traits: CpuTraits) -> dict[str, Any]:
-    """By operator, what TVM's importer asks of a converter."""
+    """Converters by operator, for TVM's importer.
+
+    Parameters
+    ----------
+    traits : CpuTraits
+        Of the processor that the layers run on.
+    """
     return {kind: _Layer(kind, traits) for kind in GATES}
 
 
@@ -47,27 +54,30 @@ class _Layer:
         directions, _, hidden = recurrent.shape
         more = -hidden % traits.lanes("float32")
         wide = hidden + more
-        order = attributes.get("direction", "forward")
-        order = order.decode() if isinstance(order, bytes) else order
+        order = text_attribute(attributes, "direction", "forward")
         layer = Recurrence(kind, steps, batch, directions, wide, order == "reverse")
 
-        # Gates apart, filled up with zeros, which give values that nothing else reads.
-        def filled(array: np.ndarray) -> np.ndarray:
-            apart = array.reshape(directions, -1, hidden, *array.shape[2:])
-            return np.pad(apart, [(0, 0), (0, 0), (0, more)] + [(0, 0)] * (apart.ndim - 3))
+        def padded(array: np.ndarray) -> np.ndarray:
+            """An array with an axis of gates, each padded with zeros to whole vectors.
+
+            No other value depends on those of the padding.
+            """
+            gated = array.reshape(directions, -1, hidden, *array.shape[2:])
+            return np.pad(gated, [(0, 0), (0, 0), (0, more)] + [(0, 0)] * (gated.ndim - 3))
 
         biases.append(np.zeros((directions, 2 * gates * hidden), np.float32))
-        bias = filled(biases[0])
+        bias = padded(biases[0])
         added = bias[:, :gates] + bias[:, gates:]
-        within = np.zeros((directions, wide), np.float32)
+        reset_bias = np.zeros((directions, wide), np.float32)
         if kind == "GRU":
-            within, added[:, 2] = bias[:, -1], bias[:, 2]
-        columns = np.moveaxis(filled(own), 3, 0).reshape(width, directions * gates * wide)
+            reset_bias, added[:, 2] = bias[:, -1], bias[:, 2]
+        columns = np.moveaxis(padded(own), 3, 0).reshape(width, directions * gates * wide)
         rows = bb.normalize(relax.op.reshape(data, (steps * batch, width)))
         product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
         given = bb.normalize(relax.op.add(product, _constant(added.reshape(1, -1))))
 
-        def started(value: relax.Expr | None) -> relax.Expr:
+        def initial(value: relax.Expr | None) -> relax.Expr:
+            """A first state or cell; zeros unless given."""
             if value is None:
                 return _constant(np.zeros((directions, batch, wide), np.float32))
             value = onnx_frontend.get_constant(value, params)
@@ -76,10 +86,10 @@ class _Layer:
 
         arguments = [
             given,
-            _constant(_panels(filled(recurrent), traits.lanes("float32"))),
-            _constant(within),
-            started(first),
-            started(first_cell),
+            _constant(_panels(padded(recurrent), traits.lanes("float32"))),
+            _constant(reset_bias),
+            initial(first),
+            initial(first_cell),
         ]
         shapes = [(directions, batch, wide), (steps, directions, batch, wide)]
         kernel = bb.add_func(layer.kernel(traits), _KERNEL)
@@ -91,7 +101,7 @@ class _Layer:
             )
         )
         cell, states = (
-            _narrowed(bb, bb.emit(relax.TupleGetItem(outputs, place)), hidden, more)
+            _unpadded(bb, bb.emit(relax.TupleGetItem(outputs, place)), hidden, more)
             for place in range(2)
         )
         ends = [
@@ -107,22 +117,34 @@ def _constant(array: np.ndarray) -> relax.Expr:
 
 
 def _panels(recurrent: np.ndarray, lanes: int) -> np.ndarray:
-    """From (directions, gates, hidden, values) to panels of a vector of hidden values."""
+    """Arrange recurrent weights in panels, one for each vector of a state's values.
+
+    Parameters
+    ----------
+    recurrent : numpy.ndarray
+        Shape (directions, gates, padded hidden, hidden).
+    lanes : int
+
+    Returns
+    -------
+    panels : numpy.ndarray
+        Shape (directions, panels, padded hidden, gates, lanes).
+    """
     directions, gates, hidden, values = recurrent.shape
     recurrent = np.pad(recurrent, [(0, 0), (0, 0), (0, 0), (0, hidden - values)])
     panels = recurrent.reshape(directions, gates, hidden // lanes, lanes, hidden)
     return panels.transpose(0, 2, 4, 1, 3)
 
 
-def _narrowed(bb: Any, value: relax.Expr, hidden: int, more: int) -> relax.Expr:
-    """Without what filled up the last axis."""
+def _unpadded(bb: Any, value: relax.Expr, hidden: int, more: int) -> relax.Expr:
+    """A state without the padding of its last axis."""
     if not more:
         return value
     return bb.normalize(relax.op.strided_slice(value, [-1], [0], [hidden]))
 
 
 def _step(bb: Any, states: relax.Expr, direction: int, step: int) -> relax.Expr:
-    """A direction's state after a step, (1, batch, hidden)."""
+    """The state of a direction after a step, shape (1, batch, hidden)."""
     _, _, batch, hidden = (int(each) for each in states.ty.shape)
     part = relax.op.strided_slice(states, [0, 1], [step, direction], [step + 1, direction + 1])
     return bb.normalize(relax.op.reshape(bb.normalize(part), (1, batch, hidden)))

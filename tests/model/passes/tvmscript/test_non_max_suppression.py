@@ -1,4 +1,4 @@
-"""Non-maximum suppression: padded, imported, and what onnxruntime selects."""
+"""Imported non-maximum suppression: padded, and it selects what onnxruntime selects."""
 
 from __future__ import annotations
 

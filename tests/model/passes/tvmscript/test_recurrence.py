@@ -6,15 +6,15 @@ from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import lower
 from fewtune.model.lower_checked import lower_checked
-from fewtune.model.passes.loops import recurrence
-from fewtune.model.passes.loops.recurrence import Recurrence
-from fewtune.model.reference import run_onnxruntime
+from fewtune.model.passes.tvmscript import recurrence
+from fewtune.model.passes.tvmscript.recurrence import Recurrence
 from fewtune.onnx_graph import simplify
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.task.calls import call_counts
 from fewtune.util.optional_steps import OptionalSteps
+from fewtune.verify.session import run_onnxruntime
 from tests.made.layers import layer
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
@@ -23,7 +23,7 @@ GRU = {"linear_before_reset": 1}
 
 
 def kernels(model, feeds):
-    """Lower a model with its layers whole, compare it with onnxruntime, and count its kernels."""
+    """Lower a model with its recurrent layers, check its outputs, and count its kernels."""
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     lowered = lower(simplify.with_layers(bound), TARGET, "NHWC")
     compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
@@ -88,11 +88,11 @@ def test_threads_share_a_direction(kind, direction, hidden) -> None:
         ("RNN", {"steps": 1}),
     ],
 )
-def test_other_layers_are_written_out(kind, given) -> None:
+def test_other_layers_are_unrolled(kind, given) -> None:
     assert not any("recurrence" in name for name in kernels(*layer(kind, **given)))
 
 
-def test_without_the_step_layers_are_written_out() -> None:
+def test_without_the_step_layers_are_unrolled() -> None:
     model, _ = layer("LSTM")
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     steps = OptionalSteps({simplify.RECURRENT_LAYERS: "not wanted"})

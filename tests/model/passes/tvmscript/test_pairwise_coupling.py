@@ -1,4 +1,4 @@
-"""Probabilities coupled from those of pairs of classes, imported, against onnxruntime."""
+"""Pairwise coupling of an imported SVMClassifier, compared with onnxruntime's."""
 
 from __future__ import annotations
 

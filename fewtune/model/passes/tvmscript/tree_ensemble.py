@@ -1,4 +1,4 @@
-"""Decision trees walked from their roots, each step by a look at one feature."""
+"""Decision trees, traversed from their roots: each step compares one feature."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.model.passes.op_patterns import OPAQUE
 from fewtune.onnx_graph.operators.classical.forest import EXTREMES, Forest, forest_of
 from fewtune.runtime.tvm import relax, tvm
 
-# What a feature may be, beside what it is compared with; `_MISSING` is NaN.
+# Results of comparing a feature with its node's threshold, as bits; `_MISSING` is NaN.
 _LESS, _EQUAL, _MORE, _MISSING = 1, 2, 4, 8
-_FULFILLED = {
+# The results that satisfy the condition of a node, by its mode.
+_SATISFYING = {
     "BRANCH_LEQ": _LESS | _EQUAL,
     "BRANCH_LT": _LESS,
     "BRANCH_GTE": _EQUAL | _MORE,
@@ -20,14 +22,17 @@ _FULFILLED = {
     "BRANCH_EQ": _EQUAL,
     "BRANCH_NEQ": _LESS | _MORE | _MISSING,
 }
-_OPAQUE = 8
 
 
 def kernel(rows: int, features: int, forest: Forest, dtype: str) -> tvm.tirx.PrimFunc:
-    """From data, (rows, features), to the leaf of each tree that a row reaches, (rows, trees)."""
+    """The kernel that finds the leaf of each tree that a row of data reaches.
+
+    Its first argument is the data, shape (rows, features); its last the leaves, shape (rows,
+    trees). Those between describe the forest.
+    """
     inner, trees, depth = len(forest.children), len(forest.roots), forest.depth
     less, equal, more, missing = _LESS, _EQUAL, _MORE, _MISSING
-    opaque = _OPAQUE
+    opaque = OPAQUE
 
     @T.prim_func(s_tir=True)
     def walk(
@@ -58,7 +63,7 @@ def kernel(rows: int, features: int, forest: Forest, dtype: str) -> tvm.tirx.Pri
                     place[0] = roots[tree]
                     for _step in T.serial(depth):
                         if place[0] >= 0 and place[0] < inner:
-                            # Measured alone, a kernel is given any numbers.
+                            # A kernel that is measured alone gets random numbers.
                             read[0] = T.max(T.min(feature[place[0]], features - 1), 0)
                             relation[0] = missing
                             if data[row, read[0]] < split[place[0]]:
@@ -77,20 +82,28 @@ def kernel(rows: int, features: int, forest: Forest, dtype: str) -> tvm.tirx.Pri
 
 
 def converted(operator: str, bb: Any, inputs: list[Any], attributes: dict[str, Any]) -> relax.Expr:
-    """The call of the kernel, and what the leaves that it finds add up to.
+    """Call the kernel, and sum up the weights of the leaves that it finds.
+
+    Parameters
+    ----------
+    operator : {"TreeEnsemble", "TreeEnsembleRegressor"}
+    bb : BlockBuilder
+    inputs : list of Expr
+        The data, shape (rows, features).
+    attributes : dict
 
     Raises
     ------
     ValueError
-        If the node is another than `fewtune.onnx_graph.operators.classical.trees` leaves.
+        If `fewtune.onnx_graph.operators.classical.trees` has not simplified the node.
     """
     (data,) = inputs
     rows, features = (int(each) for each in data.ty.shape)
     dtype = str(data.ty.dtype)
     forest = forest_of(operator, attributes)
     if forest.transform != "NONE" or len(forest.base) or not forest.depth or forest.members.size:
-        raise ValueError("it does more than to add up leaves")
-    fulfilled = np.array([_FULFILLED[each] for each in forest.modes], np.int32)
+        raise ValueError("it does more than add up leaves")
+    fulfilled = np.array([_SATISFYING[each] for each in forest.modes], np.int32)
     fulfilled |= _MISSING * forest.missing.astype(np.int32)
     arrays = [
         forest.features.astype(np.int32),

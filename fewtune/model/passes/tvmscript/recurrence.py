@@ -1,4 +1,4 @@
-"""All steps of a recurrent layer as one kernel, whose threads are started once."""
+"""One kernel for all steps of a recurrent layer; its threads start once."""
 
 # ruff: noqa: ANN001, ANN202, B023 (of the macros, which are TVMScript: they are parsed, not run)
 
@@ -9,34 +9,37 @@ from typing import Any, NamedTuple
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.model.passes.op_patterns import OPAQUE
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import tvm
+from fewtune.task.analysis import FLOAT32_BYTES
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_FLOAT_BYTES = 4
-# Bytes of weights that a core reads in its own cache in the time in which threads wait for each
-# other; how many stay there from step to step; how much slower it reads far more than these.
-_WAIT_BYTES, _RESIDENT_BYTES, _FARTHEST = 2**18, 2**20, 5
-# What TVM's code generator for CPUs makes of a statement: one start of all threads for it, and a
-# place behind it where they wait for each other.
+# The time in which threads wait for each other, in bytes that a core reads from its own cache.
+_WAIT_BYTES = 2**18
+# Bytes of weights that stay in a core's cache from step to step. A core reads much larger weights
+# at most so many times slower.
+_RESIDENT_BYTES, _MOST_SLOWDOWN = 2**20, 5
+# Attributes of TVM's code generator for CPUs: start all threads once for a statement, and let
+# threads wait for each other after one.
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
-# Of this name it makes nothing.
-_NOTHING = "fewtune.as_it_is"
-_OPAQUE = 8
+# The code generator ignores an attribute of this name.
+_IGNORED = "fewtune.as_it_is"
 
-Of = Callable[[Any], Any]
+# From the number of a gate to its value.
+Gates = Callable[[Any], Any]
 
 
 class Recurrence(NamedTuple):
-    """A layer with ONNX's own activations; a GRU is one that resets after the product.
+    """A recurrent layer with ONNX's default activations; a GRU has ``linear_before_reset``.
 
     Attributes
     ----------
     kind : {"LSTM", "GRU", "RNN"}
     steps, batch, directions : int
     hidden : int
-        Values of a state, whole vectors of them.
+        Values of a state, padded to whole vectors.
     is_reverse : bool
         Whether the only direction begins with the last step.
     """
@@ -49,28 +52,34 @@ class Recurrence(NamedTuple):
     is_reverse: bool = False
 
     def tile(self, traits: CpuTraits) -> tuple[int, int]:
-        """Sequences, and values of their states, whose products are in registers at a time."""
+        """The register tile of the products: sequences, and values of their states."""
         most = max(1, traits.registers // GATES[self.kind])
         rows = max(each for each in range(1, most + 1) if self.batch % each == 0)
         return rows, next(each for each in (4, 2, 1) if each * rows <= most)
 
     def workers(self, threads: int) -> int:
-        """Threads that share the steps of one direction; with one, directions go side by side."""
-        size = self.hidden * GATES[self.kind] * self.hidden * _FLOAT_BYTES
+        """Threads that share each step of a direction. If it is 1, directions run in parallel."""
+        size = self.hidden * GATES[self.kind] * self.hidden * FLOAT32_BYTES
         alone = _reading(size) * -(-self.directions // threads)
         shared = (_WAIT_BYTES + _reading(size / threads)) * self.directions
         return threads if shared < alone else 1
 
     def kernel(self, traits: CpuTraits) -> tvm.tirx.PrimFunc:
-        """The kernel, scheduled.
+        """The scheduled kernel.
 
-        Arguments: the products of all steps' inputs with their weights, biases added, (steps x
-        batch, directions x gates x hidden); the recurrent weights, (directions, panels, hidden,
-        gates, lanes), where a panel is a vector of a state's values; a GRU's bias within the reset,
-        (directions, hidden); the first state and cell, (directions, batch, hidden). Written:
-        the last cell, and all steps' states, (steps, directions, batch, hidden).
+        It reads, in this order:
 
-        A panel has the same thread at every step, so that its weights stay in that core's cache.
+        - the products of all inputs with their weights, plus the biases: shape (steps x batch,
+          directions x gates x hidden);
+        - the recurrent weights: shape (directions, panels, hidden, gates, lanes), where a panel
+          belongs to one vector of a state's values;
+        - a GRU's bias that is reset: shape (directions, hidden);
+        - the first state, and the first cell: shape (directions, batch, hidden).
+
+        It writes the last cell, shape (directions, batch, hidden), and the states of all steps,
+        shape (steps, directions, batch, hidden).
+
+        A panel belongs to the same thread at every step, so its weights stay in that core's cache.
         """
         kind, steps, batch, directions, hidden, is_reverse = self
         gates, lanes = GATES[kind], traits.lanes("float32")
@@ -78,13 +87,13 @@ class Recurrence(NamedTuple):
         rows, unrolled = self.tile(traits)
         workers = self.workers(traits.threads)
         share = -(-panels // workers)
-        launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_NOTHING, _NOTHING)
-        apart = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
-        spread = T.parallel if workers > 1 else T.serial
+        launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_IGNORED, _IGNORED)
+        direction_loop = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
+        worker_loop = T.parallel if workers > 1 else T.serial
         cell_after, state_after = _CELLS[kind]
 
         def place(step: Any, d: Any) -> Any:
-            """Where the sequence has a direction's step."""
+            """The index in the sequence of a direction's step."""
             if directions == 1:
                 return steps - 1 - step if is_reverse else step
             return step + d * (steps - 1 - 2 * step)
@@ -155,7 +164,8 @@ class Recurrence(NamedTuple):
                 sums = T.sblock_alloc_buffer(
                     (rows, unrolled, gates, lanes), "float32", scope="local"
                 )
-                # What other cores wrote comes over at once, not line by line as it is multiplied.
+                # Other cores wrote parts of the state: fetch it at once, not line by line between
+                # multiplications.
                 known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
                 for row in T.serial(batch):
                     for q in T.unroll(panels):
@@ -180,7 +190,7 @@ class Recurrence(NamedTuple):
             cell: T.Buffer((directions, batch, hidden), "float32"),
             states: T.Buffer((steps, directions, batch, hidden), "float32"),
         ) -> None:
-            T.func_attr({"tirx.noalias": True, "op_pattern": _OPAQUE, IS_SCHEDULED: True})
+            T.func_attr({"tirx.noalias": True, "op_pattern": OPAQUE, IS_SCHEDULED: True})
             with T.sblock("recurrence"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
@@ -193,7 +203,7 @@ class Recurrence(NamedTuple):
                     states[0:steps, 0:directions, 0:batch, 0:hidden],
                     cell[0:directions, 0:batch, 0:hidden],
                 )
-                # Of the two, a step reads one and writes the other.
+                # A step reads one of the two buffers of a state, and writes the other.
                 state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
                 for d in T.serial(directions):
                     for b in T.serial(batch):
@@ -201,10 +211,10 @@ class Recurrence(NamedTuple):
                             state[d, 0, b, i] = first[d, b, i]
                             cell[d, b, i] = first_cell[d, b, i]
                 with T.attr(0, launch, 1):
-                    for d in apart(directions):
+                    for d in direction_loop(directions):
                         for step in T.serial(steps):
                             with T.attr(0, barrier, 1):
-                                for worker in spread(workers):
+                                for worker in worker_loop(workers):
                                     advance_share(
                                         given, weights, bias, state, states, cell, step, d, worker
                                     )
@@ -213,34 +223,34 @@ class Recurrence(NamedTuple):
 
 
 def _reading(size: float) -> float:
-    """Time to read so many bytes at every step, in bytes of a core's own cache."""
-    return size * min(max(1.0, size / _RESIDENT_BYTES), _FARTHEST)
+    """Time to read so many bytes at every step, in bytes that a core reads from its own cache."""
+    return size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)
 
 
-# What becomes of a cell, and of a state. Of a gate there are the products of the state (GRU's third
-# without its bias) and of the inputs.
+# The next cell and the next state. `product` gives a gate's product with the state (without the
+# bias of a GRU's third gate), `given` its product with the input, plus the biases.
 
 
-def _lstm_cell(product: Of, given: Of, cell: Any) -> Any:
+def _lstm_cell(product: Gates, given: Gates, cell: Any) -> Any:
     entry, forget = (T.sigmoid(product(g) + given(g)) for g in (0, 2))
     return forget * cell + entry * T.tanh(product(3) + given(3))
 
 
-def _lstm_state(product: Of, given: Of, _bias: Any, _state: Any, cell: Any) -> Any:
+def _lstm_state(product: Gates, given: Gates, _bias: Any, _state: Any, cell: Any) -> Any:
     return T.sigmoid(product(1) + given(1)) * T.tanh(cell)
 
 
-def _no_cell(_product: Of, _given: Of, cell: Any) -> Any:
+def _no_cell(_product: Gates, _given: Gates, cell: Any) -> Any:
     return cell
 
 
-def _gru_state(product: Of, given: Of, bias: Any, state: Any, _cell: Any) -> Any:
+def _gru_state(product: Gates, given: Gates, bias: Any, state: Any, _cell: Any) -> Any:
     update, reset = (T.sigmoid(product(g) + given(g)) for g in (0, 1))
     new = T.tanh(given(2) + reset * (product(2) + bias))
     return (T.float32(1) - update) * new + update * state
 
 
-def _rnn_state(product: Of, given: Of, _bias: Any, _state: Any, _cell: Any) -> Any:
+def _rnn_state(product: Gates, given: Gates, _bias: Any, _state: Any, _cell: Any) -> Any:
     return T.tanh(product(0) + given(0))
 
 

@@ -1,12 +1,13 @@
-"""Resize as few elements with constant weights, right for every scale.
+"""Resize: each output is a sum of few elements with constant weights.
 
-TVM 0.27 drops the scales of ONNX's Resize and computes with the quotient of the extents: 22 rows
-made of 12 by a factor of 1.9 are read from other places than 22 of 12. Here the places and weights
-of each axis are computed once (`fewtune.model.passes.resampling`) and given to the kernel as
-constants; where an axis is read from ``i // factor``, the kernel has that.
+TVM 0.27 ignores the scales of ONNX's Resize and computes with the ratio of the extents. With a
+scale of 1.9, 12 rows become 22, and are read at other coordinates than with a ratio of 22 / 12.
+Here the indices and weights of each axis are computed at compile time
+(`fewtune.model.passes.sampling.resampling`), and are constant arguments of the kernel. If index
+``i`` is read from ``i // factor``, the kernel computes that.
 
-A resize of the last two axes of four stays ``image.resize2d`` until it is lowered, so that it takes
-part in the conversion of the layout; the attribute of its coordinates carries all of it.
+A resize of the last two of four axes stays ``image.resize2d`` until it is lowered, so that the
+layout conversion knows it. Its attribute ``coordinate_transformation_mode`` holds the whole plan.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from typing import Any
 import numpy as np
 
 from fewtune.errors import InputError
-from fewtune.model.passes.resampling import KNOWN_COORDINATES, Resampling, Taps
+from fewtune.model.passes.attributes import text_attribute
+from fewtune.model.passes.op_patterns import INJECTIVE
+from fewtune.model.passes.sampling.resampling import KNOWN_COORDINATES, Resampling, Taps
 from fewtune.runtime.tvm import relax, te, tvm
 
 _RESIZE_2D = "relax.image.resize2d"
-# Up to this many elements are summed in one expression; more in a pass an axis.
+# Sums of up to so many elements are one expression; longer ones are a pass for each axis.
 _JOINT_TAPS = 8
+# Passes with more elements along their axis are loops.
 _UNROLLED_TAPS = 4
-# TVM finds a kernel that reads its places from a table opaque; it is injective all the same.
-_INJECTIVE = 2
-_ABOVE_THE_USUAL = 11
+# The priority of our legaliser: above the 10 of TVM's own.
+_PRIORITY = 11
 
 
 @functools.cache
 def register() -> None:
-    """Let TVM lower the resizes of this module by it, and every other as before.
+    """Register the legaliser of this module for ``image.resize2d``.
 
-    An entry of `relax.transform.LegalizeOps` would not do: ``FoldConstant`` lowers each operator,
-    too, and by what is registered.
+    It calls TVM's own for operators that this module did not make. An entry of
+    `relax.transform.LegalizeOps` is not enough: ``FoldConstant`` uses the registered one.
     """
     usual = tvm.ir.Op.get(_RESIZE_2D).get_attr("FLegalize")
 
@@ -50,7 +53,7 @@ def register() -> None:
         axes = [layout.index("H"), layout.index("W")]
         return _lowered(builder, call.args[0], axes, resized, Resampling.parse(text))
 
-    tvm.ir.register_op_attr(_RESIZE_2D, "FLegalize", legalized, level=_ABOVE_THE_USUAL)
+    tvm.ir.register_op_attr(_RESIZE_2D, "FLegalize", legalized, level=_PRIORITY)
 
 
 def converted(bb: Any, inputs: Any, attr: dict[str, Any], opset: int) -> relax.Expr:
@@ -60,16 +63,16 @@ def converted(bb: Any, inputs: Any, attr: dict[str, Any], opset: int) -> relax.E
     ----------
     bb : relax.BlockBuilder
     inputs : list of relax.Expr or None
-        Data, region of interest, scales, sizes, as ONNX has them from operator set 11 on.
+        Data, region of interest, scales, sizes: ONNX's order from operator set 11 on.
     attr : dict
         The node's attributes.
     opset : int
-        Before 11, places are rounded as those operator sets have it.
+        Before 11, coordinates are rounded by the rules of those operator sets.
 
     Raises
     ------
     InputError
-        If scales, sizes or region are no constants, or a mode is unknown.
+        If scales, sizes or region are not constant, or a mode is unknown.
     """
     data = inputs[0]
     shape = [int(extent) for extent in data.ty.shape]
@@ -87,11 +90,6 @@ def converted(bb: Any, inputs: Any, attr: dict[str, Any], opset: int) -> relax.E
         layout="NCHW",
         coordinate_transformation_mode=_of_both(plan).text,
     )
-
-
-def _text(attr: dict[str, Any], name: str, default: str) -> str:
-    value = attr.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _constant(given: Any, attr: dict[str, Any]) -> np.ndarray | None:
@@ -116,7 +114,7 @@ def _plan(
     attr: dict[str, Any],
     opset: int,
 ) -> tuple[Resampling, list[int]]:
-    """The axes that change with their scales, and the shape of the result."""
+    """How the changed axes are resized, and the shape of the result."""
     axes = [int(axis) % len(shape) for axis in attr.get("axes", range(len(shape)))]
     extents = [shape[axis] for axis in axes]
     if scales is not None and scales.size:
@@ -125,15 +123,15 @@ def _plan(
     elif sizes is not None and sizes.size:
         outs = [int(size) for size in sizes]
         factors = (np.array(outs) / np.array(extents)).astype(np.float32)
-        policy = _text(attr, "keep_aspect_ratio_policy", "stretch")
+        policy = text_attribute(attr, "keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             factor = factors.min() if policy == "not_larger" else factors.max()
             factors = np.full(len(axes), factor, np.float32)
             outs = [int(np.floor(factor * np.float32(n) + np.float32(0.5))) for n in extents]
     else:
         raise InputError("a Resize has neither scales nor sizes")
-    coordinates = _text(attr, "coordinate_transformation_mode", "half_pixel")
-    rounding = _text(attr, "nearest_mode", "round_prefer_floor")
+    coordinates = text_attribute(attr, "coordinate_transformation_mode", "half_pixel")
+    rounding = text_attribute(attr, "nearest_mode", "round_prefer_floor")
     if opset < 11:
         coordinates, rounding = "asymmetric", "simple"
     if coordinates not in KNOWN_COORDINATES:
@@ -148,12 +146,12 @@ def _plan(
         if n != out or factors[i] != 1 or (region[i], region[i + len(axes)]) != (0, 1)
     ]
     if outs == extents and coordinates != "tf_crop_and_resize":
-        # onnxruntime copies what keeps its extents, whatever the scales are.
+        # onnxruntime copies the data if no extent changes, whatever the scales are.
         changed = []
     resized = list(shape)
     for axis, out in zip(axes, outs, strict=True):
         resized[axis] = out
-    mode = _text(attr, "mode", "nearest")
+    mode = text_attribute(attr, "mode", "nearest")
     return (
         Resampling(
             axes=[axes[i] for i in changed],
@@ -172,7 +170,7 @@ def _plan(
 
 
 def _of_both(plan: Resampling) -> Resampling:
-    """A plan for the axes 2 and 3; one that stays as it is has a scale of one."""
+    """The plan for both axes 2 and 3; an axis that does not change has a scale of 1."""
     scales = {axis: plan.scales[i] for i, axis in enumerate(plan.axes)}
     begin = {axis: plan.roi[i] for i, axis in enumerate(plan.axes)}
     end = {axis: plan.roi[i + len(plan.axes)] for i, axis in enumerate(plan.axes)}
@@ -191,13 +189,13 @@ def _lowered(
     resized: list[int],
     plan: Resampling,
 ) -> relax.Expr:
-    """The kernel of a resize: places and weights are constants that it is given."""
+    """Call the kernel of a resize; indices and weights are its arguments."""
     shape = [int(extent) for extent in data.ty.shape]
     taps = [plan.taps(position, shape[axis], resized[axis]) for position, axis in enumerate(axes)]
     tables: list[np.ndarray] = []
 
     def table(values: np.ndarray) -> int:
-        # Of one axis: what has two is taken for a weight, and laid out anew for the schedule.
+        # Flat: MetaSchedule takes a constant of two axes for a weight, and changes its layout.
         tables.append(values.ravel())
         return len(tables) - 1
 
@@ -209,21 +207,22 @@ def _lowered(
             result = _sum_of(values, lines, given, resized)
         else:
             result, reached = values, list(shape)
-            # The axis that shrinks most comes first: what follows has the less to do.
+            # The axis that shrinks most comes first: then the next passes have least work.
             for line in sorted(lines, key=lambda each: resized[each.axis] / shape[each.axis]):
                 reached[line.axis] = resized[line.axis]
                 result = _sum_of(result, [line], given, list(reached))
         return _finished(result, lines, given, plan.extrapolation, str(values.dtype))
 
     constants = [relax.const(values) for values in tables]
-    attributes = {"op_pattern": _INJECTIVE} if is_joint else None
+    # TVM would call a kernel opaque that reads its indices from a table.
+    attributes = {"op_pattern": INJECTIVE} if is_joint else None
     return builder.call_te(
         compute, data, *constants, primfunc_name_hint="resize", primfunc_attrs=attributes
     )
 
 
 class _Line:
-    """Taps of one axis in a kernel's terms."""
+    """The taps of one axis as expressions of a kernel; a table that it does not need is -1."""
 
     def __init__(self, axis: int, taps: Taps, table: Callable[[np.ndarray], int]) -> None:
         self.axis = axis
@@ -284,7 +283,7 @@ def _finished(
     extrapolation: float,
     dtype: str,
 ) -> te.Tensor:
-    """The result in its own type, with what stands outside of the region."""
+    """The result in the type of the data, with the extrapolation value outside of the region."""
     has_outside = any(line.inside(given, 0) is not None for line in lines)
     if not has_outside and str(result.dtype) == dtype:
         return result

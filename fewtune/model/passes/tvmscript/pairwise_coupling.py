@@ -1,7 +1,7 @@
-"""Probabilities of several classes from those of pairs, iterated until they hardly move.
+"""Probabilities of several classes from those of pairs of classes, by iteration.
 
 Source: Wu, Lin, Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling",
-JMLR 5 (2004), their second method; its bounds are those of onnxruntime.
+JMLR 5 (2004), second method. The bounds of the iteration are those of onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ _LEAST_SHARE = 1e-7
 
 
 def kernel(rows: int, classes: int, slopes: np.ndarray, shifts: np.ndarray) -> tvm.tirx.PrimFunc:
-    """From scores of pairs, (rows, pairs), to probabilities, (rows, classes).
+    """The kernel that turns scores of pairs into probabilities of classes.
+
+    It reads scores, shape (rows, pairs), slopes and shifts, and writes probabilities, shape (rows,
+    classes).
 
     Parameters
     ----------
     rows, classes : int
     slopes, shifts : numpy.ndarray
-        Of each pair, (pairs): its first class has the share ``1 - sigmoid(slope * score + shift)``.
+        Shape (pairs,). The probability of the first class of a pair is ``1 - sigmoid(slope * score
+        + shift)``.
     """
     pairs, bound = len(slopes), float(np.float32(0.005) / np.float32(classes))
     least, most_steps = float(np.float32(_LEAST_SHARE)), _MOST_STEPS
@@ -43,9 +47,9 @@ def kernel(rows: int, classes: int, slopes: np.ndarray, shifts: np.ndarray) -> t
             won = T.sblock_alloc_buffer((classes, classes), "float32")
             matrix = T.sblock_alloc_buffer((classes, classes), "float32")
             product = T.sblock_alloc_buffer((classes,), "float32")
-            # The quadratic form, the largest error, a step, the share of a pair.
+            # The quadratic form, the largest error, a step, the probability of a pair.
             value = T.sblock_alloc_buffer((4,), "float32")
-            # The pair, steps made, whether to go on.
+            # The pair, the number of steps, whether to continue.
             state = T.sblock_alloc_buffer((3,), "int32")
             for row in T.serial(rows):
                 state[0] = 0
@@ -118,12 +122,24 @@ def kernel(rows: int, classes: int, slopes: np.ndarray, shifts: np.ndarray) -> t
 
 
 def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any]) -> relax.Expr:
-    """The call of the kernel, and labels that nothing reads.
+    """Call the kernel.
+
+    Parameters
+    ----------
+    bb : BlockBuilder
+    inputs : list of Expr
+        The scores of pairs, shape (rows, pairs).
+    attributes : dict
+
+    Returns
+    -------
+    outputs : relax.Tuple
+        Labels that nothing reads, and probabilities, shape (rows, classes).
 
     Raises
     ------
     ValueError
-        If the node is another than `fewtune.onnx_graph.operators.classical.support_vectors` leaves.
+        If `fewtune.onnx_graph.operators.classical.support_vectors` has not simplified the node.
     """
     (scores,) = inputs
     slopes, shifts = (np.array(attributes[f"prob_{each}"], np.float32) for each in "ab")

@@ -1,20 +1,14 @@
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from fewtune.artifacts import TensorSpec
 from fewtune.errors import InputError
-from fewtune.model.reference import (
-    OnnxruntimeSession,
-    random_inputs,
-    relative_error,
-    run_onnxruntime,
-    tensor_specs,
-    with_logits,
-)
 from fewtune.onnx_graph.external_data import load, save
 from fewtune.onnx_graph.graph import onnx_operators
+from fewtune.verify.session import OnnxruntimeSession, random_inputs, run_onnxruntime, tensor_specs
 from tests import tiny_models
+from tests.made.outputs import relative_error
 
 
 def test_tensor_specs_names_shapes_and_types():
@@ -87,65 +81,13 @@ def test_large_model_is_saved_beside_its_weights(tmp_path):
     assert relative_error(run_onnxruntime(load(tmp_path / "model.onnx"), feeds, 1), expected) == 0.0
 
 
-def test_model_that_onnxruntime_cannot_load_is_told_in_one_line():
+def test_model_that_onnxruntime_cannot_load_is_refused_in_one_line():
     node = helper.make_node("Strange", ["input"], ["output"], domain="nowhere")
     model = tiny_models.make_model([node], {"input": [1]}, {"output": [1]})
     model.opset_import.append(helper.make_opsetid("nowhere", 1))
     with pytest.raises(InputError, match="onnxruntime cannot load the model: .*Strange") as caught:
         run_onnxruntime(model, {}, 1)
     assert "\n" not in str(caught.value)
-
-
-def test_relative_error_is_the_worst_output():
-    expected = [np.array([1.0, -4.0]), np.array([10.0])]
-    assert relative_error(expected, expected) == 0.0
-    actual = [np.array([1.0, -4.2]), np.array([10.1])]
-    assert relative_error(actual, expected) == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [
-        ([np.array([np.nan])], [np.array([1.0])]),
-        ([np.array([1.0])], [np.array([np.nan])]),
-        ([np.array([np.inf])], [np.array([1.0])]),
-        ([np.zeros((1, 2))], [np.zeros((2, 1))]),
-        ([np.zeros(1)], [np.zeros(1), np.zeros(1)]),
-        ([np.array([1e-9])], [np.array([0.0])]),
-    ],
-)
-def test_relative_error_is_infinite_where_nothing_can_be_compared(actual, expected):
-    assert relative_error(actual, expected) == float("inf")
-
-
-def test_relative_error_takes_integers_and_booleans():
-    assert relative_error([np.array([2, 4])], [np.array([2, 4])]) == 0.0
-    assert relative_error([np.array([True])], [np.array([False])]) == float("inf")
-    assert relative_error([np.uint8([0])], [np.uint8([255])]) == 1.0
-
-
-def test_with_logits_adds_what_stands_before_a_softmax():
-    model = tiny_models.softmax_model()
-    extended = with_logits(model)
-    assert [value.name for value in extended.graph.output] == ["probabilities", "logits"]
-    assert len(model.graph.output) == 1
-    feeds = random_inputs(tensor_specs(extended)[0], 0)
-    probabilities, logits = run_onnxruntime(extended, feeds, 1)
-    exponents = np.exp(logits)
-    np.testing.assert_allclose(probabilities, exponents / exponents.sum(), rtol=1e-5)
-
-
-def test_with_logits_leaves_a_model_without_one_alone():
-    extended = with_logits(tiny_models.tiny_convolutional_model())
-    assert [value.name for value in extended.graph.output] == ["logits"]
-
-
-def test_with_logits_looks_through_a_reshape():
-    model = tiny_models.softmax_model()
-    model.graph.node.append(helper.make_node("Squeeze", ["probabilities"], ["flat"]))
-    del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("flat", TensorProto.FLOAT, [10]))
-    assert [value.name for value in with_logits(model).graph.output] == ["flat", "logits"]
 
 
 def test_onnx_operators_names_a_node_of_each_type():

@@ -1,4 +1,4 @@
-"""Non-maximum suppression as one kernel, whose output has the largest size that it can have."""
+"""Non-maximum suppression as one kernel, whose output is padded to its largest size."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from fewtune.runtime.tvm import relax, tvm
 
 
 class Suppression(NamedTuple):
-    """What one node suppresses.
+    """The parameters of a node.
 
     Attributes
     ----------
     batch, classes, boxes : int
     most : int
-        Boxes selected of a class of an image, at most.
+        Most boxes that are selected per class and image.
     overlap : float
-        Intersection over union above which the box of the lower score is dropped.
+        Above this intersection over union, the box with the lower score is dropped.
     least_score : float or None
-        Boxes of no higher score are not selected.
+        Only boxes with a higher score are selected.
     centred : bool
-        Boxes are (x, y, width, height) about their centres; else two opposite corners (y, x, y, x).
+        Whether a box is its centre and size, (x, y, width, height). Otherwise it is two opposite
+        corners, (y, x, y, x).
     """
 
     batch: int
@@ -40,10 +41,12 @@ class Suppression(NamedTuple):
         return self.batch * self.classes * self.most
 
     def kernel(self) -> tvm.tirx.PrimFunc:
-        """From boxes (batch, boxes, 4) and scores (batch, classes, boxes) to (rows, 3) numbers.
+        """The kernel.
 
-        A row names image, class and box, in the order of onnxruntime 1.31: within a class by
-        falling score, then by place. The rows that are left hold -1.
+        It reads boxes, shape (batch, boxes, 4), and scores, shape (batch, classes, boxes). It
+        writes int64 numbers, shape (rows, 3): the indices of image, class and box. Their order is
+        that of onnxruntime 1.31: within a class by falling score, then by index. The remaining rows
+        are -1.
         """
         batch, classes, boxes, most, rows = *self[:4], self.rows
         overlap = float(np.float32(self.overlap))
@@ -64,7 +67,8 @@ class Suppression(NamedTuple):
                 areas = T.sblock_alloc_buffer((boxes,), "float32")
                 alive = T.sblock_alloc_buffer((boxes,), "int32")
                 best_score = T.sblock_alloc_buffer((1,), "float32")
-                # The best box, how many its class has, the rows written, whether there are more.
+                # The best box, the boxes selected of its class, the rows written, whether to
+                # continue.
                 state = T.sblock_alloc_buffer((4,), "int32")
                 state[2] = 0
                 for image in T.serial(batch):
@@ -136,18 +140,26 @@ class Suppression(NamedTuple):
 
 
 def converted(bb: Any, inputs: list[Any], attributes: dict[str, Any]) -> relax.Expr:
-    """The call of a node's kernel.
+    """Call a node's kernel.
+
+    Parameters
+    ----------
+    bb : BlockBuilder
+    inputs : list of Expr or None
+        Boxes, scores, and up to three constants: the most boxes per class, the overlap, the least
+        score.
+    attributes : dict
 
     Raises
     ------
     ValueError
-        If a bound or a threshold is no constant, or the boxes are no float32.
+        If a number of boxes or a threshold is not constant, or boxes and scores are not float32.
     """
     boxes, scores, *bounds = [*inputs, None, None, None][:5]
     numbers = []
     for bound in bounds:
         if bound is not None and not isinstance(bound, tvm.ir.expr.GenericConst):
-            raise ValueError("its largest number of boxes or a threshold is no constant")
+            raise ValueError("its largest number of boxes or a threshold is not constant")
         numbers.append(None if bound is None else bound.value.numpy().reshape(-1)[0])
     if {str(each.ty.dtype) for each in (boxes, scores)} != {"float32"}:
         raise ValueError("its boxes and scores are not float32")

@@ -1,1 +1,0 @@
-"""Kernels written as loops: what depends on values, step by step."""

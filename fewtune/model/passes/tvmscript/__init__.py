@@ -1,0 +1,1 @@
+"""Kernels written in TVMScript: their loops and branches depend on values."""
