@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from fewtune.artifacts import ImportReport
+from fewtune.artifacts import ImportReport, TensorSpec
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
@@ -188,7 +188,7 @@ def import_model(
             "has a fixed schedule, so it is no task, and is in no table of tasks"
         )
     reference.write(directory)
-    write_text(directory / LOWERED, tvm.ir.save_json(lowered))
+    write_text(directory / LOWERED, _as_json(name, lowered, outputs))
     report = ImportReport(
         model=name,
         source=loaded.description,
@@ -217,6 +217,21 @@ def import_model(
     )
     report.write(directory)
     return report
+
+
+def _as_json(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> str:
+    """The module as text; TVM writes constants without elements, and cannot read them."""
+    text = tvm.ir.save_json(lowered)
+    empty = next((each.name for each in outputs if 0 in each.shape), None)
+    if empty is not None:
+        try:
+            read_module(text)
+        except Exception:  # noqa: BLE001 (TVM says so in many ways)
+            raise InputError(
+                f"{name}: output {empty!r} is a constant without elements, which TVM cannot store: "
+                "take it out of the model's outputs"
+            ) from None
+    return text
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:

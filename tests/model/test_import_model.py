@@ -93,6 +93,20 @@ def test_an_operator_that_tvm_lacks_is_named_with_its_node(tmp_path: Path) -> No
     assert [node.node for node in caught.value.unsupported] == ["inverted"]
 
 
+def test_an_output_without_elements_that_is_constant_is_refused_by_name(tmp_path: Path) -> None:
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2]), ("y", [2]), ("z", [3, 0]))
+    ]
+    nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Identity", ["none"], ["z"])]
+    nothing = numpy_helper.from_array(np.zeros((3, 0), np.float32), "none")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [nothing])
+    opsets = [helper.make_opsetid("", 13)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(InputError, match="output 'z' is a constant without elements"):
+        imported(model, tmp_path)
+
+
 def test_constant_weights_are_refused(tmp_path: Path) -> None:
     model = tiny_models.tiny_convolutional_model(0)
     for weight in model.graph.initializer:

@@ -252,11 +252,12 @@ class _Maker:
         axes = row_axes(node, len(shape))
         rows = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
         # Also where products are in bfloat16, squares are summed up in float32.
-        width, term = AMPLITUDE[TensorProto.FLOAT] / 2, f"{name}/term"
-        self.feeds.append(Feed(term, rows, np.dtype(np.float32), -width, width))
+        terms, width = (f"{name}/term", f"{name}/mean_term"), AMPLITUDE[TensorProto.FLOAT]
+        for term, most in zip(terms, (width / 2, width), strict=True):
+            self.feeds.append(Feed(term, rows, np.dtype(np.float32), -most, most))
         return [
             *self._moving(exact, name, moved, False),
-            *with_moved_variance(node, exact, moved, term, shape, name),
+            *with_moved_variance(node, exact, moved, terms, shape, name),
         ]
 
     def _scale(self, node: NodeProto) -> tuple[str, str] | None:

@@ -24,9 +24,14 @@ def row_axes(node: NodeProto, rank: int) -> list[int]:
 
 
 def with_moved_variance(
-    node: NodeProto, exact: str, moved: str, term: str, shape: Sequence[int], result: str
+    node: NodeProto,
+    exact: str,
+    moved: str,
+    terms: tuple[str, str],
+    shape: Sequence[int],
+    result: str,
 ) -> list[NodeProto]:
-    """Nodes that add to a normalised value what a moved variance would change of it.
+    """Nodes that add to a normalised value what a moved variance and mean would change of it.
 
     Parameters
     ----------
@@ -34,8 +39,9 @@ def with_moved_variance(
         It writes ``exact``.
     exact, moved : str
         The value as it was computed, and as it is moved already.
-    term : str
-        Of each row: the part of its mean square by which half its variance moves.
+    terms : pair of str
+        Of each row: the part of its mean square by which half its variance moves, and the part of
+        its mean by which that moves.
     shape : sequence of int
         Of the value, float32.
     result : str
@@ -66,8 +72,10 @@ def with_moved_variance(
     variance = mean(op("Mul", "apart_square", apart, apart), "variance")
     square = op("Add", "square", variance, op("Mul", "middle_square", middle, middle))
     divisor = op("Add", "divisor", variance, constant(np.float32(epsilon), "epsilon"))
-    part = op("Mul", "part", op("Div", "quotient", square, divisor), term)
+    part = op("Mul", "part", op("Div", "quotient", square, divisor), terms[0])
     bias = node.input[2] if len(node.input) > 2 else ""
     normal = op("Sub", "normal", exact, bias) if bias else exact
-    op("Add", "", moved, op("Mul", "change", normal, part))
+    far = op("Div", "far", middle, op("Sqrt", "deviation", divisor))
+    shift = op("Mul", "shift", op("Mul", "mean_part", far, terms[1]), node.input[1])
+    op("Add", "", op("Add", "sum", moved, shift), op("Mul", "change", normal, part))
     return written

@@ -51,6 +51,15 @@ def test_what_is_exact_is_right(far: float, has_shift: bool) -> None:
     assert found.allowances <= 1, found.text
 
 
+def test_the_mean_of_equal_numbers_may_be_rounded() -> None:
+    model = normalisation(True)
+    data = np.repeat(RANDOM.uniform(0.5, 1, (ROWS, 1)), WIDTH, 1).astype(np.float32)
+    _, outputs = tensor_specs(model)
+    reference = make_reference(model, model, outputs, [Draw("rows", {"x": data})], 1, 0)
+    off = data * 2.0**-23 / np.sqrt(EPSILON)
+    assert reference.check(lambda _: [(off * SCALE + SHIFT).astype(np.float32)]).allowances <= 1
+
+
 @pytest.mark.parametrize(("far", "factor"), [(0.0, 1.002), (30.0, 1.02)])
 def test_a_row_that_is_off_is_refused(far: float, factor: float) -> None:
     def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

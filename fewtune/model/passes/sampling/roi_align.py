@@ -1,12 +1,14 @@
-"""RoiAlign by the largest element, as onnxruntime has it.
+"""RoiAlign by the largest element, or by as many samples as a region is large.
 
-Of each sample it takes the largest of four pixels, each times its own weight, where TVM 0.27 takes
-their sum. ONNX's own reference does as onnxruntime.
+Of each sample onnxruntime takes the largest of four pixels, each times its own weight, where TVM
+0.27 takes their sum. ONNX's own reference does as onnxruntime. The mean of a region without samples
+is zero there, and no number in TVM.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,7 @@ Expr = Any
 def converted(
     bb: relax.BlockBuilder, inputs: list[Any], attr: dict[str, Any], default: str
 ) -> relax.Expr | None:
-    """Convert ONNX's RoiAlign of mode ``max``; None for the other.
+    """Convert ONNX's RoiAlign; None of means of a given number of samples, which TVM has right.
 
     Parameters
     ----------
@@ -31,13 +33,17 @@ def converted(
     default : str
         How coordinates are transformed unless the node says it.
     """
-    if text_attribute(attr, "mode", "avg") != "max" or len(inputs) != 3:
+    is_largest, ratio = (
+        text_attribute(attr, "mode", "avg") == "max",
+        int(attr.get("sampling_ratio", 0)),
+    )
+    if (ratio > 0 and not is_largest) or len(inputs) != 3:
         return None
     data, regions, _ = inputs
     if str(data.ty.dtype) != str(regions.ty.dtype):
         return None
     sizes = [int(attr.get(f"output_{side}", 1)) for side in ("height", "width")]
-    ratio, scale = int(attr.get("sampling_ratio", 0)), float(attr.get("spatial_scale", 1.0))
+    scale = float(attr.get("spatial_scale", 1.0))
     is_shifted = text_attribute(attr, "coordinate_transformation_mode", default) == "half_pixel"
     dtype = str(data.ty.dtype)
 
@@ -62,7 +68,7 @@ def converted(
     def compute(images: te.Tensor, places: te.Tensor, numbers: te.Tensor) -> te.Tensor:
         shape = [places.shape[0], images.shape[1], *sizes]
 
-        def largest(region: Expr, channel: Expr, *part: Expr) -> Expr:
+        def joined(region: Expr, channel: Expr, *part: Expr) -> Expr:
             axes, at = [], []
             for place, (begin, step, samples) in zip(part, bins(places, region), strict=True):
                 axis = te.reduce_axis((0, samples), name="sample")
@@ -72,26 +78,38 @@ def converted(
                 at.append(first + within * step / samples.astype(dtype))
             image = numbers(region).astype("int32")
             extents = [int(extent) for extent in images.shape[2:]]
-            sample = _sample(at, extents, lambda *pixel: images(image, channel, *pixel), dtype)
-            return te.max(sample, axis=axes)
+            join = tvm.tirx.Max if is_largest else operator.add
+            sample = _sample(
+                at, extents, lambda *pixel: images(image, channel, *pixel), join, dtype
+            )
+            return te.max(sample, axis=axes) if is_largest else te.sum(sample, axis=axes)
 
-        found = te.compute(shape, largest, name="roi_align")
+        found = te.compute(shape, joined, name="roi_align")
         if ratio > 0:
             return found
 
         def counted(region: Expr, channel: Expr, *part: Expr) -> Expr:
             """Zero of a region without samples, as one that is empty."""
-            counts = [samples > 0 for _, _, samples in bins(places, region)]
+            counts = [samples for _, _, samples in bins(places, region)]
             value = found(region, channel, *part)
-            return tvm.tirx.Select(tvm.tirx.all(*counts), value, _number(0, dtype))
+            if not is_largest:
+                value = value / (counts[0] * counts[1]).astype(dtype)
+            is_any = tvm.tirx.all(*(count > 0 for count in counts))
+            return tvm.tirx.Select(is_any, value, _number(0, dtype))
 
         return te.compute(shape, counted, name="roi_align_counted")
 
     return bb.call_te(compute, *inputs, primfunc_name_hint="roi_align")
 
 
-def _sample(at: list[Expr], extents: list[int], read: Callable[..., Expr], dtype: str) -> Expr:
-    """The largest of the four pixels around a place, each times its weight; 0 off the image."""
+def _sample(
+    at: list[Expr],
+    extents: list[int],
+    read: Callable[..., Expr],
+    join: Callable[[Expr, Expr], Expr],
+    dtype: str,
+) -> Expr:
+    """The four pixels around a place, each times its weight, joined; 0 off the image."""
     one, off, lines = _number(1, dtype), [], []
     for place, extent in zip(at, extents, strict=True):
         off += [place < _number(-1, dtype), place > _number(extent, dtype)]
@@ -105,7 +123,7 @@ def _sample(at: list[Expr], extents: list[int], read: Callable[..., Expr], dtype
         for row, of_row in lines[0]
         for column, of_column in lines[1]
     ]
-    value = functools.reduce(tvm.tirx.Max, products)
+    value = functools.reduce(join, products)
     return tvm.tirx.if_then_else(tvm.tirx.any(*off), _number(0, dtype), value)
 
 
