@@ -164,7 +164,7 @@ def power(x: Any, exponent: Any) -> Any | None:
         4.0: lambda: _let(x * x, lambda square: square * square),
         0.25: lambda: _of_ends(x, root(root(x)), infinity),
         0.5: lambda: _of_ends(x, root(x), infinity),
-        # No product under a root: that of large numbers is infinite.
+        # A product of large numbers under a root would overflow.
         0.75: lambda: _of_ends(x, _let(root(x), lambda first: first * root(first)), infinity),
         1.5: lambda: _of_ends(x, x * root(x), infinity),
         -0.5: lambda: _of_ends(x, one / root(x), 0.0),
@@ -175,7 +175,7 @@ def power(x: Any, exponent: Any) -> Any | None:
 
 
 def _of_ends(x: Any, power: Any, at_infinity: float) -> Any:
-    """A power made of roots, as IEEE 754 has it: positive for -0, and a number for -infinity."""
+    """Correct a power made of roots as IEEE 754 asks: positive at -0, not NaN at -infinity."""
     is_end = tvm.tirx.EQ(x, _like(x, -float("inf")))
     return tvm.tirx.Select(is_end, _like(x, at_infinity), tvm.tirx.abs(power))
 
@@ -189,8 +189,8 @@ def _quotient(x: Any, bound: float, over: Sequence[float], under: Sequence[float
 
     most, one = _like(x, bound), _like(x, 1.0)
     found = _let(tvm.tirx.min(tvm.tirx.max(x, -most), most), of)
-    # Exactly one: who adds one to it and multiplies a large number by the sum, as GELU does, gets
-    # nothing but what is left of rounding.
+    # Exactly one: GELU multiplies large numbers by one plus this. Near minus one, a rounding error
+    # would be the whole result.
     found = tvm.tirx.Select(x >= most, one, tvm.tirx.Select(x <= -most, -one, found))
     return _unless_nan(x, found)
 

@@ -122,7 +122,7 @@ def test_a_lost_machines_task_goes_on_elsewhere(tmp_path: Path) -> None:
     assert lost[2] == "batch"
     assert lost[0] not in {machine for machine, _, _ in machines.steps[4:]}
     assert lost[1] in {tasks for _, tasks, _ in machines.steps[4:]}
-    # What was measured there is told to the machine that goes on.
+    # The machine that goes on gets what was measured there.
     assert set(machines.forgotten) == {"one", "two"} - {lost[0]}
     assert not any(state.crashed for state in session.state.tasks.values())
 

@@ -28,7 +28,7 @@ def batch(task: str) -> dict[str, Any]:
 
 
 class Machines:
-    """Two machines that answer as they are told to, and note what they are told."""
+    """Two machines that give prepared answers, and record what they are asked."""
 
     def __init__(self, *answers: Answer) -> None:
         self.idle = ["one", "two"]

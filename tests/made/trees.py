@@ -71,7 +71,7 @@ def rows(dtype: type = np.float32) -> np.ndarray:
 
 
 def sparse(targets: int, aggregate: str, trees: int = 3, deepest: int = 3) -> ModelProto:
-    """A regressor half of whose leaves give a target nothing, and the last target none of them."""
+    """A regressor: half of the leaves have no weight for a target, and none for the last one."""
     given = grown("target", targets, list(range(targets)), MODES, -1, trees, deepest)
     draws = np.random.default_rng(5)
     ids = given["target_ids"]

@@ -1,4 +1,4 @@
-"""Rounds told by where the host had the machine's cores meanwhile."""
+"""Rounds are classified by where the host placed the machine's cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in a process of its own: a crash is told, and an optional step that crashes left out."""
+"""Work in a process of its own: crashes are reported, optional steps that crash left out."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_integers_are_below_the_rows_of_their_table() -> None:
     assert (second.feeds["mask"] == 1).all()
 
 
-def test_regions_are_of_the_images_that_there_are() -> None:
+def test_region_indices_are_below_the_number_of_images() -> None:
     node = helper.make_node("RoiAlign", ["x", "regions", "images"], ["y"], output_height=2)
     graph = helper.make_graph(
         [node],

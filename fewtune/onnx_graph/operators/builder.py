@@ -41,9 +41,9 @@ class GraphBuilder(KnownValues):
     Attributes
     ----------
     opset : int
-        Of ONNX's own operators.
+        Version of ONNX's own operator set.
     opsets : dict of int
-        By domain, as the model names them.
+        Version of each operator set, by its domain.
     refusals : list of str
         Reasons why nodes could not be expanded.
     sequences : dict of list of str

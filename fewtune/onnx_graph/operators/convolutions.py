@@ -1,4 +1,4 @@
-"""Transposed convolutions with dilations, or with padding that their attributes only imply."""
+"""Transposed convolutions with dilations, or with padding that other attributes imply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PAD_AS_INPUT = 11
 
 
 def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Write pads out; make a plain convolution of one whose constant weights are dilated."""
+    """Write the padding out; replace dilated constant weights by a plain convolution."""
     given = attributes_of(node)
     data, kernel = graph.shape(node.input[0]), graph.shape(node.input[1])
     if data is None or kernel is None:
@@ -46,10 +46,10 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         before = [r - 1 - p for r, p in zip(reach, pads[:count], strict=True)]
         after = [r - 1 - p + a for r, p, a in zip(reach, pads[count:], added, strict=True)]
         spread, borders = _spread(graph, node.input[0], strides, before, after)
-        turned = graph.constant(_turned(values, group), hint=f"{node.input[1]}_turned")
+        backward = graph.constant(_reversed(values, group), hint=f"{node.input[1]}_reversed")
         graph.op(
             "Conv",
-            [spread, turned, *node.input[2:]],
+            [spread, backward, *node.input[2:]],
             node.output[0],
             dilations=dilations,
             pads=borders,
@@ -72,9 +72,15 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 def _spread(
     graph: GraphBuilder, data: str, strides: list[int], before: list[int], after: list[int]
 ) -> tuple[str, list[int]]:
-    """Data whose elements lie a stride apart, zeros between them, and the borders it still needs.
+    """Put zeros between the elements of data: a stride from one element to the next.
 
-    Zeros stand in the data, not in the weights: an infinite element times zero is no number.
+    The weights get no zeros: an infinite element times zero is NaN.
+
+    Returns
+    -------
+    spread : str
+    pads : list of int
+        Padding that the plain convolution still needs.
     """
     shape = graph.shape(data)
     count, sizes = len(strides), [n * s for n, s in zip(shape[2:], strides, strict=True)]
@@ -92,13 +98,13 @@ def _spread(
     return data, [max(0, each) for each in (*before, *after)]
 
 
-def _turned(weights: np.ndarray, group: int) -> np.ndarray:
-    """The weights of the convolution that does what a transposed one does with these."""
+def _reversed(weights: np.ndarray, group: int) -> np.ndarray:
+    """Weights of the plain convolution that equals the transposed one: reversed, per group."""
     channels, filters, *kernel = weights.shape
     parts = weights.reshape(group, channels // group, filters, *kernel).swapaxes(1, 2)
     backwards = (slice(None, None, -1),) * len(kernel)
-    turned = parts.reshape(group * filters, channels // group, *kernel)
-    return np.ascontiguousarray(turned[(slice(None), slice(None), *backwards)])
+    backward = parts.reshape(group * filters, channels // group, *kernel)
+    return np.ascontiguousarray(backward[(slice(None), slice(None), *backwards)])
 
 
 HANDLERS: dict[tuple[str, str], Handler] = {("", "ConvTranspose"): _conv_transpose}

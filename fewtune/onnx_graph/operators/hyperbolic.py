@@ -1,8 +1,9 @@
 """Hyperbolic functions and their inverses near zero and near overflow.
 
-TVM's ``atanh`` and ``asinh`` are logarithms of what is rounded next to one: of numbers near zero no
-digit is right. So it is with half the difference of two exponentials, which also overflows before
-its half; and the square of a number overflows, or hides the one that is added to it.
+TVM's ``atanh`` and ``asinh`` take the logarithm of a number that is rounded near one: for arguments
+near zero, no digit is right. The same holds for ``sinh`` as half the difference of two
+exponentials, and the exponentials overflow before the result does. In ``asinh``, the square of a
+large argument overflows, or absorbs the one that is added to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
 
 # Below these magnitudes a series is summed; its terms decrease at least by their square.
 _SMALL_SINH, _SMALL_INVERSE = 1.0, 0.25
-# Beyond, one more than the square of a number is its square.
+# Above these magnitudes, adding one to the square does not change it.
 _LARGE = {np.dtype(np.float32): 1e4, np.dtype(np.float64): 1e9}
 
 
@@ -44,22 +45,22 @@ def _atanh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 def _asinh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     if graph.dtype(node.input[0]) not in _LARGE:
         return False
-    _give_asinh(graph, node.input[0], node.output[0])
+    _write_asinh(graph, node.input[0], node.output[0])
     return True
 
 
 def _acosh(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """Of the number whose hyperbolic cosine is given, the sine is a product of two roots."""
+    """By ``asinh``: ``sqrt(x² - 1)`` is the hyperbolic sine, and two roots do not overflow."""
     data = node.input[0]
     if graph.dtype(data) not in _LARGE:
         return False
     one = graph.constant(1, graph.dtype(data))
     roots = [graph.op("Sqrt", [graph.op(each, [data, one])]) for each in ("Sub", "Add")]
-    _give_asinh(graph, graph.op("Mul", roots), node.output[0])
+    _write_asinh(graph, graph.op("Mul", roots), node.output[0])
     return True
 
 
-def _give_asinh(graph: GraphBuilder, data: str, output: str) -> None:
+def _write_asinh(graph: GraphBuilder, data: str, output: str) -> None:
     dtype = graph.dtype(data)
     size = graph.op("Abs", [data])
     square = graph.op("Mul", [size, size])

@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from fewtune.onnx_graph.graph import attributes_of
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.tensors import whole_numbers
+from fewtune.onnx_graph.operators.tensors import integer_reductions
 
 _MOST_EXPANDED = 4
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
@@ -149,8 +149,8 @@ def _reduction(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
             count = int(np.prod([shape[axis] for axis in chosen]))
             graph.op("Div", [total, graph.constant(count, graph.dtype(data))], node.output[0])
             return True
-        if node.op_type in whole_numbers.CUT_OFF:
-            whole_numbers.reduced(graph, node, chosen, given.get("keepdims", 1))
+        if node.op_type in integer_reductions.TRUNCATED:
+            integer_reductions.write_reduction(graph, node, chosen, given.get("keepdims", 1))
             return True
     return node.op_type == "ReduceLogSumExp" and _log_sum_exp(graph, node, scope)
 

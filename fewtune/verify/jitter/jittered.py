@@ -25,7 +25,7 @@ from fewtune.onnx_graph.graph import (
 )
 from fewtune.verify.jitter.feeds import Feed, Jittered
 from fewtune.verify.jitter.transforms import TRANSFORMS, line_axes, with_size_term
-from fewtune.verify.jitter.variances import VARIANCES, row_axes, with_moved_variance
+from fewtune.verify.jitter.variances import NORMALISATIONS, normalised_axes, with_moved_variance
 from fewtune.verify.operator_kinds import (
     AMPLITUDE,
     EXACT,
@@ -242,16 +242,16 @@ class _Maker:
 
     def _has_variance(self, node: NodeProto, position: int) -> bool:
         is_float = self._types.get(node.output[position]) == TensorProto.FLOAT
-        is_known = node.op_type in VARIANCES and self._opset >= AXES_AS_INPUT
+        is_known = node.op_type in NORMALISATIONS and self._opset >= AXES_AS_INPUT
         return is_known and is_float and position == 0
 
     def _normalised(self, original: NodeProto, node: NodeProto) -> list[NodeProto]:
-        """Move what a normalisation gives by a part of itself, and each row by its variance's."""
+        """Move a normalised value by a factor, and each row as its variance moves."""
         name = original.output[0]
         exact, moved, shape = f"{name}/exact", f"{name}/moved_by_factor", self._shapes[name]
-        axes = row_axes(node, len(shape))
+        axes = normalised_axes(node, len(shape))
         rows = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
-        # Also where products are in bfloat16, squares are summed up in float32.
+        # Squares are summed in float32, even where products are in bfloat16.
         terms, width = (f"{name}/term", f"{name}/mean_term"), AMPLITUDE[TensorProto.FLOAT]
         for term, most in zip(terms, (width / 2, width), strict=True):
             self.feeds.append(Feed(term, rows, np.dtype(np.float32), -most, most))

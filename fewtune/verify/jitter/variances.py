@@ -1,7 +1,8 @@
-"""Layer normalisations: what rounding moves a variance by is a part of the mean square.
+"""Layer normalisations, whose variances rounding moves by a part of the mean square.
 
-onnxruntime and TVM compute a row's variance as the mean square less the square of the mean. Of
-nearly equal numbers little is left of the two, and their rounding is a large part of that.
+onnxruntime and TVM compute a row's variance as the mean square less the square of the mean. Where a
+row's numbers are nearly equal, the two nearly cancel: their rounding error is then a large part of
+the difference.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from onnx import NodeProto, helper, numpy_helper
 
 from fewtune.onnx_graph.operators.normalizations import EPSILON
 
-VARIANCES = frozenset({"LayerNormalization"})
+NORMALISATIONS = frozenset({"LayerNormalization"})
 
 
-def row_axes(node: NodeProto, rank: int) -> list[int]:
-    """The axes over which a normalisation is of one row."""
+def normalised_axes(node: NodeProto, rank: int) -> list[int]:
+    """Axes over which a layer normalisation takes its mean and variance."""
     axis = next((each.i for each in node.attribute if each.name == "axis"), -1)
     return list(range(axis % rank, rank))
 
@@ -31,22 +32,27 @@ def with_moved_variance(
     shape: Sequence[int],
     result: str,
 ) -> list[NodeProto]:
-    """Nodes that add to a normalised value what a moved variance and mean would change of it.
+    """Build the nodes that change a normalised value as a moved variance and mean would.
 
     Parameters
     ----------
     node : NodeProto
-        It writes ``exact``.
+        The layer normalisation that writes ``exact``.
     exact, moved : str
-        The value as it was computed, and as it is moved already.
+        Names of the computed value, and of the same value after earlier movements.
     terms : pair of str
-        Of each row: the part of its mean square by which half its variance moves, and the part of
-        its mean by which that moves.
+        Names of one number a row each: half the movement of its variance, in units of its mean
+        square, and the movement of its mean, in units of the mean.
     shape : sequence of int
-        Of the value, float32.
+        The value's shape; its type is float32.
     result : str
+        Name of the value that the nodes write.
+
+    Returns
+    -------
+    nodes : list of NodeProto
     """
-    axes = row_axes(node, len(shape))
+    axes = normalised_axes(node, len(shape))
     epsilon = next((each.f for each in node.attribute if each.name == "epsilon"), EPSILON)
     written = []
 

@@ -1,4 +1,4 @@
-"""The bank's benchmark: whose logs make a bank, and how results of several models are told."""
+"""The bank's benchmark: the logs that make a bank, and reports on several models."""
 
 from __future__ import annotations
 

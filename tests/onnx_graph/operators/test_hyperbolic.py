@@ -1,4 +1,4 @@
-"""Hyperbolic functions and their inverses, right to the last digits near zero and near overflow."""
+"""Hyperbolic functions and their inverses are accurate near zero and near overflow."""
 
 from __future__ import annotations
 

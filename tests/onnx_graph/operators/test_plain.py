@@ -116,7 +116,7 @@ def test_a_norm_of_integers_is_truncated(kind: type) -> None:
 @pytest.mark.parametrize("axes", [[1], [-1, 0], None])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("operator", ["ReduceLogSum", "ReduceLogSumExp"])
-def test_a_logarithm_of_integers_is_cut_off(
+def test_a_logarithm_of_integers_is_truncated(
     operator: str, keepdims: int, axes: list[int] | None
 ) -> None:
     numbers = np.array([[1, 2, 3, 3], [4000, 1, 1, 0], [7] * 4, [-9, 9, 8, 9]], np.int32)

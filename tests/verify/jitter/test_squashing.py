@@ -1,4 +1,4 @@
-"""Near zero, what is made of an exponential and one may be rounded as one is."""
+"""Differences of an exponential and one: near zero they may be rounded as one is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def below_zero() -> np.ndarray:
 
 
 def confident() -> np.ndarray:
-    """Logits of which one is far ahead."""
+    """Logits of which one is much larger than the others."""
     logits = np.random.default_rng(1).standard_normal((ROWS, WIDTH))
     logits[:, 3] += np.linspace(6, 14, ROWS)
     return logits
@@ -65,7 +65,7 @@ def reference_of(operator: str, data: np.ndarray) -> Reference:
 
 
 @pytest.mark.parametrize("operator", CASES)
-def test_what_is_exact_is_right(operator: str) -> None:
+def test_exact_results_pass(operator: str) -> None:
     draw, exact = CASES[operator]
     reference = reference_of(operator, draw().astype(np.float32))
     found = reference.check(lambda feeds: [exact(feeds["x"].astype("f8")).astype("f4")])
@@ -73,7 +73,7 @@ def test_what_is_exact_is_right(operator: str) -> None:
 
 
 @pytest.mark.parametrize("operator", CASES)
-def test_a_column_off_by_a_thousandth_is_refused(operator: str) -> None:
+def test_a_column_wrong_by_a_thousandth_fails(operator: str) -> None:
     draw, exact = CASES[operator]
 
     def wrong(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Layer normalisations of nearly equal numbers: rounding is allowed, what is wrong is refused."""
+"""Layer normalisations of nearly equal numbers: rounding passes, wrong results do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fewtune.verify.session import tensor_specs
 ROWS, WIDTH, EPSILON = 12, 64, 1e-5
 RANDOM = np.random.default_rng(0)
 SCALE, SHIFT = (RANDOM.standard_normal(WIDTH).astype(np.float32) for _ in range(2))
-# Of rows whose numbers are this many times their spread away from zero.
+# Distances of the rows' means from zero, in units of the rows' standard deviation.
 FAR = [0.0, 30.0, 300.0, 2000.0]
 
 

@@ -11,8 +11,8 @@ from fewtune.onnx_graph.operators.classical import scores
 
 _DOMAIN = "ai.onnx.ml"
 _MOST_KEYS = 4096
-# Since this operator set of theirs NaN is found among a LabelEncoder's keys (onnxruntime).
-_NAN_IS_A_KEY = 4
+# From this version of ai.onnx.ml, onnxruntime's LabelEncoder finds NaN among its keys.
+_NAN_IS_FOUND = 4
 
 
 def _floats(graph: GraphBuilder, name: str) -> str:
@@ -97,7 +97,7 @@ def _encoder(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
         return graph.refuse(node, "has an input whose shape is not known before the model runs")
     apart = graph.reshape(data, [*shape, 1])
     same = graph.op("Equal", [apart, graph.constant(keys, graph.dtype(data))])
-    if graph.opsets.get(_DOMAIN, 1) >= _NAN_IS_A_KEY and np.isnan(keys).any():
+    if graph.opsets.get(_DOMAIN, 1) >= _NAN_IS_FOUND and np.isnan(keys).any():
         missing = graph.op("And", [graph.op("IsNaN", [apart]), graph.constant(np.isnan(keys))])
         same = graph.op("Or", [same, missing])
     # Descending numbers: of a key that is listed twice the first counts.

@@ -22,7 +22,7 @@ _MODES = (
     "BRANCH_NEQ",
     MEMBER,
 )
-# Of no number at all: what the least and the largest are.
+# What each aggregate starts from.
 EXTREMES = {"MIN": np.inf, "MAX": -np.inf}
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -239,7 +239,7 @@ def _laid_out(
             weights[leaf, target] = join(before, weight) if weighted[leaf, target] else weight
             weighted[leaf, target] = True
     if targets == 1:
-        # The leaves that give a single target nothing give it zero (onnxruntime).
+        # As in onnxruntime: for a single target, a leaf without a weight counts as zero.
         weighted[:] = True
     sets = [nodes.sets[place] for place in inner]
     members = np.full((len(inner), max(map(len, sets), default=0)), np.nan)

@@ -200,7 +200,7 @@ def _shares(graph: GraphBuilder, pairs: str, given: dict[str, Any]) -> str:
 
 
 def _distances(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """From each row to each of others, by squares and a product, as onnxruntime computes them."""
+    """Distances between all pairs of rows, from squares and a product as onnxruntime has them."""
     shapes = [graph.shape(name) for name in node.input]
     if any(shape is None or len(shape) != 2 for shape in shapes):
         return graph.refuse(node, "reads rows whose shape, (rows, features), is not known")

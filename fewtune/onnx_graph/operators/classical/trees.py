@@ -159,7 +159,7 @@ def _product(graph: GraphBuilder, data: str, forest: Forest, paths: DecisionPath
 def _extreme(
     graph: GraphBuilder, reached: str, rows: int, forest: Forest, paths: DecisionPaths
 ) -> str:
-    """The least or largest of what the trees give each target, (rows, targets)."""
+    """For each target, the least or largest of the trees' values: (rows, targets)."""
     dtype, leaves = graph.dtype(reached), np.arange(len(paths.leaves))
     count, targets = len(forest.roots), forest.weights.shape[1]
 
@@ -172,7 +172,7 @@ def _extreme(
     given, kind = by_tree(forest.weights), f"Reduce{forest.aggregate.title()}"
     if forest.weighted.all():
         return graph.reduce(kind, given, [1], 0)
-    # A leaf that gives a target nothing does not count for it; without any, a target gets zero.
+    # A leaf without a weight for a target does not count. A target without any leaf is zero.
     zero, counts = graph.constant(0, dtype), by_tree(forest.weighted)
     nothing = graph.constant(EXTREMES[forest.aggregate], dtype)
     given = graph.op("Where", [graph.op("Greater", [counts, zero]), given, nothing])
@@ -234,9 +234,10 @@ def _classifier(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 
 
 def _two_scores(graph: GraphBuilder, node: NodeProto, forest: Forest, labels: list[int]) -> bool:
-    """The form of two classes of which the second always has a score of its own."""
+    """Write two classes of which the second always has its own score."""
     is_one = not forest.weighted[:, 0].any()
-    # onnxruntime adds one base value to the first class, and knows the labels only of one score.
+    # onnxruntime adds a single base value to the first class. It uses the labels only if there is
+    # one score.
     base = np.array([*forest.base, 0.0]) if len(forest.base) and not is_one else np.zeros(0)
     total = _sums(graph, node, replace(forest, base=base))
     if total is None:
@@ -250,7 +251,7 @@ def _two_scores(graph: GraphBuilder, node: NodeProto, forest: Forest, labels: li
 
 
 def _always_scored(forest: Forest) -> np.ndarray:
-    """Of each class, whether it has a score in every row: by a tree all of whose leaves give it."""
+    """For each class, whether every row has a score: all leaves of some tree give one."""
     count = int(forest.trees.max()) + 1
     leaves = np.bincount(forest.trees, minlength=count)
     given = [np.bincount(forest.trees, weighted, count) for weighted in forest.weighted.T]
@@ -258,7 +259,7 @@ def _always_scored(forest: Forest) -> np.ndarray:
 
 
 def _all_scored(forest: Forest) -> bool:
-    """Whether every class has a score in every row, or none could be the best without one."""
+    """Whether classes without a score never win: none exist, or no weight is negative."""
     return bool((forest.weights >= 0).all() or _always_scored(forest).all())
 
 

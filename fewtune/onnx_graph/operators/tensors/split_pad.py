@@ -1,4 +1,4 @@
-"""Split, Pad and ExpandDims in forms that TVM's importer lacks."""
+"""Split, Pad, ExpandDims and TopK in forms that TVM's importer lacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import NodeProto, TensorProto
 from fewtune.onnx_graph.graph import AXES_AS_INPUT, attributes_of, optional
 from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
 
-# Types of numbers that TVM cannot sort.
+# Integer types that TVM cannot sort.
 _UNSORTED = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16})
 
 
@@ -73,8 +73,8 @@ def _expand_dims(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     return True
 
 
-def _largest(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    """The largest or least of small integers, found among the same numbers in a wider type."""
+def _top_k(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
+    """TopK of small integers, through int32."""
     kind = graph.element_type(node.input[0])
     if kind not in _UNSORTED:
         return False
@@ -90,6 +90,6 @@ def _largest(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 HANDLERS: dict[tuple[str, str], Handler] = {
     ("", "Pad"): _pad,
     ("", "Split"): _split,
-    ("", "TopK"): _largest,
+    ("", "TopK"): _top_k,
     (MICROSOFT, "ExpandDims"): _expand_dims,
 }

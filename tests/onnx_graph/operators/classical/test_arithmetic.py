@@ -120,7 +120,7 @@ def test_mapped_numbers_equal_those_of_onnxruntime(operator, element_type, attri
 
 @pytest.mark.parametrize("opset", [2, 4])
 @pytest.mark.parametrize("keys", [[np.nan, 1.0, 2.0], [2.0, np.nan, 1.0, np.nan]])
-def test_nan_is_a_key_where_it_is_one_for_onnxruntime(keys, opset):
+def test_nan_is_a_key_from_the_version_from_which_onnxruntime_finds_it(keys, opset):
     attributes = {"keys_floats": keys, "values_int64s": [10, 20, 30, 40][: len(keys)]}
     model = classical("LabelEncoder", TensorProto.FLOAT, attributes, opset=opset)
     data = np.random.default_rng(2).integers(0, 4, (6, 4)).astype(np.float32)

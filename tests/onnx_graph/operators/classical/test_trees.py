@@ -46,7 +46,7 @@ def test_a_regressor_equals_that_of_onnxruntime(modes, targets, more):
 
 @pytest.mark.parametrize("aggregate", ["MIN", "MAX", "SUM", "AVERAGE"])
 @pytest.mark.parametrize("targets", [1, 3])
-def test_what_gives_a_target_nothing_does_not_count(targets, aggregate):
+def test_leaves_without_a_weight_do_not_count(targets, aggregate):
     assert_same(sparse(targets, aggregate))
 
 

@@ -33,7 +33,7 @@ def test_an_axis_is_inserted_at_a_constant_index(axis: int) -> None:
 
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
-def test_the_largest_of_small_integers(dtype: type, largest: int) -> None:
+def test_top_k_of_small_integers(dtype: type, largest: int) -> None:
     numbers = RANDOM.integers(-9, 9, (3, 8)).astype(dtype)
     model = assert_node(
         "TopK", [numbers, np.array([5])], ["v", "p"], "", (1,), 24, axis=1, largest=largest

@@ -1,4 +1,4 @@
-"""Reductions of integers that end in a root or a logarithm, as onnxruntime cuts them off."""
+"""Reductions of integers that end in a root or a logarithm, which onnxruntime truncates."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
-CUT_OFF = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
+TRUNCATED = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 
 
-def reduced(graph: GraphBuilder, node: NodeProto, axes: list[int], keepdims: int) -> None:
-    """Write out a node of `CUT_OFF` that reads integers: it adds up integers, too."""
+def write_reduction(graph: GraphBuilder, node: NodeProto, axes: list[int], keepdims: int) -> None:
+    """Write a node of `TRUNCATED` whose input is integer, summed in the same type.
+
+    Parameters
+    ----------
+    graph : GraphBuilder
+    node : NodeProto
+    axes : list of int
+        Axes that it reduces.
+    keepdims : int
+        1 to keep them as axes of one element, 0 to drop them.
+    """
     data = node.input[0]
     kind = graph.element_type(data)
     terms, function = data, "Log"
     if node.op_type == "ReduceL2":
         terms, function = graph.op("Mul", [data, data]), "Sqrt"
     elif node.op_type == "ReduceLogSumExp":
-        # Each exponential is cut off: of the largest number it is 1, of any other 0.
+        # Each exponential is truncated: 1 for the largest number, 0 for the others.
         most = graph.reduce("ReduceMax", data, axes)
         terms = graph.cast(graph.op("Equal", [data, most]), kind)
     total = graph.cast(graph.reduce("ReduceSum", terms, axes, keepdims), TensorProto.DOUBLE)
