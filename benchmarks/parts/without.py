@@ -75,6 +75,7 @@ OFF = (
     # How far two equal runs lie apart.
     Off("nothing (noise)", "tune"),
     Off("Winograd's transforms", steps=("winograd",)),
+    Off("transposed convolutions", steps=("transposed_convolutions",)),
     Off("layout-free weights", steps=("free_weight_layout",)),
     Off("padding", steps=("pad_filters", "pad_matmul", "pad_softmax")),
     Off("vector functions", steps=("vector_functions",)),

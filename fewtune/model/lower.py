@@ -18,6 +18,7 @@ from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import winograd_legalizer
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
 from fewtune.model.passes.converters import layout_friendly
+from fewtune.model.passes.convolutions import transposed, volumes
 from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
@@ -39,12 +40,13 @@ from fewtune.util.optional_steps import OptionalSteps, last_line
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
-_VECTOR_FUNCTIONS = "vector_functions"
+_VECTOR_FUNCTIONS, TRANSPOSED = "vector_functions", "transposed_convolutions"
 BF16_PRODUCTS, _HALF_WEIGHTS = "bf16_products", "half_weights"
 # Optional steps; a step comes before those that depend on it.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
     NHWC,
+    TRANSPOSED,
     _IDLE_PERMUTES,
     _PAD_SOFTMAX,
     PAD_MATMUL,
@@ -55,12 +57,14 @@ LOWERINGS = (
     _FREE_LAYOUT,
     _VECTOR_FUNCTIONS,
 )
-# TVM 0.27 has no transposed convolutions in NHWC: they keep their layout.
+# TVM 0.27 has no transposed convolutions in NHWC: those without another form (`transposed`) keep
+# their layout.
 _NHWC = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
-    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+    transposed.OPERATOR: ["NCHW", "IOHW"],
 }
 _CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose"})
 # The size of their output depends on the values of the input.
 _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "Unique"})
 
@@ -109,7 +113,7 @@ def lower(
     module = _relax_of(model, steps, traits)
     # The time of the conversion grows with the square of the number of kernels: minutes for an
     # unrolled sequence of thousands.
-    is_convolutional = any(node.op_type in ("Conv", "ConvInteger") for node in model.graph.node)
+    is_convolutional = any(node.op_type in _CONVOLUTIONS for node in model.graph.node)
     converts = layout == "NHWC" and is_convolutional
 
     def integers(given: tvm.IRModule) -> tvm.IRModule:
@@ -120,7 +124,7 @@ def lower(
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        *_step(steps, NHWC, relax.transform.ConvertLayout(_NHWC), converts),
+        *_step(steps, NHWC, _layout_conversion(steps, traits), converts),
         relax.transform.Normalize(),
         *_step(steps, _IDLE_PERMUTES, module_pass(without_redundant_permutes)),
         relax.backend.DispatchSampling(),
@@ -178,6 +182,14 @@ def _relax_of(
         return from_onnx(model, keep_params_in_input=False)
 
 
+def _layout_conversion(steps: OptionalSteps, traits: CpuTraits | None) -> tvm.transform.Pass:
+    """To NHWC, with the transposed convolutions that have a form in it."""
+    if traits is None or not steps.uses(TRANSPOSED):
+        return relax.transform.ConvertLayout(_NHWC)
+    layouts_of = steps.guarded(TRANSPOSED, transposed.layouts(_NHWC), lambda _: _NHWC)
+    return relax.transform.ConvertLayout(_NHWC, layouts_of)
+
+
 def _legalizers(
     steps: OptionalSteps,
     tile_of: Callable[[Convolution], int] | None,
@@ -211,6 +223,10 @@ def _legalizers(
     if tile_of is not None:
         transforms = winograd_legalizer(tile_of, fallback(_CONVOLUTION), traits)
         add(WINOGRAD, {_CONVOLUTION: transforms})
+    if traits is not None:
+        ours = transposed.legalizer(fallback(_CONVOLUTION), fallback(transposed.OPERATOR))
+        of_volumes = volumes.legalizer(fallback(volumes.OPERATOR))
+        add(TRANSPOSED, {transposed.OPERATOR: ours, volumes.OPERATOR: of_volumes})
     return found
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.model.lower import lower
+from fewtune.model.lower import TRANSPOSED, lower
 from fewtune.onnx_graph.simplify import simplify
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.task.extract import Task, extract_tasks
+from fewtune.util.optional_steps import OptionalSteps
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from tests import tuned_tiny
 
@@ -39,7 +40,8 @@ def head() -> ModelProto:
 
 
 def last_task() -> Task:
-    lowered = lower(simplify(head()), tuned_tiny.target(), "NHWC")
+    steps = OptionalSteps({TRANSPOSED: "this is of TVM's own kernel"})
+    lowered = lower(simplify(head()), tuned_tiny.target(), "NHWC", steps=steps)
     tasks = extract_tasks(lowered, tuned_tiny.target())
     return next(task for task in tasks if task.info.shapes[-1] == [1, 1, 80, 80])
 

@@ -144,7 +144,7 @@ def convolution(operator: str, inputs: list[int], weight: list[int], groups: int
         (convolution("Conv", [1, 8, 20], [16, 8, 3]), "conv1d"),
         (convolution("Conv", [1, 8, 20], [16, 2, 3], groups=4), "group_conv1d"),
         (convolution("Conv", [1, 4, 6, 6, 6], [8, 4, 3, 3, 3]), "conv3d"),
-        (convolution("ConvTranspose", [1, 8, 6, 6], [8, 4, 3, 3]), "conv2d_transpose"),
+        (convolution("ConvTranspose", [1, 8, 6, 6], [8, 2, 3, 3], groups=2), "conv2d_transpose"),
     ],
 )
 def test_a_logs_workload_has_its_tasks_family(model: ModelProto, family: str) -> None:

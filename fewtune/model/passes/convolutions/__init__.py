@@ -1,0 +1,1 @@
+"""Convolutions written as others that are faster."""
