@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import Bytes, Scaled
+from fewtune.onnx_graph.integers.totals import Rows, Totals, Windows
 from fewtune.onnx_graph.integers.walk import Walk
-from fewtune.onnx_graph.integers.weights import Window, as_signed, sums_fit
+from fewtune.onnx_graph.integers.weights import Signed, Window
 
 _PLANE = 4
 # Lanes of the widest vector, and the most groups that are joined to fill it.
 _LANES, _MOST_JOINED = 16, 16
+_MOST_OF_BYTE = 255
 
 
 def convolution(walk: Walk, node: NodeProto) -> bool:
@@ -25,16 +24,13 @@ def convolution(walk: Walk, node: NodeProto) -> bool:
     if found is None:
         return False
     given, weights, scales = found
-    shape = walk.graph.shape(given.name)
-    if shape is None or len(shape) != _PLANE or weights.ndim != _PLANE:
-        return False
-    window = Window.of(attributes_of(node), shape, list(weights.shape[2:]))
-    if not _has_kernel(window, weights, shape):
+    totals = _windows(walk, node, given.name, weights)
+    if totals is None:
         return False
     added = _added(walk, bias, scales * np.float64(given.scale), (1, -1, 1, 1))
-    if added is None or not sums_fit(weights, (1, 2, 3), added[0]):
+    if added is None or not totals.fit(weights, added[0]):
         return False
-    sums = _summed(walk, "ConvInteger", given, weights, added[0], window.attributes)
+    sums = _summed(walk, totals, given, weights, added[0])
     factor = (scales * np.float64(given.scale)).reshape(1, -1, 1, 1)
     return walk.defer(node.output[0], Scaled(sums, factor, added[1]))
 
@@ -67,25 +63,45 @@ def _matrix(
     if found is None:
         return False
     given, weights, scales = found
-    shape = walk.graph.shape(given.name)
-    if weights.ndim != 2 or shape is None or len(shape) < 2:
+    weights = weights.transposed() if transposed else weights
+    totals = _rows(walk, given.name, weights)
+    if totals is None:
         return False
-    weights = np.ascontiguousarray(weights.T) if transposed else weights
     factor = scales * np.float64(given.scale) * alpha
     added = _added(walk, bias, factor, (-1,))
-    if added is None or not sums_fit(weights, (0,), added[0]):
+    if added is None or not totals.fit(weights, added[0]):
         return False
-    sums = _summed(walk, "MatMulInteger", given, weights, added[0], {})
+    sums = _summed(walk, totals, given, weights, added[0])
     return walk.defer(node.output[0], Scaled(sums, factor, added[1]))
+
+
+def _windows(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Windows | None:
+    """The windows that a convolution sums; None where it has no kernel of bytes."""
+    shape, sizes = walk.graph.shape(data), weights.values.shape
+    if shape is None or len(shape) != _PLANE or len(sizes) != _PLANE:
+        return None
+    window = Window.of(attributes_of(node), shape, list(sizes[2:]))
+    if not _has_kernel(window, weights.values, shape):
+        return None
+    windows = Windows(window, tuple(shape), sizes)
+    return windows if windows.are_exact or not weights.is_moved else None
+
+
+def _rows(walk: Walk, data: str, weights: Signed) -> Rows | None:
+    """The rows that a product sums; None where it has no kernel of bytes."""
+    shape = walk.graph.shape(data)
+    if shape is None or len(shape) < 2 or weights.values.ndim != 2:
+        return None
+    return Rows(len(shape), weights.values.shape[0])
 
 
 def _operands(
     walk: Walk, data: str, weight: str, axis: int
-) -> tuple[Bytes, np.ndarray, np.ndarray] | None:
+) -> tuple[Bytes, Signed, np.ndarray] | None:
     given, found = walk.bytes_of(data), walk.weights.get(weight)
     if given is None or found is None:
         return None
-    weights, scales = found[0].centred(), found[0].scales(axis)
+    weights, scales = found[0].signed(axis), found[0].scales(axis)
     return None if weights is None or scales is None else (given, weights, scales)
 
 
@@ -115,77 +131,52 @@ def _added(
     return none.astype(np.int64), floats.reshape(shape)
 
 
-def _summed(
-    walk: Walk,
-    operator: str,
-    data: Bytes,
-    weights: np.ndarray,
-    added: np.ndarray,
-    attributes: dict[str, object],
-) -> str:
+def _summed(walk: Walk, totals: Totals, data: Bytes, weights: Signed, added: np.ndarray) -> str:
+    """The sums of bytes less their zero point times weights, and a bias."""
     graph = walk.graph
-    inputs = [data.name, graph.constant(weights)]
+    inputs = [data.name, graph.constant(weights.values)]
     if data.zero:
         inputs.append(graph.constant(np.uint8(data.zero)))
-    sums = graph.op(operator, inputs, **attributes)
+    sums = graph.op(totals.operator, inputs, **totals.attributes)
+    if weights.is_moved:
+        total = totals.written(graph, data.name)
+        if data.zero:
+            zeros = (data.zero * totals.count).astype(np.int32)
+            total = graph.op("Sub", [total, graph.constant(zeros)])
+        sums = graph.op("Add", [sums, _times_moved(walk, totals, total, weights)])
     if added.any():
         sums = graph.op("Add", [sums, graph.constant(added.astype(np.int32))])
     return sums
+
+
+def _times_moved(walk: Walk, totals: Totals, total: str, weights: Signed) -> str:
+    moved = weights.moved.reshape(totals.along).astype(np.int32)
+    return walk.graph.op("Mul", [total, walk.graph.constant(moved)])
 
 
 def integer_product(walk: Walk, node: NodeProto) -> bool:
     """A ``MatMulInteger`` with constant weights."""
     data, weight, zero, weight_zero = optional(node.input, 4)
     weights = _integer_weights(walk, data, weight, weight_zero, -1)
-    shape = walk.graph.shape(data)
-    if weights is None or weights.values.ndim != 2 or shape is None or len(shape) < 2:
+    if weights is None:
         return False
-
-    def total(wide: str) -> str:
-        return walk.graph.reduce("ReduceSum", wide, [len(shape) - 1])
-
-    return _with_zero(walk, node, weights, zero, weights.whole.sum(0), (0,), {}, total)
+    totals = _rows(walk, data, weights)
+    return totals is not None and _with_zero(walk, node, totals, weights, zero)
 
 
 def integer_convolution(walk: Walk, node: NodeProto) -> bool:
     """A ``ConvInteger`` with constant weights."""
     data, weight, zero, weight_zero = optional(node.input, 4)
     weights = _integer_weights(walk, data, weight, weight_zero, 0)
-    shape = walk.graph.shape(data)
-    if weights is None or shape is None or len(shape) != _PLANE or weights.values.ndim != _PLANE:
+    if weights is None:
         return False
-    window = Window.of(attributes_of(node), shape, list(weights.values.shape[2:]))
-    if not _has_kernel(window, weights.values, shape):
-        return False
-    if weights.moved.any():
-        # The sums of the windows' bytes would be another convolution.
-        return False
-    sums = window.sums(weights.whole, shape)
-    return _with_zero(walk, node, weights, zero, sums, (1, 2, 3), window.attributes)
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Constant weights.
-
-    Attributes
-    ----------
-    whole : numpy.ndarray
-        Weights less their zero points, int64.
-    values : numpy.ndarray
-        The same as int8, less ``moved``.
-    moved : numpy.ndarray
-        Along the axis of zero points; zero if the weights fit int8.
-    """
-
-    whole: np.ndarray
-    values: np.ndarray
-    moved: np.ndarray
+    totals = _windows(walk, node, data, weights)
+    return totals is not None and _with_zero(walk, node, totals, weights, zero)
 
 
 def _integer_weights(
     walk: Walk, data: str, weight: str, weight_zero: str, axis: int
-) -> _Weights | None:
+) -> Signed | None:
     graph = walk.graph
     values = graph.value(weight)
     zero = graph.value(weight_zero) if weight_zero else np.zeros(1, np.int8)
@@ -195,35 +186,18 @@ def _integer_weights(
         return None
     shape = [1] * values.ndim
     shape[axis] = -1
-    zero = zero.reshape(shape).astype(np.int64)
-    whole = values.astype(np.int64) - zero
-    centred = as_signed(values, zero)
-    if centred is not None:
-        return _Weights(whole, centred, np.zeros_like(zero))
-    middle = 128 if values.dtype == np.uint8 else 0
-    moved = as_signed(values, middle)
-    return None if moved is None else _Weights(whole, moved, middle - zero)
+    return Signed.of(values, zero.reshape(shape))
 
 
-def _with_zero(
-    walk: Walk,
-    node: NodeProto,
-    weights: _Weights,
-    zero: str,
-    sums: np.ndarray,
-    axes: tuple[int, ...],
-    attributes: dict[str, object],
-    total: Callable[[str], str] | None = None,
-) -> bool:
+def _with_zero(walk: Walk, node: NodeProto, totals: Totals, weights: Signed, zero: str) -> bool:
     """Write a product of bytes, with corrections for zero points.
 
     ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``.
     """
     graph, data = walk.graph, node.input[0]
     place = graph.value(zero) if zero else np.zeros(1, np.uint8)
-    depth = int(np.prod([weights.values.shape[axis] for axis in axes]))
-    added = (np.abs(sums) + np.abs(weights.moved).max() * depth) * 255
-    if not sums_fit(weights.values, axes, added):
+    sums = totals.sums(weights.whole)
+    if not totals.fit(weights, np.abs(sums) * _MOST_OF_BYTE):
         return False
     scalar = (graph.shape(zero) in ([], [1])) if place is None else place.size == 1
     if not scalar:
@@ -231,19 +205,15 @@ def _with_zero(
     walk.write(data)
     output = node.output[0]
     inputs = [data, graph.constant(weights.values)]
-    is_moved = bool(weights.moved.any())
-    if not is_moved and (place is not None or not sums.any()):
+    if not weights.is_moved and (place is not None or not sums.any()):
         if place is not None and place.any():
             inputs.append(graph.constant(place.reshape(())))
-        graph.op(node.op_type, inputs, output, **attributes)
+        graph.op(node.op_type, inputs, output, **totals.attributes)
         return True
-    result = graph.op(node.op_type, inputs, **attributes)
-    if is_moved:
-        assert total is not None
-        moved = graph.constant(weights.moved.astype(np.int32))
-        result = graph.op(
-            "Add", [result, graph.op("Mul", [total(graph.cast(data, TensorProto.INT32)), moved])]
-        )
+    result = graph.op(node.op_type, inputs, **totals.attributes)
+    if weights.is_moved:
+        moved = _times_moved(walk, totals, totals.written(graph, data), weights)
+        result = graph.op("Add", [result, moved])
     if zero:
         walk.write(zero)
         wide = graph.cast(zero, TensorProto.INT32)

@@ -27,9 +27,11 @@ class Dequantised:
     zero: np.ndarray
     axis: int
 
-    def centred(self) -> np.ndarray | None:
-        """The values less their zero points as int8; None if they do not fit."""
-        return as_signed(self.values, self._along(self.zero))
+    def signed(self, axis: int) -> Signed | None:
+        """The values less their zero points; None if these are along another axis than outputs."""
+        if self.zero.size > 1 and self.axis % self.values.ndim != axis % self.values.ndim:
+            return None
+        return Signed.of(self.values, self._along(self.zero))
 
     def scales(self, axis: int) -> np.ndarray | None:
         """One scale, or one for each index of an axis; None if they are along another axis."""
@@ -47,14 +49,52 @@ class Dequantised:
         return vector.reshape(shape)
 
 
-def as_signed(values: np.ndarray, zero: np.ndarray | int) -> np.ndarray | None:
-    """Values less their zero points as int8; None if they do not fit."""
-    if values.dtype not in (np.int8, np.uint8):
-        return None
-    whole = values.astype(np.int32) - np.asarray(zero, np.int32)
-    if whole.size and (whole.min() < _LEAST or whole.max() > _MOST):
-        return None
-    return whole.astype(np.int8)
+@dataclass(frozen=True)
+class Signed:
+    """Constant weights.
+
+    Attributes
+    ----------
+    whole : numpy.ndarray
+        Weights less their zero points, int64.
+    values : numpy.ndarray
+        The same as int8, less ``moved``.
+    moved : numpy.ndarray
+        One number, or one for each output; zero if the weights fit int8.
+    """
+
+    whole: np.ndarray
+    values: np.ndarray
+    moved: np.ndarray
+
+    @staticmethod
+    def of(values: np.ndarray, zero: np.ndarray) -> Signed | None:
+        """Weights of bytes; None if the values are not bytes.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+        zero : numpy.ndarray
+            Zero points, broadcast to the values.
+        """
+        if values.dtype not in (np.int8, np.uint8):
+            return None
+        zero = np.asarray(zero, np.int64)
+        whole = values.astype(np.int64) - zero
+        fits = not whole.size or (whole.min() >= _LEAST and whole.max() <= _MOST)
+        middle = 128 if values.dtype == np.uint8 else 0
+        moved = np.zeros_like(zero) if fits else middle - zero
+        return Signed(whole, (whole - moved).astype(np.int8), moved)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the weights do not fit int8."""
+        return bool(np.any(self.moved))
+
+    def transposed(self) -> Signed:
+        """The weights of a matrix, transposed."""
+        values = np.ascontiguousarray(self.values.T)
+        return Signed(self.whole.T, values, np.transpose(self.moved))
 
 
 def sums_fit(weights: np.ndarray, axes: tuple[int, ...], added: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.quantised_models import (
     FLOAT,
@@ -157,10 +157,27 @@ def test_dynamic_quantisation(weight_kind):
     assert difference.max() <= 1e-5
 
 
+@pytest.mark.parametrize(("channels", "filters", "kernel"), [(3, 5, 3), (17, 33, 1), (64, 16, 3)])
+@pytest.mark.parametrize("weight_zero", [0, 94])
+def test_convolutions_of_unsigned_weights(channels, filters, kernel, weight_zero):
+    """As onnxruntime's quantisers write them, but for those that they make signed."""
+    model, feeds = convolution(channels, filters, kernel, by_channel=False, pads=[kernel // 2] * 4)
+    for tensor in model.graph.initializer:
+        if tensor.name == "weights":
+            shape = [*tensor.dims]
+            drawn = random_bytes(RANDOM, np.uint8, *shape)
+            tensor.CopyFrom(numpy_helper.from_array(drawn, "weights"))
+        if tensor.name == "weight_zero":
+            tensor.CopyFrom(numpy_helper.from_array(np.array(weight_zero, np.uint8), tensor.name))
+    _, kernels = compiled(model)
+    assert any("integer_conv2d" in name for name in kernels)
+    assert_within_a_step(model, feeds)
+
+
 @pytest.mark.parametrize("operator", ["ConvInteger", "MatMulInteger"])
 @pytest.mark.parametrize("zeros", [(0, 0), (131, 0), (131, 3)])
 def test_integer_operators_are_exact(operator, zeros):
-    """Weights that are not bytes after subtracting their zero point are computed in floats."""
+    """Weights may be no bytes after subtracting their zero point."""
     is_product = operator == "MatMulInteger"
     shape, weights = ((5, 9), (9, 6)) if is_product else ((1, 5, 9, 7), (6, 5, 3, 3))
     constants = {
