@@ -19,7 +19,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
-from fewtune.util.contexts import loading, without_gc
+from fewtune.util.contexts import without_gc
 from fewtune.util.temporary import own_temporary_folder
 from fewtune.util.warm import warm_process
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # Modules that run in processes of their own, in the order in which they are needed.
 _APART = (
     TVM,
-    "fewtune.model.import_model",
     "fewtune.model.import_apart",
     *CHILD_MODULES,
     "fewtune.oneshot.predict_apart",
@@ -171,8 +170,8 @@ def _tuned(
     """Do what `tune` does, with its arguments checked."""
     with without_gc():
         from fewtune.model.source import add_model
-        from fewtune.steps.import_step import NAME, import_step
         from fewtune.steps.kept_steps import KeptSteps, digests
+        from fewtune.steps.model_steps import NAME, ModelSteps
 
     steps, inputs = KeptSteps(folder), binding["inputs"]
     add_model(
@@ -188,11 +187,6 @@ def _tuned(
     )
     fingerprint = detect_fingerprint(machine)
     steps.depend(fingerprint.identity(), *digests(folder / "models" / NAME))
-    # Another process imports the model: this one loads what the later steps need.
-    with loading("fewtune.steps.model_steps"):
-        import_step(steps, folder, fingerprint, options["import_model"])
-    from fewtune.steps.model_steps import ModelSteps
-
     library = ModelSteps(folder, fingerprint, options, strategy).run(steps)
     metrics = artifacts.Metrics.read(folder / "benchmark")
     return TunedModel(

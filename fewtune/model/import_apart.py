@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.artifacts import ImportReport
+from fewtune.model.import_model import import_model
 from fewtune.model.import_options import ImportOptions
+from fewtune.runtime.target import target_from_json
 from fewtune.util.apart import LEFT_OUT, run_apart
 
 
@@ -52,10 +54,6 @@ def import_apart(
 
 def import_here(job: dict[str, Any]) -> None:
     """Do the job of `import_apart` in this process."""
-    # The parent needs neither.
-    from fewtune.model.import_model import import_model
-    from fewtune.runtime.target import target_from_json
-
     import_model(
         job["name"],
         Path(job["models"]),

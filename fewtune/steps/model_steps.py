@@ -18,18 +18,20 @@ from fewtune.compile.compile_apart import compile_apart
 from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.model.call_graph import make_skeleton
+from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
+from fewtune.oneshot.predict import empty_report
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
-from fewtune.oneshot.write import empty_report
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
-from fewtune.steps.import_step import NAME, import_step
 from fewtune.steps.kept_steps import KeptSteps, digests
 from fewtune.task.extract import extract_tasks, read_tasks, write_modules
 from fewtune.tuning.tune import tune as tune_tasks
 from fewtune.util.files import write_text
+
+NAME = "model"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,20 @@ class ModelSteps:
 
     def library(self, steps: KeptSteps) -> Path:
         """Run the steps up to the compiled library, and return its path."""
-        import_step(steps, self.folder, self.fingerprint, self.options["import_model"])
+        steps.run("fingerprint", None, self.folder / "fingerprint", self.fingerprint.write)
+        steps.run(
+            "import",
+            self.options["import_model"],
+            self.folder / "import",
+            lambda scratch: import_apart(
+                NAME,
+                self.folder / "models",
+                self.fingerprint.target,
+                self.fingerprint.threads,
+                self.options["import_model"],
+                scratch,
+            ),
+        )
         steps.run("tasks", None, self.folder / "tasks", self._extract)
         bank = self.options["build_bank"]
         steps.depend(*(digests(Path(bank.logs)) if bank.logs is not None else ()))

@@ -1,10 +1,9 @@
-"""Context managers: one that a process's threads share, and those for imports."""
+"""Context managers: one that a process's threads share, and imports without garbage collection."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -61,27 +60,3 @@ def without_gc(*, for_good: bool = False) -> Iterator[None]:
             gc.freeze()
         if was_enabled:
             gc.enable()
-
-
-@contextmanager
-def loading(module: str) -> Iterator[None]:
-    """Import ``module`` in another thread while the block waits for a process.
-
-    An error of the import is not raised here: the import that needs the module raises it.
-
-    Parameters
-    ----------
-    module : str
-        Its full name.
-    """
-
-    def load() -> None:
-        with contextlib.suppress(Exception), without_gc():
-            importlib.import_module(module)
-
-    thread = threading.Thread(target=load, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()

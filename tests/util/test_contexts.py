@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from fewtune.util.contexts import SharedContext, loading, without_gc
+from fewtune.util.contexts import SharedContext, without_gc
 
 
 def test_the_first_block_enters_and_the_last_leaves() -> None:
@@ -55,20 +52,3 @@ def test_what_is_loaded_for_good_is_not_scanned_again() -> None:
         assert not any(each is kept for each in gc.get_objects())
     finally:
         gc.unfreeze()
-
-
-def test_a_module_is_loaded_while_the_block_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "loaded_in_another_thread"
-    (tmp_path / f"{name}.py").write_text("import threading\nTHREAD = threading.get_ident()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with loading(name):
-        pass
-    assert threading.get_ident() != sys.modules.pop(name).THREAD
-
-
-def test_a_module_that_cannot_be_loaded_does_not_end_the_block() -> None:
-    with loading("fewtune.no_such_module"):
-        reached = True
-    assert reached
