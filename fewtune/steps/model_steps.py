@@ -20,8 +20,8 @@ from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.model.call_graph import make_skeleton
 from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
-from fewtune.oneshot.predict import empty_report
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
+from fewtune.oneshot.write import empty_report
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import select_tasks
