@@ -25,10 +25,14 @@ def call_of(mutator: relax.PyExprMutator, value: relax.Expr, operator: str) -> r
     return found if is_call else None
 
 
-def float32_weights(call: relax.Call) -> np.ndarray | None:
-    """The weights of a convolution or product; None unless constant and all types are float32."""
+def has_float32_weights(call: relax.Call) -> bool:
+    """Whether a convolution or product has constant weights, and all its types are float32."""
     data, weights = call.args
     if not isinstance(weights, tvm.ir.expr.GenericConst):
-        return None
-    types = {str(each) for each in (data.ty.dtype, weights.value.dtype, call.ty.dtype)}
-    return weights.value.numpy() if types == {_FLOAT} else None
+        return False
+    return {str(each) for each in (data.ty.dtype, weights.value.dtype, call.ty.dtype)} == {_FLOAT}
+
+
+def float32_weights(call: relax.Call) -> np.ndarray | None:
+    """A copy of the weights of such a convolution or product; None of another one."""
+    return call.args[1].value.numpy() if has_float32_weights(call) else None

@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fewtune.model.passes.op_patterns import OUT_ELEMENTWISE_FUSABLE
 from fewtune.model.passes.pad_filters import Legalizer, injective
-from fewtune.model.passes.winograd import TYPE
+from fewtune.model.passes.relax_calls import has_float32_weights
 from fewtune.runtime.tvm import relax, te, tvm
 
 OPERATOR = "relax.nn.conv2d_transpose"
 _KERNEL_LAYOUT = "IOHW"
 _NAME, _DEPTHWISE = "depth_to_space", "depthwise_conv2d_transpose"
-# TVM's kind of operators (OpPatternKind) that what is elementwise behind is fused into.
-_OUT_ELEMENTWISE_FUSABLE = 4
 
 Layouts = Mapping[str, list[str]]
 
@@ -119,15 +118,13 @@ def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
 
     It has one where its weights are a float32 constant, one group or as many as channels.
     """
-    data, weights = call.args
-    if not isinstance(weights, tvm.ir.expr.GenericConst):
+    if not has_float32_weights(call):
         return None
-    kinds = [str(each) for each in (data.ty.dtype, weights.value.dtype, call.ty.dtype)]
-    shapes = [_extents(each.ty.shape) for each in (data, weights, call)]
+    shapes = [_extents(each.ty.shape) for each in (*call.args, call)]
     attributes = call.attrs
     layout = str(attributes.data_layout)
     plain = [str(attributes.kernel_layout), str(attributes.out_layout)] == [_KERNEL_LAYOUT, layout]
-    if kinds != [TYPE] * 3 or None in shapes or not plain:
+    if None in shapes or not plain:
         return None
     given, (channels, filters, *kernel), result = (each or [] for each in shapes)
     groups = int(attributes.groups)
@@ -220,5 +217,5 @@ def _depthwise(
         call.args[0],
         relax.const(kernels[..., 0]),
         primfunc_name_hint=_DEPTHWISE,
-        primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+        primfunc_attrs={"op_pattern": OUT_ELEMENTWISE_FUSABLE},
     )

@@ -11,8 +11,8 @@ from math import prod
 import numpy as np
 
 from fewtune.model.passes.pad_filters import Legalizer
-from fewtune.model.passes.winograd import TYPE
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.model.passes.relax_calls import float32_weights
+from fewtune.runtime.tvm import relax
 
 OPERATOR = "relax.nn.conv3d_transpose"
 _LAYOUTS = ("NCDHW", "IODHW", "NCDHW")
@@ -42,17 +42,14 @@ def legalizer(otherwise: Legalizer) -> Legalizer:
 
 def _weights_of(call: relax.Call) -> np.ndarray | None:
     """The constant weights of a convolution whose kernels neither overlap nor leave gaps."""
-    data, weights = call.args
-    given = call.attrs
+    weights, given = float32_weights(call), call.attrs
     layouts = tuple(str(e) for e in (given.data_layout, given.kernel_layout, given.out_layout))
-    if not isinstance(weights, tvm.ir.expr.GenericConst) or layouts != _LAYOUTS:
+    if weights is None or layouts != _LAYOUTS:
         return None
-    if {str(each) for each in (data.ty.dtype, weights.value.dtype, call.ty.dtype)} != {TYPE}:
-        return None
-    kernel = [int(extent) for extent in weights.value.shape[2:]]
+    kernel = list(weights.shape[2:])
     moved = [int(each) for each in (*given.padding, *given.output_padding)]
     steps = [int(each) for each in given.dilation]
     is_apart = [int(each) for each in given.strides] == kernel and not any(moved)
     if int(given.groups) != 1 or not is_apart or set(steps) != {1}:
         return None
-    return weights.value.numpy()
+    return weights
