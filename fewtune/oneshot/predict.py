@@ -6,7 +6,7 @@ No worker is started, no device is held. TVM may end the process that chooses by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,23 +76,21 @@ class Chosen(NamedTuple):
 
 def choose_schedules(
     tasks: list[Task],
-    lot: Collection[str],
-    selection: Selection,
+    points: Mapping[str, int],
     fingerprint: Fingerprint,
     options: ShareOptions,
     bank_directory: Path | None = None,
     left_out: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Chosen], Prediction]:
-    """Choose a schedule for each task of a lot.
+    """Choose a schedule for some tasks of a model.
 
     Parameters
     ----------
     tasks : list of Task
         All tasks of the model.
-    lot : collection of str
-        Names of the tasks to choose for, none of them set aside. A task's schedule does not depend
-        on the others.
-    selection : Selection
+    points : mapping of str to int
+        How many points to rate of each task to choose for. A task's schedule does not depend on
+        the others.
     fingerprint : Fingerprint
     options : ShareOptions
         Its predictor and seed are used.
@@ -122,8 +120,7 @@ def choose_schedules(
     if predictor is None and options.predictor == AUTO:
         # No predictor is for such vectors and threads: the analytic model is better than none.
         predictor = predictor_for(PREDEFINED, target)
-    shares = points_by_task([task.info for task in tasks], selection)
-    wanted = [task for task in tasks if task.info.name in lot]
+    wanted = [task for task in tasks if task.info.name in points]
     is_cold = weights_outgrow_cache(tasks)
     chosen: dict[str, Chosen] = {}
     left_out = left_out or {}
@@ -136,7 +133,7 @@ def choose_schedules(
         at(f"it was predicting a schedule of {name}")
         with in_step(name):
             chosen[name] = _from_bank(task, bank, target) or _predicted(
-                task, target, predictor, shares[name], is_cold=is_cold, seed=options.seed
+                task, target, predictor, points[name], is_cold=is_cold, seed=options.seed
             )
     return chosen, prediction_of(predictor, target)
 

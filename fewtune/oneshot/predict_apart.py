@@ -20,9 +20,9 @@ from fewtune.runtime.tvm import usable_cores
 from fewtune.task.extract import read_tasks
 from fewtune.util.apart import LEFT_OUT, run_each_apart
 
-# Making a space and a schedule takes as long as rating so many points.
+# A task takes a space and a schedule besides its points: counted as so many points.
 _POINTS_OF_A_SPACE = 1_000
-# A process takes a quarter of a second to read the tasks and the predictor.
+# Each process reads the tasks and the predictor, which is not worth it for fewer tasks.
 _LEAST_TASKS, _MOST_PROCESSES = 3, 8
 
 
@@ -51,15 +51,14 @@ class PredictJob:
     directory: Path
     bank_directory: Path | None = None
 
-    def of_lot(self, lot: list[str]) -> dict[str, Any]:
+    def of_lot(self, points: Mapping[str, int]) -> dict[str, Any]:
         """What a process needs to choose for some tasks, as JSON values; paths are absolute."""
         return {
             "tasks": str(self.task_directory.absolute()),
-            "selected": str(self.select_directory.absolute()),
             "fingerprint": str(self.fingerprint.absolute()),
             "options": self.options.model_dump(mode="json"),
             "bank": None if self.bank_directory is None else str(self.bank_directory.absolute()),
-            "lot": lot,
+            "points": points,
         }
 
 
@@ -103,7 +102,7 @@ def predict_apart(
     )
 
 
-def lots(points: Mapping[str, int], count: int) -> list[list[str]]:
+def lots(points: Mapping[str, int], count: int) -> list[dict[str, int]]:
     """Divide tasks into ``count`` lots that take about the same time.
 
     Parameters
@@ -112,11 +111,11 @@ def lots(points: Mapping[str, int], count: int) -> list[list[str]]:
         Points that are rated of each task.
     count : int
     """
-    made: list[list[str]] = [[] for _ in range(count)]
+    made: list[dict[str, int]] = [{} for _ in range(count)]
     loads = [0] * count
     for name in sorted(points, key=lambda name: (-points[name], name)):
         lightest = loads.index(min(loads))
-        made[lightest].append(name)
+        made[lightest][name] = points[name]
         loads[lightest] += points[name] + _POINTS_OF_A_SPACE
     return made
 
@@ -125,8 +124,7 @@ def choose_here(job: dict[str, Any]) -> dict[str, Any]:
     """Choose for a lot in this process; ``job`` is `PredictJob.of_lot`'s."""
     chosen, prediction = choose_schedules(
         read_tasks(Path(job["tasks"])),
-        job["lot"],
-        Selection.read(Path(job["selected"])),
+        job["points"],
         Fingerprint.read(Path(job["fingerprint"])),
         ShareOptions.model_validate(job["options"]),
         None if job["bank"] is None else Path(job["bank"]),

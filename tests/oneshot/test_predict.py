@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def predicted(directory: Path, options: ShareOptions = ShareOptions()) -> ShareR
     directory.mkdir()
     began_s = time.perf_counter()
     tasks, machine = tuned_tiny.tasks(), tuned_tiny.fingerprint()
-    lot = points_by_task([task.info for task in tasks], selected())
-    chosen, prediction = choose_schedules(tasks, lot, selected(), machine, options)
+    points = points_by_task([task.info for task in tasks], selected())
+    chosen, prediction = choose_schedules(tasks, points, machine, options)
     return write_prediction(tasks, selected(), machine, chosen, prediction, began_s, directory)
 
 
@@ -118,7 +119,7 @@ def test_lots_hold_every_task_once_and_take_about_the_same_time() -> None:
     assert sorted(name for lot in divided for name in lot) == sorted(points)
     loads = [sum(points[name] for name in lot) for lot in divided]
     assert abs(loads[0] - loads[1]) <= 2000
-    assert lots({}, 1) == [[]]
+    assert lots({}, 1) == [{}]
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ class DyingJob(PredictJob):
 
     dies_at: str = ""
 
-    def of_lot(self, lot: list[str]) -> dict[str, Any]:
-        return {**super().of_lot(lot), "dies_at": self.dies_at}
+    def of_lot(self, points: Mapping[str, int]) -> dict[str, Any]:
+        return {**super().of_lot(points), "dies_at": self.dies_at}
 
 
 @pytest.mark.slow
