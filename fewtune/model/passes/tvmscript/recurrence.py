@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
 from fewtune.model.passes.op_patterns import OPAQUE
+from fewtune.model.passes.tvmscript.recurrent_steps import CELLS, RESETS_FIRST, multiplication
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import tvm
@@ -27,12 +27,9 @@ _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_whe
 # The code generator ignores an attribute of this name.
 _IGNORED = "fewtune.as_it_is"
 
-# From the number of a gate to its value.
-Gates = Callable[[Any], Any]
-
 
 class Recurrence(NamedTuple):
-    """A recurrent layer with ONNX's default activations; a GRU has ``linear_before_reset``.
+    """A recurrent layer with ONNX's default activations.
 
     Attributes
     ----------
@@ -42,6 +39,9 @@ class Recurrence(NamedTuple):
         Values of a state, padded to whole vectors.
     is_reverse : bool
         Whether the only direction begins with the last step.
+    resets_first : bool
+        Whether a GRU resets the state before it is multiplied (ONNX's ``linear_before_reset`` is
+        0). Then a step has two products, one after the other.
     """
 
     kind: str
@@ -50,6 +50,7 @@ class Recurrence(NamedTuple):
     directions: int
     hidden: int
     is_reverse: bool = False
+    resets_first: bool = False
 
     def tile(self, traits: CpuTraits) -> tuple[int, int]:
         """The register tile of the products: sequences, and values of their states."""
@@ -61,7 +62,8 @@ class Recurrence(NamedTuple):
         """Threads that share each step of a direction. If it is 1, directions run in parallel."""
         size = self.hidden * GATES[self.kind] * self.hidden * FLOAT32_BYTES
         alone = _reading(size) * -(-self.directions // threads)
-        shared = (_WAIT_BYTES + _reading(size / threads)) * self.directions
+        waits = 2 if self.resets_first else 1
+        shared = (waits * _WAIT_BYTES + _reading(size / threads)) * self.directions
         return threads if shared < alone else 1
 
     def kernel(self, traits: CpuTraits) -> tvm.tirx.PrimFunc:
@@ -73,7 +75,7 @@ class Recurrence(NamedTuple):
           directions x gates x hidden);
         - the recurrent weights: shape (directions, panels, hidden, gates, lanes), where a panel
           belongs to one vector of a state's values;
-        - a GRU's bias that is reset: shape (directions, hidden);
+        - the bias that a GRU resets: shape (directions, hidden);
         - the first state, and the first cell: shape (directions, batch, hidden).
 
         It writes the last cell, shape (directions, batch, hidden), and the states of all steps,
@@ -81,7 +83,7 @@ class Recurrence(NamedTuple):
 
         A panel belongs to the same thread at every step, so its weights stay in that core's cache.
         """
-        kind, steps, batch, directions, hidden, is_reverse = self
+        kind, steps, batch, directions, hidden, is_reverse, resets_first = self
         gates, lanes = GATES[kind], traits.lanes("float32")
         panels, width = hidden // lanes, gates * hidden
         rows, unrolled = self.tile(traits)
@@ -90,7 +92,10 @@ class Recurrence(NamedTuple):
         launch, barrier = (_LAUNCH, _BARRIER) if workers > 1 else (_IGNORED, _IGNORED)
         direction_loop = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
         worker_loop = T.parallel if workers > 1 else T.serial
-        cell_after, state_after = _CELLS[kind]
+        cell_after, state_after = CELLS[RESETS_FIRST if resets_first else kind]
+        # The first gates, update and reset, whose products are needed before the others.
+        early = 2 if resets_first else 0
+        multiply = multiplication(rows, unrolled, lanes, hidden)
 
         def place(step: Any, d: Any) -> Any:
             """The index in the sequence of a direction's step."""
@@ -98,31 +103,16 @@ class Recurrence(NamedTuple):
                 return steps - 1 - step if is_reverse else step
             return step + d * (steps - 1 - 2 * step)
 
-        @T.macro
-        def multiply(sums, weights, known, d, p, tile):  # type: ignore[no-untyped-def]
-            for b in T.unroll(rows):
-                for u in T.unroll(unrolled):
-                    for g in T.unroll(gates):
-                        for lane in T.vectorized(lanes):
-                            sums[b, u, g, lane] = T.float32(0)
-            for k in T.serial(hidden // unrolled):
-                for u in T.unroll(unrolled):
-                    for b in T.unroll(rows):
-                        for g in T.unroll(gates):
-                            for lane in T.vectorized(lanes):
-                                sums[b, u, g, lane] = (
-                                    sums[b, u, g, lane]
-                                    + known[tile * rows + b, k * unrolled + u]
-                                    * weights[d, p, k * unrolled + u, g, lane]
-                                )
-            for b in T.unroll(rows):
-                for g in T.unroll(gates):
-                    for u in T.unroll(unrolled - 1):
-                        for lane in T.vectorized(lanes):
-                            sums[b, 0, g, lane] = sums[b, 0, g, lane] + sums[b, u + 1, g, lane]
+        def factor(state: Any, early_gates: Any, step: Any, d: Any, row: Any, i: Any) -> Any:
+            """What the last product of a step multiplies: the state, unless it was reset."""
+            return early_gates[d, 1, row, i] if resets_first else state[d, step % 2, row, i]
+
+        def extra(bias: Any, early_gates: Any, d: Any, row: Any, i: Any) -> Any:
+            """What else a GRU's next state depends on: its update, or the bias that it resets."""
+            return early_gates[d, 0, row, i] if resets_first else bias[d, i]
 
         @T.macro
-        def advance(sums, given, bias, known, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
+        def advance(sums, given, bias, early_gates, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
             for lane in T.vectorized(lanes):
                 cell[d, row, p * lanes + lane] = cell_after(
                     lambda g: sums[b, 0, g, lane],
@@ -137,8 +127,8 @@ class Recurrence(NamedTuple):
                     lambda g: given[
                         place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
                     ],
-                    bias[d, p * lanes + lane],
-                    known[row, p * lanes + lane],
+                    extra(bias, early_gates, d, row, p * lanes + lane),
+                    state[d, step % 2, row, p * lanes + lane],
                     cell[d, row, p * lanes + lane],
                 )
             for lane in T.vectorized(lanes):
@@ -147,13 +137,58 @@ class Recurrence(NamedTuple):
                 ]
 
         @T.macro
-        def advance_share(given, weights, bias, state, states, cell, step, d, worker):  # type: ignore[no-untyped-def]
+        def reset(sums, given, state, early_gates, step, d, p, row, b):  # type: ignore[no-untyped-def]
+            for g in T.unroll(early):
+                for lane in T.vectorized(lanes):
+                    early_gates[d, g, row, p * lanes + lane] = T.sigmoid(
+                        sums[b, 0, g, lane]
+                        + given[
+                            place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
+                        ]
+                    )
+            for lane in T.vectorized(lanes):
+                early_gates[d, 1, row, p * lanes + lane] = (
+                    early_gates[d, 1, row, p * lanes + lane]
+                    * state[d, step % 2, row, p * lanes + lane]
+                )
+
+        @T.macro
+        def reset_share(given, weights, state, early_gates, step, d, worker):  # type: ignore[no-untyped-def]
+            with T.sblock("reset"):
+                T.reads(
+                    given[0 : steps * batch, 0 : directions * width],
+                    weights[d, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    state[d, 0:2, 0:batch, 0:hidden],
+                )
+                T.writes(early_gates[d, 0:2, 0:batch, 0:hidden])
+                sums = T.sblock_alloc_buffer(
+                    (rows, unrolled, gates, lanes), "float32", scope="local"
+                )
+                known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
+                for row in T.serial(batch):
+                    for q in T.unroll(panels):
+                        for lane in T.vectorized(lanes):
+                            known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+                for q in T.serial(T.min(share, panels - worker * share)):
+                    for tile in T.serial(batch // rows):
+                        multiply(sums, weights, known, d, worker * share + q, tile, 0, early)
+                        for b in T.unroll(rows):
+                            reset(
+                                sums, given, state, early_gates,
+                                step, d, worker * share + q, tile * rows + b, b,
+                            )  # fmt: skip
+
+        @T.macro
+        def advance_share(  # type: ignore[no-untyped-def]
+            given, weights, bias, state, early_gates, states, cell, step, d, worker
+        ):
             with T.sblock("share"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
                     weights[d, 0:panels, 0:hidden, 0:gates, 0:lanes],
                     bias[d, 0:hidden],
                     state[d, 0:2, 0:batch, 0:hidden],
+                    early_gates[d, 0:2, 0:batch, 0:hidden],
                     cell[d, 0:batch, 0:hidden],
                 )
                 T.writes(
@@ -170,13 +205,18 @@ class Recurrence(NamedTuple):
                 for row in T.serial(batch):
                     for q in T.unroll(panels):
                         for lane in T.vectorized(lanes):
-                            known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+                            known[row, q * lanes + lane] = factor(
+                                state, early_gates, step, d, row, q * lanes + lane
+                            )
                 for q in T.serial(T.min(share, panels - worker * share)):
                     for tile in T.serial(batch // rows):
-                        multiply(sums, weights, known, d, worker * share + q, tile)
+                        multiply(
+                            sums, weights, known,
+                            d, worker * share + q, tile, early, gates - early,
+                        )  # fmt: skip
                         for b in T.unroll(rows):
                             advance(
-                                sums, given, bias, known, state, states, cell,
+                                sums, given, bias, early_gates, state, states, cell,
                                 step, d, worker * share + q, tile * rows + b, b,
                             )  # fmt: skip
 
@@ -205,6 +245,9 @@ class Recurrence(NamedTuple):
                 )
                 # A step reads one of the two buffers of a state, and writes the other.
                 state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
+                if resets_first:
+                    # The update, and the state that was reset.
+                    early_gates = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
                 for d in T.serial(directions):
                     for b in T.serial(batch):
                         for i in T.serial(hidden):
@@ -213,11 +256,25 @@ class Recurrence(NamedTuple):
                 with T.attr(0, launch, 1):
                     for d in direction_loop(directions):
                         for step in T.serial(steps):
-                            with T.attr(0, barrier, 1):
-                                for worker in worker_loop(workers):
-                                    advance_share(
-                                        given, weights, bias, state, states, cell, step, d, worker
-                                    )
+                            if resets_first:
+                                with T.attr(0, barrier, 1):
+                                    for worker in worker_loop(workers):
+                                        reset_share(
+                                            given, weights, state, early_gates, step, d, worker
+                                        )
+                                with T.attr(0, barrier, 1):
+                                    for worker in worker_loop(workers):
+                                        advance_share(
+                                            given, weights, bias, state, early_gates, states, cell,
+                                            step, d, worker,
+                                        )  # fmt: skip
+                            else:
+                                with T.attr(0, barrier, 1):
+                                    for worker in worker_loop(workers):
+                                        advance_share(
+                                            given, weights, bias, state, state, states, cell,
+                                            step, d, worker,
+                                        )  # fmt: skip
 
         return recurrence
 
@@ -225,37 +282,3 @@ class Recurrence(NamedTuple):
 def _reading(size: float) -> float:
     """Time to read so many bytes at every step, in bytes that a core reads from its own cache."""
     return size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)
-
-
-# The next cell and the next state. `product` gives a gate's product with the state (without the
-# bias of a GRU's third gate), `given` its product with the input, plus the biases.
-
-
-def _lstm_cell(product: Gates, given: Gates, cell: Any) -> Any:
-    entry, forget = (T.sigmoid(product(g) + given(g)) for g in (0, 2))
-    return forget * cell + entry * T.tanh(product(3) + given(3))
-
-
-def _lstm_state(product: Gates, given: Gates, _bias: Any, _state: Any, cell: Any) -> Any:
-    return T.sigmoid(product(1) + given(1)) * T.tanh(cell)
-
-
-def _no_cell(_product: Gates, _given: Gates, cell: Any) -> Any:
-    return cell
-
-
-def _gru_state(product: Gates, given: Gates, bias: Any, state: Any, _cell: Any) -> Any:
-    update, reset = (T.sigmoid(product(g) + given(g)) for g in (0, 1))
-    new = T.tanh(given(2) + reset * (product(2) + bias))
-    return (T.float32(1) - update) * new + update * state
-
-
-def _rnn_state(product: Gates, given: Gates, _bias: Any, _state: Any, _cell: Any) -> Any:
-    return T.tanh(product(0) + given(0))
-
-
-_CELLS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "LSTM": (_lstm_cell, _lstm_state),
-    "GRU": (_no_cell, _gru_state),
-    "RNN": (_no_cell, _rnn_state),
-}

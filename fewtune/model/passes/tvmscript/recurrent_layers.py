@@ -55,7 +55,8 @@ class _Layer:
         more = -hidden % traits.lanes("float32")
         wide = hidden + more
         order = text_attribute(attributes, "direction", "forward")
-        layer = Recurrence(kind, steps, batch, directions, wide, order == "reverse")
+        resets_first = kind == "GRU" and not attributes.get("linear_before_reset", 0)
+        layer = Recurrence(kind, steps, batch, directions, wide, order == "reverse", resets_first)
 
         def padded(array: np.ndarray) -> np.ndarray:
             """An array with an axis of gates, each padded with zeros to whole vectors.
@@ -69,7 +70,7 @@ class _Layer:
         bias = padded(biases[0])
         added = bias[:, :gates] + bias[:, gates:]
         reset_bias = np.zeros((directions, wide), np.float32)
-        if kind == "GRU":
+        if kind == "GRU" and not resets_first:
             reset_bias, added[:, 2] = bias[:, -1], bias[:, 2]
         columns = np.moveaxis(padded(own), 3, 0).reshape(width, directions * gates * wide)
         rows = bb.normalize(relax.op.reshape(data, (steps * batch, width)))

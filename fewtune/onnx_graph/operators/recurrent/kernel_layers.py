@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN that are not unrolled, since one kernel computes all their steps.
 
 That kernel (`fewtune.model.passes.tvmscript.recurrence`) supports what exporters write: default
-activations, a GRU that resets after its product, sequences of one length, constant weights.
+activations, sequences of one length, constant weights.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     if shape is None or peepholes or given.keys() - _KNOWN:
         return False
     if given.get("layout") or given.get("input_forget"):
-        return False
-    if kind == "GRU" and not given.get("linear_before_reset"):
         return False
     names = [name.decode().capitalize() for name in given.get("activations", [])]
     defaults = layers.DEFAULTS[kind]

@@ -8,6 +8,7 @@ from fewtune.model.lower import lower
 from fewtune.model.lower_checked import lower_checked
 from fewtune.model.passes.tvmscript import recurrence
 from fewtune.model.passes.tvmscript.recurrence import Recurrence
+from fewtune.model.passes.tvmscript.recurrent_steps import CELLS
 from fewtune.onnx_graph import simplify
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -42,6 +43,10 @@ def kernels(model, feeds):
         ("LSTM", {"direction": "bidirectional", "hidden": 16, "lengths": [5, 5, 5]}),
         ("GRU", {"direction": "bidirectional", **GRU}),
         ("GRU", {"direction": "reverse", "hidden": 8, "bias": False, **GRU}),
+        ("GRU", {"hidden": 5}),
+        ("GRU", {"direction": "bidirectional", "hidden": 17, "batch": 1, "states": False}),
+        ("GRU", {"direction": "reverse", "hidden": 3, "bias": False, "batch": 4}),
+        ("GRU", {"direction": "bidirectional", "hidden": 16, "lengths": [5, 5, 5]}),
         ("RNN", {"direction": "bidirectional", "outputs": ["", "last"]}),
         ("RNN", {"states": False, "batch": 4, "activations": ["Tanh"]}),
     ],
@@ -54,23 +59,26 @@ def test_one_kernel_computes_all_steps(kind, given) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "direction", "hidden"),
+    ("kind", "given", "direction", "hidden"),
     [
-        ("LSTM", "reverse", 200),
-        ("LSTM", "bidirectional", 312),
-        ("GRU", "reverse", 216),
-        ("GRU", "bidirectional", 360),
-        ("RNN", "reverse", 376),
-        ("RNN", "bidirectional", 616),
+        ("LSTM", {}, "reverse", 200),
+        ("LSTM", {}, "bidirectional", 312),
+        ("GRU", GRU, "reverse", 216),
+        ("GRU", GRU, "bidirectional", 360),
+        ("GRU", {}, "reverse", 360),
+        ("GRU", {}, "bidirectional", 440),
+        ("RNN", {}, "reverse", 376),
+        ("RNN", {}, "bidirectional", 616),
     ],
 )
-def test_threads_share_a_direction(kind, direction, hidden) -> None:
+def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
     """An odd number of panels, and two threads that wait for each other at every step."""
     directions = 2 if direction == "bidirectional" else 1
-    assert Recurrence(kind, 12, 2, directions, hidden).workers(2) == 2
+    resets_first = kind == "GRU" and not given
+    sizes = Recurrence(kind, 12, 2, directions, hidden, resets_first=resets_first)
+    assert sizes.workers(2) == 2
     assert hidden // TRAITS.lanes("float32") % 2 == 1
     set_threads(2)
-    given = GRU if kind == "GRU" else {}
     kernels(*layer(kind, steps=12, direction=direction, hidden=hidden, batch=2, **given))
 
 
@@ -83,7 +91,7 @@ def test_threads_share_a_direction(kind, direction, hidden) -> None:
         ("LSTM", {"input_forget": 1}),
         ("LSTM", {"lengths": [5, 2, 3]}),
         ("LSTM", {"batch": 5}),
-        ("GRU", {}),
+        ("GRU", {"lengths": [5, 0, 3]}),
         ("RNN", {"activations": ["Relu"]}),
         ("RNN", {"steps": 1}),
     ],
@@ -106,8 +114,8 @@ def test_a_wrong_kernel_is_left_out_by_name(monkeypatch) -> None:
     model, feeds = layer("LSTM", batch=1)
     bound = bind_shapes(simplify.with_shapes(model), {}, {})
     wanted = run_onnxruntime(model, feeds, 1)
-    cell, _ = recurrence._CELLS["LSTM"]
-    monkeypatch.setitem(recurrence._CELLS, "LSTM", (cell, lambda *given: given[-1]))
+    cell, _ = CELLS["LSTM"]
+    monkeypatch.setitem(CELLS, "LSTM", (cell, lambda *given: given[-1]))
 
     def check(compiled):
         ours = compiled.outputs([feeds["x"]])
