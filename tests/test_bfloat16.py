@@ -32,7 +32,7 @@ def test_a_network_in_bfloat16_is_tuned_and_right(tmp_path):
         assert not report.left_out
         assert report.allowances <= 1
         # More than rounding to float32, less than rounding to eleven bits.
-        assert 1e-5 < report.max_relative_error < 1e-2  # noqa: PLR2004
+        assert 1e-5 < report.max_relative_error < 1e-2
     assert Metrics.read(tuned.directory / "benchmark").latency_ms > 0
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 3, 17, 17)).astype(np.float32)}
     (actual,) = fewtune.load(tuned.library)(**feeds).values()

@@ -105,7 +105,7 @@ def models_on_logs(places: Places) -> list[dict[str, Any]]:
 def judged(held: Sequence[Held], on: str, folds: int) -> list[dict[str, Any]]:
     """One row a model; what learns from tasks learns from those of the other folds alone."""
     shapes = sorted({one.shapes for one in held})
-    if len(shapes) < 2:  # noqa: PLR2004
+    if len(shapes) < 2:
         return []
     order = np.random.default_rng(0).permutation(len(shapes))
     scores: dict[str, dict[int, np.ndarray]] = {}

@@ -122,7 +122,7 @@ def models_on_practice(file: Path) -> list[dict[str, Any]]:
     kept = [
         each
         for each in sampled
-        if np.isfinite(each.samples.times_s).all() and len(each.samples.times_s) > 8  # noqa: PLR2004
+        if np.isfinite(each.samples.times_s).all() and len(each.samples.times_s) > 8
     ]
     target = target_from_json(json.dumps(conditions["target"]))
     analytic = Predefined.of(target)

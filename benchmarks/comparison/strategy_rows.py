@@ -93,7 +93,7 @@ def beside(found: list[dict[str, Any]], key: str, other: str | None = None) -> l
 
 def _half_width(values: np.ndarray) -> float:
     """Half of the 95 % confidence interval of a mean, by Student's t."""
-    if len(values) < 2:  # noqa: PLR2004
+    if len(values) < 2:
         return 0.0
     return float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
 

@@ -142,7 +142,7 @@ class Model:
 
     def searched(self, trials: int, changes: dict[str, str]) -> Came:
         """Search every task that is worth it by itself, with so many trials."""
-        tasks = self._wanted()
+        tasks = self.wanted()
         work = self.work / "search"
         shutil.rmtree(work, ignore_errors=True)
         options = TuneOptions.model_validate(
@@ -172,7 +172,7 @@ class Model:
         }
         return row, self.scheduled(log, set(names))
 
-    def _wanted(self) -> list[Task]:
+    def wanted(self) -> list[Task]:
         """Those that the full run searched."""
         known = {line.task for line in TuneReport.read(self.full).tasks}
         return [task for task in self.tasks if task.info.name in known]
@@ -185,7 +185,7 @@ def selection_rows(model: Model) -> list[dict[str, Any]]:
     }
     came = {name: way() for name, way in ways.items()}
     # Without selection: as many trials as cliques took, spread over all tasks.
-    trials = max(1, round(came["cliques"][0]["trials"] / max(1, len(model._wanted()))))  # noqa: SLF001
+    trials = max(1, round(came["cliques"][0]["trials"] / max(1, len(model.wanted()))))
     came[ALONE] = model.searched(trials, {})
     return _rows(model, came)
 

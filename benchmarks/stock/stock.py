@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm.s_tir.tensor_intrin  # noqa: F401
+import tvm.s_tir.tensor_intrin
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
@@ -43,7 +43,7 @@ class _Trajectory(ms.measure_callback.PyMeasureCallback):
         self.began_s = time.perf_counter()
         self.trials: list[dict] = []
 
-    def apply(self, task_scheduler, task_id, candidates, built, ran) -> None:  # noqa: ANN001, ARG002
+    def apply(self, task_scheduler, task_id, candidates, built, ran) -> None:  # noqa: ANN001
         elapsed_s = time.perf_counter() - self.began_s
         for candidate, result in zip(candidates, ran, strict=True):
             times_s = [float(value) for value in result.run_secs or ()]
@@ -67,7 +67,7 @@ class _Counts(ms.measure_callback.PyMeasureCallback):
         self.trials: Counter[str] = Counter()
         self.failed = self.build_timeouts = 0
 
-    def apply(self, task_scheduler, task_id, candidates, built, ran) -> None:  # noqa: ANN001, ARG002
+    def apply(self, task_scheduler, task_id, candidates, built, ran) -> None:  # noqa: ANN001
         name = self.names[int(task_id)]
         self.trials[name] += len(candidates)
         self.failed += sum(not result.run_secs for result in ran)

@@ -109,7 +109,7 @@ def contenders_in_model(
     if ranked and ranked[0].outcome.median_s >= rules.long_s:
         return ranked[:1]
     found = contenders_of(ranked, part, most, rules)
-    if usual is None or part < rules.slight or most < 2:  # noqa: PLR2004
+    if usual is None or part < rules.slight or most < 2:
         return found
     # The fastest alone, and one that splits the usual axis, always take part.
     room = max(2, rules.room(part, most))

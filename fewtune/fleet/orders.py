@@ -180,7 +180,7 @@ class Orders:
         """The answer to an order; None if the order was sent again, with all data of the run."""
         try:
             kind, content, events = future.result(timeout=_FETCH_S)
-        except Exception as fault:  # noqa: BLE001 (killed, cancelled, lost: Dask has many names)
+        except Exception as fault:  # killed, cancelled, lost: Dask has many names
             if isinstance(fault, TimeoutError) or given.machine not in self.cluster.addresses():
                 # The order was done, but its machine was lost before the answer was fetched.
                 future.cancel(force=True)

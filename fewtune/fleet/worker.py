@@ -21,6 +21,7 @@ EVENT = "event"
 FETCH = "fetch"
 
 _lock = threading.Lock()
+# One a process: it outlives the functions that Dask calls.
 _station: _StationProcess | None = None
 
 
@@ -72,7 +73,7 @@ class _StationProcess:
 
 def dask_setup(_worker: Any = None) -> None:
     """Start the station with the Dask worker: TVM takes seconds to load. Dask calls this."""
-    global _station  # noqa: PLW0603 (as in `carry_out`)
+    global _station
     with _lock:
         if _station is None:
             _station = _StationProcess()
@@ -99,7 +100,7 @@ def carry_out(
     events : list of dict
         The events of the order up to then.
     """
-    global _station  # noqa: PLW0603 (one a process, which outlives what calls it)
+    global _station
     with _lock:
         if _station is None:
             _station = _StationProcess()

@@ -111,7 +111,7 @@ class GraphNetwork:
         nodes = np.concatenate([self._centred(graphs) for graphs, _ in groups])
         spread = nodes.std(axis=0)
         # What hardly varies here says nothing, and may be far off elsewhere.
-        self._scale = np.where(spread > 1e-6, spread, np.inf).astype("float32")  # noqa: PLR2004
+        self._scale = np.where(spread > 1e-6, spread, np.inf).astype("float32")
         batches = self._batches(groups)
         order: list[int] = []
         for step in range(steps):

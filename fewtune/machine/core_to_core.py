@@ -80,7 +80,7 @@ class HandOver:
 
 def hand_over(target: tvm.target.Target, threads: int) -> HandOver | None:
     """The meter of a target's cores; None for a single core, or if a GPU or a board computes."""
-    return None if has_own_device(target) or threads < 2 else HandOver(target, threads)  # noqa: PLR2004
+    return None if has_own_device(target) or threads < 2 else HandOver(target, threads)
 
 
 def same_state(first_s: float, second_s: float) -> bool:

@@ -53,7 +53,7 @@ def _float16_weights(call: relax.Call) -> np.ndarray | None:
     if values is None:
         return None
     rows = math.prod([int(extent) for extent in call.args[0].ty.shape][:-1])
-    if values.ndim != 2 or rows > _MOST_ROWS or values.nbytes < _LEAST_BYTES:  # noqa: PLR2004
+    if values.ndim != 2 or rows > _MOST_ROWS or values.nbytes < _LEAST_BYTES:
         return None
     # If weights are not exact in float16, their first row nearly always shows it.
     if not _is_exact(values[:1]) or not _is_exact(values):

@@ -247,7 +247,8 @@ def _step(
 def _refuse_unknown_operators(model: onnx.ModelProto) -> None:
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}  # noqa: SLF001 (no other way)
+    # TVM names its converters in no other way.
+    known = {*onnx_frontend._get_convert_map(), "If", "Constant"}
     values = [*model.graph.value_info, *model.graph.output]
     open_names = {value.name for value in values if static_shape(value) is None}
     open_names |= {name for n in model.graph.node for name in n.output} - {v.name for v in values}
@@ -269,7 +270,8 @@ def _operators_named() -> Iterator[None]:
     """Within the block, exceptions of TVM's importer name operator and node."""
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    theirs = ONNXGraphImporter._convert_operator  # noqa: SLF001 (no other way)
+    # A converter's error names no operator, and TVM has no other place to add one.
+    theirs = ONNXGraphImporter._convert_operator
 
     @functools.wraps(theirs)
     def converted(importer: Any, operator: str, inputs: Any, attributes: Any, opset: int) -> Any:
@@ -283,8 +285,8 @@ def _operators_named() -> Iterator[None]:
             nodes = [UnsupportedNode(name, operator, last_line(fault))]
             raise UnsupportedError(explain(nodes), nodes) from fault
 
-    ONNXGraphImporter._convert_operator = converted  # noqa: SLF001
+    ONNXGraphImporter._convert_operator = converted
     try:
         yield
     finally:
-        ONNXGraphImporter._convert_operator = theirs  # noqa: SLF001
+        ONNXGraphImporter._convert_operator = theirs

@@ -76,7 +76,7 @@ def core_state_table(comparisons: Sequence[Comparison]) -> Table | None:
     comparisons : sequence of Comparison
         Their own medians are of all rounds.
     """
-    if all(len(each.core_states) < 2 for each in comparisons):  # noqa: PLR2004
+    if all(len(each.core_states) < 2 for each in comparisons):
         return None
     names = list(dict.fromkeys(n for e in comparisons for s in e.core_states for n in s.latency_ms))
     rows = [

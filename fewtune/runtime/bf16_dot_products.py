@@ -55,7 +55,8 @@ def rounding(value: Any) -> Any:
 
 def register() -> None:
     """Make the operator known to TVM, once in each process."""
-    tvm.ir._ffi_api.RegisterOp(NAME, "Dot product of two bfloat16 numbers.")  # noqa: SLF001 (no other way)
+    # TVM has no public way to register an operator.
+    tvm.ir._ffi_api.RegisterOp(NAME, "Dot product of two bfloat16 numbers.")
     tvm.ir.register_op_attr(NAME, "TVectorizable", True)
     tvm.ir.register_op_attr(NAME, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
     tvm.ir.register_op_attr(NAME, "TScriptPrinterName", NAME.removeprefix("tirx."))

@@ -83,7 +83,8 @@ def register() -> None:
     """Make the operators known to TVM, once in each process."""
     for form in (VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN):
         name = _NAME.format(form)
-        tvm.ir._ffi_api.RegisterOp(name, "Dot product of four bytes.")  # noqa: SLF001 (no other way)
+        # TVM has no public way to register an operator.
+        tvm.ir._ffi_api.RegisterOp(name, "Dot product of four bytes.")
         tvm.ir.register_op_attr(name, "TVectorizable", True)
         tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
         tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
@@ -113,7 +114,7 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
     def joined(node: Any) -> Any:
         for total, product in ((node.a, node.b), (node.b, node.a)):
             is_product = is_dot(product) or _is_pair(product)
-            if is_product and len(product.args) == 2:  # noqa: PLR2004
+            if is_product and len(product.args) == 2:
                 kind = str(total.ty.dtype)
                 return tirx.call_intrin(kind, product.op, *product.args, total)
         return node

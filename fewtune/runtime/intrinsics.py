@@ -38,7 +38,7 @@ def _frames_without_source() -> Iterator[None]:
 
     def stack(context: int = 1) -> list[inspect.FrameInfo]:
         del context
-        found, frame = [], sys._getframe(1)  # noqa: SLF001 (as `inspect.stack` itself does)
+        found, frame = [], sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             info = inspect.FrameInfo(

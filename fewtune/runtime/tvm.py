@@ -129,8 +129,9 @@ def load_backends() -> None:
     from tvm.backend import _autoload_backends, loader
 
     if not loader.is_loaded("cuda"):
-        _autoload_backends._AUTO_LOAD_DONE = False  # noqa: SLF001 (TVM has no other way)
-        _autoload_backends._autoload_backends()  # noqa: SLF001
+        # TVM has no public way to load them later.
+        _autoload_backends._AUTO_LOAD_DONE = False
+        _autoload_backends._autoload_backends()
 
 
 def register_intrinsics(target: tvm.target.Target) -> None:
@@ -154,7 +155,7 @@ def register_intrinsics(target: tvm.target.Target) -> None:
 def flat(tensor: Any) -> Any:
     """A tensor's elements along one axis, not copied."""
     elements = math.prod(int(extent) for extent in tensor.shape)
-    return tensor._create_view((elements,))  # noqa: SLF001 (TVM's only way)
+    return tensor._create_view((elements,))
 
 
 def fill_repeating(tensor: Any, numbers: np.ndarray) -> None:

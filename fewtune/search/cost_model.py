@@ -163,7 +163,7 @@ class BoostedTrees(ms.cost_model.PyCostModel):
     def save(self, path: str) -> None:
         raise NotImplementedError("the model is trained from the tuning log, never saved")
 
-    def update(self, context: Any, candidates: Any, results: Any) -> None:  # noqa: ARG002
+    def update(self, context: Any, candidates: Any, results: Any) -> None:
         """Does nothing: the tuning loop calls `learn`."""
 
     def learn(self, module: tvm.IRModule, features: list[np.ndarray], times_s: list[float]) -> None:

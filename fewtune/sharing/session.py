@@ -135,7 +135,7 @@ class Sharing(Session):
         part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
         return contenders_of(state.ranked(), part, MOST_IN_DUEL, self._rules.finalists)
 
-    def _most_of(self, state: TaskState) -> int:  # noqa: ARG002
+    def _most_of(self, state: TaskState) -> int:
         """Candidates of a searched task's next batch: its trials are not those of sharing."""
         return self.options.batch_size
 

@@ -75,7 +75,7 @@ class Buffers:
         place = min(fitting, key=fitting.__getitem__)
         self._lent.add(place)
         self._filled[place] = 0
-        return self._memory[place]._create_view((elements,))  # noqa: SLF001
+        return self._memory[place]._create_view((elements,))
 
     @property
     def held_bytes(self) -> int:
@@ -106,7 +106,7 @@ class Buffers:
             self._views = [self._view(i, *spec, i in read_only) for i, spec in enumerate(specs)]
             self._of = key
         return [
-            view if tuple(view.shape) == tuple(shape) else view._create_view(shape)  # noqa: SLF001
+            view if tuple(view.shape) == tuple(shape) else view._create_view(shape)
             for view, shape in zip(self._views, shapes, strict=True)
         ]
 
@@ -131,7 +131,7 @@ class Buffers:
             self._memory.pop(place, None)
             self._filled.pop(place, None)
             held = self._memory[place] = tvm.runtime.empty((elements,), dtype, self._device)
-        view = held._create_view(tuple(shape))  # noqa: SLF001 (TVM's only way)
+        view = held._create_view(tuple(shape))
         if self._filled.get(place, 0) < elements:
             self._fill(view)
         self._filled[place] = max(elements, self._filled.get(place, 0)) if is_read_only else 0

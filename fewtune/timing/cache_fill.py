@@ -74,7 +74,7 @@ def parallel_axis(module_json: str) -> int:
 def sliced(tensor: Any, axis: int) -> Any:
     """A tensor's memory as ``(slices, elements)``: the axes before ``axis``, and the others."""
     extents = [int(extent) for extent in tensor.shape]
-    return tensor._create_view((prod(extents[:axis]), prod(extents[axis:])))  # noqa: SLF001
+    return tensor._create_view((prod(extents[:axis]), prod(extents[axis:])))
 
 
 def rewriter(target: tvm.target.Target, threads: int) -> Callable[..., None]:

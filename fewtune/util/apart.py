@@ -268,7 +268,8 @@ def _error(fault: BaseException) -> dict[str, str]:
     return {"traceback": traceback.format_exc()}
 
 
-def _main(folder: Path, parent: int) -> int:
+def main(folder: Path, parent: int) -> int:
+    """Do the work that ``folder`` describes, for the process ``parent``; end this process."""
     end_by_interrupts()
     # The child never outlives the process that waits for it.
     end_with_parent()
@@ -278,7 +279,6 @@ def _main(folder: Path, parent: int) -> int:
     tempfile.tempdir = str(folder)
     described = json.loads((folder / "job.json").read_text())
     _noted.keep_in(folder / _NOTE)
-    reply: dict[str, Any]
     try:
         with without_gc(for_good=True):
             work = resolve_name(described["work"])
@@ -297,4 +297,4 @@ if __name__ == "__main__":
     # The module that the work imports, not this copy of it, holds the note.
     from fewtune.util import apart
 
-    sys.exit(apart._main(Path(sys.argv[1]), int(sys.argv[2])))  # noqa: SLF001
+    sys.exit(apart.main(Path(sys.argv[1]), int(sys.argv[2])))

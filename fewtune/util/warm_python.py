@@ -7,9 +7,9 @@ code. Python itself does what the warm process cannot do.
 
 from __future__ import annotations
 
-# ruff: noqa: E402 (an interrupt may come while the rest loads: it ends the process, and is silent)
 import signal
 
+# An interrupt while the rest loads ends the process silently.
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -162,7 +162,7 @@ class ModelRun:
                 memory = tvm.runtime.empty((most,), "float32", self._device)
             self._fill(memory, shape)
             for view, each in zip(views, laid_out, strict=True):
-                view[place] = memory._create_view(each)  # noqa: SLF001 (TVM's only way)
+                view[place] = memory._create_view(each)
         return views
 
 

@@ -155,7 +155,7 @@ def _register(
     return 0
 
 
-def compile(options: argparse.Namespace) -> int:  # noqa: A001 (the command's name)
+def compile(options: argparse.Namespace) -> int:
     """Compile a model for a GPU that is not here."""
     from fewtune.compile.device_code import compile_for_gpu, gpu_target
     from fewtune.model.source import add_model

@@ -22,7 +22,7 @@ from tests import tiny_models
 from tests.made.layers import layer
 
 
-def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> ImportReport:  # noqa: ANN001
+def imported(model, tmp_path: Path, options: ImportOptions | None = None) -> ImportReport:
     file = tiny_models.write_model(model, tmp_path)
     add_model(str(file), tmp_path / "models", "tiny")
     fingerprint = detect_fingerprint(FingerprintOptions())
@@ -74,7 +74,7 @@ def test_a_recurrent_layer_that_is_one_kernel_is_named(tmp_path: Path) -> None:
         tiny_models.half_precision_model,
     ],
 )
-def test_other_kinds_of_models_are_imported(make, tmp_path: Path) -> None:  # noqa: ANN001
+def test_other_kinds_of_models_are_imported(make, tmp_path: Path) -> None:
     bound = 2e-2 if make is tiny_models.half_precision_model else 1e-4
     report = imported(make(), tmp_path)
     assert report.allowances <= 1

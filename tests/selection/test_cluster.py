@@ -56,7 +56,7 @@ SPACES = {
 }
 
 
-def select(**options: object):  # noqa: ANN201
+def select(**options: object):
     return select_from_spaces(
         TASKS, SPACES, SelectOptions(**options), model="net", strategy="selective"
     )

@@ -63,7 +63,7 @@ def test_divisors() -> None:
         (LocationSampling(), tile(12), 0.0),
     ],
 )
-def test_overlap_of_a_sampling(a, b, overlap: float) -> None:  # noqa: ANN001
+def test_overlap_of_a_sampling(a, b, overlap: float) -> None:
     assert sampling_overlap(a, b) == pytest.approx(overlap)
     assert sampling_overlap(b, a) == sampling_overlap(a, b)
 

@@ -101,7 +101,7 @@ def searched(tasks: list[Task]) -> list[Task]:
         (conv(16, 16, 3, groups=4), "group_conv2d"),
     ],
 )
-def test_family_of_a_convolution(model: ModelProto, operator: str, layout) -> None:  # noqa: ANN001
+def test_family_of_a_convolution(model: ModelProto, operator: str, layout) -> None:
     found = searched(extract_tasks(lowered(model, layout), TARGET))
     assert [task.info.operator for task in found] == [operator]
     assert found[0].info.anchor.endswith(f"conv2d_{layout.lower()}")

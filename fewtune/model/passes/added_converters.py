@@ -44,7 +44,8 @@ def added_converters(traits: CpuTraits | None) -> Iterator[None]:
     """
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    theirs = onnx_frontend._get_convert_map  # noqa: SLF001 (no other way)
+    # TVM has no public way to add a converter.
+    theirs = onnx_frontend._get_convert_map
 
     def extended() -> dict[str, Any]:
         return theirs() | {
@@ -59,11 +60,11 @@ def added_converters(traits: CpuTraits | None) -> Iterator[None]:
             **({} if traits is None else recurrent_layers.converters(traits)),
         }
 
-    onnx_frontend._get_convert_map = extended  # noqa: SLF001
+    onnx_frontend._get_convert_map = extended
     try:
         yield
     finally:
-        onnx_frontend._get_convert_map = theirs  # noqa: SLF001
+        onnx_frontend._get_convert_map = theirs
 
 
 class _Converter:
@@ -80,7 +81,7 @@ class _Converter:
 
 class _BitCast(_Converter):
     @staticmethod
-    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
         wanted = _TYPES.get(int(attr["to"]))
         if wanted is None:
             raise ValueError(f"its element type {attr['to']} is not supported")
@@ -128,7 +129,7 @@ class _SVMClassifier(_Converter):
     """The coupling; `fewtune.onnx_graph.operators.classical.support_vectors` rewrites the rest."""
 
     @staticmethod
-    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
         return pairwise_coupling.converted(bb, inputs, attr)
 
 
@@ -138,7 +139,7 @@ class _TreeEnsemble(_Converter):
     operator = "TreeEnsemble"
 
     @classmethod
-    def convert(cls, bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG003
+    def convert(cls, bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
         return tree_ensemble.converted(cls.operator, bb, inputs, attr)
 
 
@@ -168,7 +169,7 @@ class _MatMulInteger(_Converter):
     """A product of bytes, as `fewtune.onnx_graph.integers` writes it."""
 
     @staticmethod
-    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:  # noqa: ARG004
+    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
         return relax.op.matmul(_centred(bb, inputs, params), inputs[1], out_dtype="int32")
 
 

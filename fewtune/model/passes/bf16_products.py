@@ -78,7 +78,7 @@ def products(traits: CpuTraits, fallback: Legalizer) -> Legalizer:
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         weights = float32_weights(call)
-        if weights is None or weights.ndim != 2 or len(call.args[0].ty.shape) < 2:  # noqa: PLR2004
+        if weights is None or weights.ndim != 2 or len(call.args[0].ty.shape) < 2:
             return fallback(builder, call)
         return _emitted(builder, call, weights, partial(multiplied, _WORDS), traits)
 
@@ -101,7 +101,7 @@ def _emitted(
             primfunc_attrs={"op_pattern": ELEMENTWISE},
         )
     )
-    name = f"{NAME}_{'matmul' if weights.ndim == 2 else 'conv2d'}"  # noqa: PLR2004
+    name = f"{NAME}_{'matmul' if weights.ndim == 2 else 'conv2d'}"
     return call_packed(builder, call, compute, data, [words], name)
 
 

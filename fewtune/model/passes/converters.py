@@ -161,7 +161,7 @@ def _clip_by_attributes(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> rel
     return _clipped(bb, inputs[0], attr.get("min"), attr.get("max"))
 
 
-def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+def _clip(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     bounds: list[float | None] = []
     for bound in [*inputs[1:], None, None][:2]:
         if bound is None:
@@ -195,9 +195,9 @@ def _clipped(
 
 def _paired(
     operator: Any,
-    bb: Any,  # noqa: ARG001
+    bb: Any,
     inputs: list[Any],
-    attr: dict[str, Any],  # noqa: ARG001
+    attr: dict[str, Any],
 ) -> relax.Expr | None:
     # `rewrites.chain_variadic` has split operators of more than two inputs into pairs.
     if len(inputs) != 2 or all(isinstance(given, tvm.ir.expr.GenericConst) for given in inputs):
@@ -205,7 +205,7 @@ def _paired(
     return operator(*inputs)
 
 
-def _gather(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+def _gather(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     """Gather by constant indices; TVM's own converter handles negative ones at run time."""
     data, indices = inputs
     constant = tvm.ir.expr.GenericConst
@@ -242,7 +242,7 @@ def _hard_sigmoid(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Exp
     return _clipped(bb, bb.normalize(relax.op.add(scaled, _constant_like(data, shift))), 0.0, 1.0)
 
 
-def _hard_swish(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+def _hard_swish(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     gate = _hard_sigmoid(bb, inputs, {"alpha": 1 / 6, "beta": 0.5})
     return None if gate is None else relax.op.multiply(inputs[0], gate)
 

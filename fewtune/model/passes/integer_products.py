@@ -103,7 +103,7 @@ class _Kernels(relax.PyExprMutator):
     def _product(self, call: relax.Call) -> relax.Expr | None:
         weights = _weights_of(call)
         data, zero = self._bytes_of(call.args[0])
-        if weights is None or data is None or weights.ndim != 2 or len(data.ty.shape) < 2:  # noqa: PLR2004
+        if weights is None or data is None or weights.ndim != 2 or len(data.ty.shape) < 2:
             return None
         compute = partial(multiplied, self._words)
         given = packed(weights, self._lanes)

@@ -111,7 +111,7 @@ def _vectorize(sch: tvm.s_tir.Schedule, block: Block, outer: Any, traits: CpuTra
         return
     extent = int(sch.get(inner[-1]).extent)
     width = vector_width(extent, traits.lanes(block.data_type), 1)
-    if width < 2:  # noqa: PLR2004
+    if width < 2:
         return
     loop = inner[-1]
     if width < extent:

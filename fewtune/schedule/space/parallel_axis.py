@@ -40,7 +40,7 @@ def parallel_axis_of(decisions: Iterable[Any]) -> int | None:
 
 def _decisions(trace: Any) -> list[Any]:
     """The decisions of a trace in their order; none if it is no trace."""
-    if not isinstance(trace, list) or len(trace) != 2 or not isinstance(trace[1], list):  # noqa: PLR2004
+    if not isinstance(trace, list) or len(trace) != 2 or not isinstance(trace[1], list):
         return []
     return [entry[1] for entry in trace[1] if isinstance(entry, list) and len(entry) > 1]
 

@@ -86,7 +86,7 @@ def bfloat16_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
     return relax.op.astype(number, "bfloat16")
 
 
-def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     (data,) = inputs
     if not is_float(data):
         return None
@@ -103,7 +103,7 @@ def _thresholded_relu(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax
     return relax.op.where(bb.normalize(is_above), data, relax.const(0.0, kind))
 
 
-def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:  # noqa: ARG001
+def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
     """Compare a value with itself, which is false for NaN only."""
     first, second = inputs
     if not isinstance(first, relax.Var) or not first.same_as(second) or not is_float(first):
@@ -113,9 +113,9 @@ def _equal_to_itself(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.
 
 def _with_zero(
     operator: Any,
-    bb: Any,  # noqa: ARG001
+    bb: Any,
     inputs: list[Any],
-    attr: dict[str, Any],  # noqa: ARG001
+    attr: dict[str, Any],
 ) -> relax.Expr | None:
     """Make a factor of 0 an argument: TVM would simplify a product with a literal 0 to 0."""
     is_zero = [_is_zero(given) for given in inputs]

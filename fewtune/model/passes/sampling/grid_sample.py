@@ -93,7 +93,7 @@ def _reflected(place: Expr, extent: int, aligned: bool) -> Expr:
     return tvm.tirx.Min(within, last - within)
 
 
-def _nearest(place: Expr, dtype: str) -> _Taps:  # noqa: ARG001
+def _nearest(place: Expr, dtype: str) -> _Taps:
     return [(tvm.tirx.nearbyint(place).astype("int32"), None)]
 
 
@@ -103,7 +103,7 @@ def _linear(place: Expr, dtype: str) -> _Taps:
     return [(first, tvm.tirx.const(1, dtype) - share), (first + 1, share)]
 
 
-def _cubic(place: Expr, dtype: str) -> _Taps:  # noqa: ARG001
+def _cubic(place: Expr, dtype: str) -> _Taps:
     floor = tvm.tirx.floor(place)
     first, share = floor.astype("int32"), place - floor
     weights = (_far(share + 1), _near(share), _near(1 - share), _far(2 - share))
