@@ -52,6 +52,11 @@ class Recurrence(NamedTuple):
     is_reverse: bool = False
     resets_first: bool = False
 
+    @property
+    def early(self) -> int:
+        """The first gates, update and reset, whose products a step needs before the others."""
+        return 2 if self.resets_first else 0
+
     def tile(self, traits: CpuTraits) -> tuple[int, int]:
         """The register tile of the products: sequences, and values of their states."""
         most = max(1, traits.registers // GATES[self.kind])
@@ -73,8 +78,8 @@ class Recurrence(NamedTuple):
 
         - the products of all inputs with their weights, plus the biases: shape (steps x batch,
           directions x gates x hidden);
-        - the recurrent weights: shape (directions, panels, hidden, gates, lanes), where a panel
-          belongs to one vector of a state's values;
+        - the recurrent weights: shape (directions, panels, hidden x gates, lanes), where a panel
+          belongs to one vector of a state's values, and begins with the early gates;
         - the bias that a GRU resets: shape (directions, hidden);
         - the first state, and the first cell: shape (directions, batch, hidden).
 
@@ -93,8 +98,7 @@ class Recurrence(NamedTuple):
         direction_loop = T.parallel if workers == 1 < min(directions, traits.threads) else T.serial
         worker_loop = T.parallel if workers > 1 else T.serial
         cell_after, state_after = CELLS[RESETS_FIRST if resets_first else kind]
-        # The first gates, update and reset, whose products are needed before the others.
-        early = 2 if resets_first else 0
+        early = self.early
         multiply = multiplication(rows, unrolled, lanes, hidden)
 
         def place(step: Any, d: Any) -> Any:
@@ -157,7 +161,7 @@ class Recurrence(NamedTuple):
             with T.sblock("reset"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
-                    weights[d, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    weights[d, 0:panels, 0:width, 0:lanes],
                     state[d, 0:2, 0:batch, 0:hidden],
                 )
                 T.writes(early_gates[d, 0:2, 0:batch, 0:hidden])
@@ -185,7 +189,7 @@ class Recurrence(NamedTuple):
             with T.sblock("share"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
-                    weights[d, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    weights[d, 0:panels, 0:width, 0:lanes],
                     bias[d, 0:hidden],
                     state[d, 0:2, 0:batch, 0:hidden],
                     early_gates[d, 0:2, 0:batch, 0:hidden],
@@ -223,7 +227,7 @@ class Recurrence(NamedTuple):
         @T.prim_func(s_tir=True)
         def recurrence(
             given: T.Buffer((steps * batch, directions * width), "float32"),
-            weights: T.Buffer((directions, panels, hidden, gates, lanes), "float32"),
+            weights: T.Buffer((directions, panels, width, lanes), "float32"),
             bias: T.Buffer((directions, hidden), "float32"),
             first: T.Buffer((directions, batch, hidden), "float32"),
             first_cell: T.Buffer((directions, batch, hidden), "float32"),
@@ -234,7 +238,7 @@ class Recurrence(NamedTuple):
             with T.sblock("recurrence"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
-                    weights[0:directions, 0:panels, 0:hidden, 0:gates, 0:lanes],
+                    weights[0:directions, 0:panels, 0:width, 0:lanes],
                     bias[0:directions, 0:hidden],
                     first[0:directions, 0:batch, 0:hidden],
                     first_cell[0:directions, 0:batch, 0:hidden],

@@ -87,7 +87,7 @@ class _Layer:
 
         arguments = [
             given,
-            _constant(_panels(padded(recurrent), traits.lanes("float32"))),
+            _constant(_panels(padded(recurrent), traits.lanes("float32"), layer.early)),
             _constant(reset_bias),
             initial(first),
             initial(first_cell),
@@ -117,7 +117,7 @@ def _constant(array: np.ndarray) -> relax.Expr:
     return relax.const(np.ascontiguousarray(array, np.float32))
 
 
-def _panels(recurrent: np.ndarray, lanes: int) -> np.ndarray:
+def _panels(recurrent: np.ndarray, lanes: int, early: int) -> np.ndarray:
     """Arrange recurrent weights in panels, one for each vector of a state's values.
 
     Parameters
@@ -125,16 +125,27 @@ def _panels(recurrent: np.ndarray, lanes: int) -> np.ndarray:
     recurrent : numpy.ndarray
         Shape (directions, gates, padded hidden, hidden).
     lanes : int
+    early : int
+        The first gates, which are multiplied before the others: they come first in a panel, so that
+        memory is read in order.
 
     Returns
     -------
     panels : numpy.ndarray
-        Shape (directions, panels, padded hidden, gates, lanes).
+        Shape (directions, panels, padded hidden x gates, lanes).
     """
     directions, gates, hidden, values = recurrent.shape
     recurrent = np.pad(recurrent, [(0, 0), (0, 0), (0, 0), (0, hidden - values)])
     panels = recurrent.reshape(directions, gates, hidden // lanes, lanes, hidden)
-    return panels.transpose(0, 2, 4, 1, 3)
+    panels = panels.transpose(0, 2, 4, 1, 3)
+    parts = (panels[..., :early, :], panels[..., early:, :])
+    return np.concatenate([_merged(part) for part in parts], axis=2)
+
+
+def _merged(panels: np.ndarray) -> np.ndarray:
+    """Panels whose values and gates are one axis."""
+    directions, count, hidden, gates, lanes = panels.shape
+    return panels.reshape(directions, count, hidden * gates, lanes)
 
 
 def _unpadded(bb: Any, value: relax.Expr, hidden: int, more: int) -> relax.Expr:

@@ -45,7 +45,9 @@ def multiplication(rows: int, unrolled: int, lanes: int, hidden: int) -> Any:
                             sums[b, u, begin + g, lane] = (
                                 sums[b, u, begin + g, lane]
                                 + known[tile * rows + b, k * unrolled + u]
-                                * weights[d, p, k * unrolled + u, begin + g, lane]
+                                * weights[
+                                    d, p, begin * hidden + (k * unrolled + u) * count + g, lane
+                                ]
                             )
         for b in T.unroll(rows):
             for g in T.unroll(count):
