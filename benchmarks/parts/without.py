@@ -116,7 +116,7 @@ OFF = (
         replaced={"fewtune.workers.model_runner:followers": lambda touched: [[] for _ in touched]},
     ),
     Off(
-        "search of slow defaults",
+        "search of slow tasks",
         "share",
         replaced={"fewtune.sharing.search_round:SearchRound.hold": _nothing},
     ),

@@ -44,7 +44,7 @@ StoppedBy = Literal["trials", "budget", "converged", "nothing_to_tune", "predict
 RoundName = Literal[
     "known",
     "first donors",
-    "search of slow defaults",
+    "search of slow tasks",
     "duels",
     "finals in the model",
     "prediction",

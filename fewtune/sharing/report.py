@@ -35,9 +35,10 @@ _RULES: dict[RoundName, str] = {
     FIRST: "each task measures its donor's best schedule and the candidates that are rated best; "
     "tasks below {doubtful:.0%} of the throughput of the best similar one measure their default "
     "schedule too",
-    SEARCHED: "tasks that keep their default schedule, take {searched_part:.0%} of the model's "
-    "time or more, and are below {searched_rate:.0%} of the fastest task's throughput, are "
-    "searched, {searched_trials} trials each",
+    SEARCHED: "tasks that would save {searched_gain:.1%} of the model's time or more at the "
+    "throughput of the fastest task like them are searched, {searched_batch} trials each, and as "
+    "many again where that saved {searched_least:.1%}; {searched_patience} batches in a row that "
+    "save less end the round",
     _DUELS: "the fastest few of each heavy task are measured again, in turns; gained is what the "
     "winner of the race takes longer here than the winner of the duel",
     _FINALS: "the fastest few of each heavy task (up to share_schedules.finals) take turns in the "

@@ -17,17 +17,23 @@ class SharingRules:
     doubtful : float
         A task below this part of the throughput of the best similar one measures its default
         schedule too.
-    searched_part, searched_rate : float
-        A task is searched if it keeps its default schedule, takes this part of the model's time,
-        and is below this part of the highest throughput of any task.
-    searched_trials : int
-        Trials of such a search.
+    searched_gain : float
+        A task is searched if the model would save this part of its time, were the task's throughput
+        that of the fastest task like it.
+    searched_least : float
+        It is searched on if its last batch saved this part of the model's time.
+    searched_patience : int
+        So many batches in a row that saved less end the round.
+    searched_batch, searched_trials : int
+        Trials of one batch, and of all of a task.
     finalists : FinalistRules
     """
 
     doubtful: float = 0.9
-    searched_part: float = 0.05
-    searched_rate: float = 0.5
+    searched_gain: float = 0.015
+    searched_least: float = 0.005
+    searched_patience: int = 2
+    searched_batch: int = 8
     searched_trials: int = 32
     finalists: FinalistRules = field(default_factory=FinalistRules)
 

@@ -53,17 +53,34 @@ def points_of(offers: Offers) -> list[Point]:
 
 def test_the_donors_best_comes_first_then_what_is_rated_best() -> None:
     search, points = guided(), some_points(6, seed=5)
+    assert search.guide is not None
+    # A donor's best that is rated far below others is another test's.
+    points.sort(key=lambda point: -search.guide.expected([point])[0])
+    points[0], points[1] = points[1], points[0]
     offers = offered(search, [*map(donation, points)], drawn=0)
     assert offers.offered == 6
     assert points_of(offers)[0] == points[0]
     assert [(offer.donor, offer.rank) for offer in offers.likeliest][0] == ("donor", 1)
-    assert search.guide is not None
     ranked = sorted(points[1:], key=lambda point: -search.guide.expected([point])[0])
     # Each register tile once, as long as there are others.
     best = {search.prior.tile_of(point): point for point in [*ranked[::-1], points[0]]}
     assert len(best) >= 3
     assert points_of(offers)[1:] == [point for point in ranked if point in best.values()][:2]
     assert all(offer.rank == 1 + points.index(offer.proposal.point) for offer in offers.likeliest)
+
+
+def test_a_donors_best_that_is_rated_far_below_others_is_not_first() -> None:
+    search = guided()
+    assert search.guide is not None
+    points = some_points(40, seed=5)
+    rated = dict(zip(points, search.guide.expected(points), strict=True))
+    ranked = sorted(points, key=lambda point: -rated[point])
+    below = [point for point in ranked if rated[point] < rated[ranked[0]] - 0.2]
+    near = [point for point in ranked[1:] if point not in below]
+    for first in (below[0], near[-1]):
+        given = [first, *ranked[:3]]
+        offers = points_of(offered(search, [*map(donation, given)], drawn=0))
+        assert (offers[0] == first) == (first in near)
 
 
 def test_schedules_are_made_of_those_only_that_are_measured(

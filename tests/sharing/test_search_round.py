@@ -1,4 +1,4 @@
-"""Which tasks are searched in sharing: heavy ones that compute slowly by their default schedule."""
+"""Which tasks are searched in sharing: heavy ones that are slower than others like them."""
 
 from __future__ import annotations
 
@@ -8,58 +8,107 @@ import pytest
 
 from fewtune.sharing.rules import SharingRules
 from fewtune.sharing.search_round import SEARCHED, SearchRound
+from fewtune.task.extract import Task
 from fewtune.trial.trial import Trial
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_state import TaskState
 from tests.made.tasks import made_task
 
-RULES = SharingRules(searched_part=0.1, searched_rate=0.5, searched_trials=32)
+RULES = SharingRules(
+    searched_gain=0.1,
+    searched_least=0.03,
+    searched_patience=2,
+    searched_batch=8,
+    searched_trials=16,
+)
 
 
 class Round(SearchRound):
-    """A round whose batches give 16 candidates, of which nothing is measured."""
+    """A round whose batches give 8 candidates, each batch faster than the last by a factor."""
 
-    def _search(self, state: TaskState, room: int) -> int:
-        self._had[state.task.info.name] += min(room, 16)
-        return 16
+    faster = 1.0
+
+    def _search(self, state: TaskState) -> int:
+        progress = state.progress
+        progress.best_s.append(progress.best_s[-1] * self.faster)
+        self._batches.append(state.task.info.name)
+        self._trials[state.task.info.name] += 8
+        return 8
 
 
 def searched(
-    slow_s: float, drawn_s: float, calls: int = 1, events: tuple[dict, ...] = ()
+    slow_s: float,
+    drawn_s: float,
+    calls: int = 1,
+    events: tuple[dict, ...] = (),
+    faster: float = 1.0,
+    operators: tuple[str, str] = ("conv2d", "conv2d"),
+    slow: tuple[str, ...] = ("slow",),
 ) -> dict[str, int]:
-    """Trials by task of two equal tasks, one of which keeps its default schedule."""
-    run = RunState([made_task("slow"), made_task("fast", calls)], ["slow", "fast"])
-    for name, default_s, best_s in (("slow", slow_s, drawn_s), ("fast", 0.02, 0.01)):
-        state = run.tasks[name]
+    """Trials by task of tasks of equal work; the fast one's calls take 10 ms each."""
+    given = [*((made_task(name), operators[0]) for name in slow)]
+    given.append((made_task("fast", calls), operators[1]))
+    tasks = [
+        Task(task.info.model_copy(update={"operator": operator}), task.mod)
+        for task, operator in given
+    ]
+    run = RunState(tasks, [*slow, "fast"])
+    for name, state in run.tasks.items():
+        default_s, best_s = (0.02, 0.01) if name == "fast" else (slow_s, drawn_s)
         state.default = Trial(f"{name} default", [default_s], None, is_checked=True)
         state.add(Trial(f"{name} drawn", [best_s], None, is_checked=True))
         state.progress.default_s, state.progress.best_s = default_s, [best_s]
+        # The journal's batches of the round brought nothing.
+        state.progress.best_s += [best_s for event in events if event["task"] == name]
     session = SimpleNamespace(state=run, journal=SimpleNamespace(events=list(events)))
     made = Round(session, RULES)
+    made.faster = faster
     made.hold(run.tasks.values())
-    return {name: count for name, count in made._had.items() if count}
-
-
-def test_a_slow_default_is_searched() -> None:
-    assert searched(slow_s=0.1, drawn_s=0.2) == {"slow": 32}
+    return {name: count for name, count in made._trials.items() if count}
 
 
 @pytest.mark.parametrize(
     ("slow_s", "drawn_s"),
     [
-        pytest.param(0.1, 0.05, id="a drawn schedule has beaten it"),
-        pytest.param(0.012, 0.02, id="it computes about as fast as the other"),
+        pytest.param(0.1, 0.2, id="by its default schedule"),
+        pytest.param(0.1, 0.05, id="by a drawn one"),
     ],
 )
-def test_others_are_not(slow_s: float, drawn_s: float) -> None:
-    assert searched(slow_s, drawn_s) == {}
+def test_a_slow_task_is_searched(slow_s: float, drawn_s: float) -> None:
+    # One batch: the second is worth it only if the first was.
+    assert searched(slow_s, drawn_s) == {"slow": 8}
 
 
-def test_a_task_that_takes_little_is_not() -> None:
-    # The other's calls take twenty times as long in sum.
-    assert searched(slow_s=0.1, drawn_s=0.2, calls=200) == {}
+def test_it_is_searched_on_while_that_helps() -> None:
+    assert searched(0.1, 0.05, faster=0.9) == {"slow": 16}
+    # After the first batch it is about as fast as the other.
+    assert searched(0.1, 0.05, faster=0.2) == {"slow": 8}
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "calls", "operators"),
+    [
+        pytest.param(0.0105, 1, ("conv2d", "conv2d"), id="it computes about as fast as the other"),
+        # The other's calls take twenty times as long in sum.
+        pytest.param(0.1, 200, ("conv2d", "conv2d"), id="it takes little of the model's time"),
+        pytest.param(0.1, 1, ("depthwise_conv2d", "conv2d"), id="the other is of another kind"),
+    ],
+)
+def test_others_are_not(slow_s: float, calls: int, operators: tuple[str, str]) -> None:
+    assert searched(slow_s, slow_s, calls, operators=operators) == {}
+
+
+def test_products_of_all_operators_are_alike() -> None:
+    assert searched(0.1, 0.1, operators=("dense", "conv2d")) == {"slow": 8}
+
+
+def test_batches_in_a_row_that_save_little_end_the_round() -> None:
+    slow = ("slow", "slow, too", "as slow")
+    assert searched(0.1, 0.05, slow=slow) == {"slow": 8, "slow, too": 8}
+    # Batches that help do not.
+    assert searched(0.1, 0.05, slow=slow, faster=0.7) == dict.fromkeys(slow, 16)
 
 
 def test_a_search_that_was_killed_goes_on() -> None:
-    event = {"kind": "batch", "round": SEARCHED, "task": "slow", "trials": [{}] * 20}
-    assert searched(0.1, 0.05, events=(event,)) == {"slow": 32}
+    event = {"kind": "batch", "round": SEARCHED, "task": "slow", "trials": [{}] * 8}
+    assert searched(0.1, 0.05, events=(event,)) == {"slow": 8}

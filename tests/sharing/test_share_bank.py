@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -245,7 +244,7 @@ def test_a_task_that_gets_nothing_keeps_its_default(tmp_path: Path) -> None:
 
 
 def test_a_heavy_task_that_gets_nothing_is_searched(tmp_path: Path) -> None:
-    rules = SharingRules(searched_part=0.0, searched_rate=math.inf, searched_trials=4)
+    rules = SharingRules(searched_gain=-1.0, searched_batch=4, searched_trials=4)
     report = share(lonely(), tmp_path, rules=rules)
     line = {each.task: each for each in report.tasks}[names()["a"]]
     assert (line.offered, line.trials, line.donor) == (0, 4, None)
