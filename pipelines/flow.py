@@ -54,7 +54,7 @@ class RunFailedError(Exception):
         self.outcome = outcome
 
 
-def _was_busy(_task: Any, _run: Any, state: State[Any]) -> bool:
+def was_busy(_task: Any, _run: Any, state: State[Any]) -> bool:
     """Retry only a stage that never began: other retries would hide faults in measuring."""
     return isinstance(state.result(raise_on_failure=False), DvcBusyError)
 
@@ -81,7 +81,7 @@ def _joined(names: Sequence[str]) -> str:
     persist_result=False,
     retries=BUSY_RETRIES,
     retry_delay_seconds=BUSY_DELAY_S,
-    retry_condition_fn=_was_busy,
+    retry_condition_fn=was_busy,
 )
 def bring_up_to_date(
     root: Path, stage: str, result: Result | None, force: bool = False

@@ -123,7 +123,7 @@ def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float
             ) as workers:
                 measurer = Measurer(workers)
                 pool = Pool(task, fingerprint, folder / f"{task.info.workload[:16]}.jsonl")
-                runs = _earlier(folder, task, seed, trials)
+                runs = earlier_runs(folder, task, seed, trials)
                 for name, judge in COMBINATIONS:
                     if (name, judge) in runs:
                         continue
@@ -171,7 +171,8 @@ def _finite(values: Sequence[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def _earlier(folder: Path, task: Task, seed: int, trials: int) -> dict[tuple[str, str], Run]:
+def earlier_runs(folder: Path, task: Task, seed: int, trials: int) -> dict[tuple[str, str], Run]:
+    """What an earlier process searched, by strategy and judge."""
     found: dict[tuple[str, str], Run] = {}
     begun: Counter[tuple[str, str]] = Counter()
     for line in _lines(folder / _RUNS):

@@ -45,7 +45,7 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
                 job = TuneJob.from_json(work.job)
                 FleetTuning(work.tasks, job, journal, progress, orders, key, is_resumed).run()
             else:
-                _on_one(work, journal, progress, orders, key)
+                on_one_machine(work, journal, progress, orders, key)
     finally:
         progress.close()
         journal.close()
@@ -54,7 +54,7 @@ def on_fleet(work: Work) -> list[dict[str, Any]]:
     return journal.events
 
 
-def _on_one(
+def on_one_machine(
     work: Work,
     journal: Journal,
     progress: Progress,

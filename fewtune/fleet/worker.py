@@ -22,10 +22,10 @@ FETCH = "fetch"
 
 _lock = threading.Lock()
 # One a process: it outlives the functions that Dask calls.
-_station: _StationProcess | None = None
+station: StationProcess | None = None
 
 
-class _StationProcess:
+class StationProcess:
     """The station of this Dask worker."""
 
     def __init__(self) -> None:
@@ -73,10 +73,10 @@ class _StationProcess:
 
 def dask_setup(_worker: Any = None) -> None:
     """Start the station with the Dask worker: TVM takes seconds to load. Dask calls this."""
-    global _station
+    global station
     with _lock:
-        if _station is None:
-            _station = _StationProcess()
+        if station is None:
+            station = StationProcess()
 
 
 def carry_out(
@@ -100,13 +100,13 @@ def carry_out(
     events : list of dict
         The events of the order up to then.
     """
-    global _station
+    global station
     with _lock:
-        if _station is None:
-            _station = _StationProcess()
-        answer = _station.ask(order, limit_s)
+        if station is None:
+            station = StationProcess()
+        answer = station.ask(order, limit_s)
         if answer[0] in ("died", "hung"):
-            _station = None
+            station = None
         return answer
 
 

@@ -37,6 +37,8 @@ class Checking:
         Numbers of candidates that were checked, and of those with wrong outputs.
     spent_s, reference_s : float
         Seconds of the workers for checks, and, of these, for the right outputs.
+    cost_s : dict
+        Seconds of each task's last check, by its key, without computing the right outputs.
     """
 
     is_on: bool = True
@@ -45,14 +47,13 @@ class Checking:
     wrong: int = 0
     spent_s: float = 0.0
     reference_s: float = 0.0
-    # Seconds of each task's last check, without computing the right outputs.
-    _cost_s: dict[str, float] = field(default_factory=dict)
+    cost_s: dict[str, float] = field(default_factory=dict)
 
     def is_due(self, wanted: ScheduleCheck, time_s: float, best_s: float | None) -> bool:
         """Whether a candidate of time ``time_s`` is checked; the fastest took ``best_s``."""
         if not self.is_on:
             return False
-        cost_s = self._cost_s.get(wanted.key)
+        cost_s = self.cost_s.get(wanted.key)
         within = 1.0 if cost_s is not None and cost_s > _DEAR_S else self.within
         return best_s is None or time_s <= within * best_s
 
@@ -106,7 +107,7 @@ class Checking:
         self.checks += 1
         self.spent_s += verdict.spent_s
         self.reference_s += verdict.reference_s
-        self._cost_s[wanted.key] = verdict.spent_s - verdict.reference_s
+        self.cost_s[wanted.key] = verdict.spent_s - verdict.reference_s
         if verdict.is_right:
             return None
         self.wrong += 1

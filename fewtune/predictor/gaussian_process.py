@@ -58,12 +58,17 @@ class Residual:
     ----------
     most_samples : int
         It is fitted to at most so many.
+
+    Attributes
+    ----------
+    samples : int
+        Measured candidates that it has learnt from.
     """
 
     def __init__(self, most_samples: int = 1024) -> None:
         self._most_samples = most_samples
         self._groups: dict[Hashable, _Group] = {}
-        self._samples = self._fitted_samples = 0
+        self.samples = self._fitted_samples = 0
         self._rows = np.empty((0, len(NAMES[_DECISIONS])))
         self._spreads = np.ones(len(NAMES[_DECISIONS]))
         self._tasks: np.ndarray = np.empty(0, dtype=int)
@@ -90,11 +95,11 @@ class Residual:
                 group.rows.append(np.asarray(row[_DECISIONS], dtype=float))
                 group.speeds.append(-float(np.log(time_s)))
                 group.expected.append(float(speed))
-                self._samples += 1
+                self.samples += 1
 
     def correction(self, task: Hashable, features: np.ndarray) -> np.ndarray:
         """What to add to the expected logarithms of a task's candidates' speeds, (candidates,)."""
-        if self._samples > (1 + _GROWTH) * self._fitted_samples:
+        if self.samples > (1 + _GROWTH) * self._fitted_samples:
             self._fit()
         if not len(self._rows):
             return np.zeros(len(features))
@@ -109,9 +114,9 @@ class Residual:
         return list(self._groups).index(task) if task in self._groups else -1
 
     def _fit(self) -> None:
-        self._fitted_samples = self._samples
+        self._fitted_samples = self.samples
         # The fastest samples matter most; more of them than this are not worth the fitting time.
-        most = self._samples if self._samples <= self._most_samples else 0
+        most = self.samples if self.samples <= self._most_samples else 0
         most = most or max(1, self._most_samples // len(self._groups))
         rows, tasks, left, noise = [], [], [], []
         squares, freedom = np.zeros(len(self._spreads)), 0

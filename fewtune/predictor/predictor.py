@@ -41,6 +41,11 @@ class Predictor:
         self.pretrained = pretrained
         self._residual = Residual()
 
+    @property
+    def samples(self) -> int:
+        """Measured candidates that it has learnt from."""
+        return self._residual.samples
+
     def learn(self, task: Hashable, features: np.ndarray, times_s: list[float]) -> None:
         """Take in measured candidates.
 

@@ -68,7 +68,7 @@ def make_ready(folder: Path) -> bool:
     os.environ["CUDA_PATH"] = str(folder / "cuda")
     can_run = has_nvidia_driver()
     if not can_run:
-        ctypes.CDLL(str(_stand_in(folder)), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(driver_stand_in(folder)), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(toolkit / "lib" / _RUNTIME), ctypes.RTLD_GLOBAL)
     return can_run
 
@@ -154,7 +154,7 @@ def _wheels() -> Path:
     raise MachineError(f"CUDA 13's runtime and headers are missing: {_INSTALL}")
 
 
-def _stand_in(folder: Path) -> Path:
+def driver_stand_in(folder: Path) -> Path:
     """A library of the driver's name, each of whose functions says that there is no device."""
     compiler = next((p for name in ("cc", "gcc", "clang") if (p := shutil.which(name))), None)
     if compiler is None:

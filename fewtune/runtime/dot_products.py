@@ -40,7 +40,7 @@ _BYTES = 4
 _HIGH_BITS = -2139062144  # 0x80808080 as int32
 _LOW_BYTES = 0x00FF00FF
 # Processor features, the best first, with the form that uses them.
-_FORMS = (
+FORMS = (
     (VNNI, ("avx512vnni", "avx512bw")),
     (AVX_VNNI, ("avxvnni",)),
     (MADD, ("avx512bw",)),
@@ -60,7 +60,7 @@ def form_of(has: Callable[[str], bool]) -> str:
     has : callable
         Whether LLVM knows the target to have a feature.
     """
-    for form, features in _FORMS:
+    for form, features in FORMS:
         if all(has(feature) for feature in features):
             return form
     return PLAIN

@@ -31,7 +31,8 @@ class GridSearch(Explorer):
         size = self.size
         while len(found) < count and self._next < size:
             wanted = min(count - len(found), size - self._next)
-            points = iter([self._point(place) for place in range(self._next, self._next + wanted)])
+            steps = range(self._next, self._next + wanted)
+            points = iter([self.point_at(step) for step in steps])
             self._next += wanted
             last: list[Point] = []
 
@@ -47,7 +48,7 @@ class GridSearch(Explorer):
         """Points of the space."""
         return sum(prod(map(_ways, program.choices)) for program in self.space.programs)
 
-    def _point(self, step: int) -> Point:
+    def point_at(self, step: int) -> Point:
         """The point of a step of the walk."""
         size = self.size
         place = step * _stride(size) % size

@@ -71,6 +71,8 @@ class Explorer:
         The cost model, bound to the task.
     times_s : dict
         Seconds by point, of everything measured; infinite where it failed.
+    rejected : set of Point
+        Not proposed again: they give no schedule, or a program that is known.
     """
 
     uses_model = True
@@ -84,7 +86,7 @@ class Explorer:
         self.options = options
         self.random = np.random.default_rng(seed)
         self.times_s: dict[Point, float] = {}
-        self._rejected: set[Point] = set()
+        self.rejected: set[Point] = set()
         self._measured: set[int] = set()
         # Programs that were made for the batch under way.
         self._made: set[int] = set()
@@ -161,7 +163,7 @@ class Explorer:
 
     def unknown(self, points: Iterable[Point]) -> list[Point]:
         """Those of some points that were neither measured nor rejected."""
-        return [p for p in points if p not in self.times_s and p not in self._rejected]
+        return [p for p in points if p not in self.times_s and p not in self.rejected]
 
     def draw(self) -> Point:
         """A point to begin from."""
@@ -186,13 +188,13 @@ class Explorer:
                     refused -= 1
                     continue
                 left -= 1
-                used = point in self._rejected or point in self.times_s or point in taken
+                used = point in self.rejected or point in self.times_s or point in taken
                 if not used and point not in drawn:
                     drawn[point] = int(self.random.integers(1, 2**30))
             made_all = self.space.make_all(list(drawn), list(drawn.values()))
             for point, made in zip(drawn, made_all, strict=True):
                 if made.schedule is None:
-                    self._rejected.add(point)
+                    self.rejected.add(point)
                     continue
                 # A decision that was left open may be drawn so that the point is known.
                 if made.point in taken or made.point in found:
@@ -201,7 +203,7 @@ class Explorer:
                 digest = tvm_ffi.structural_hash(made.schedule.mod)
                 is_known = digest in self._measured or digest in self._made
                 if made.point in self.times_s or is_known:
-                    self._rejected.add(made.point)
+                    self.rejected.add(made.point)
                     continue
                 self._made.add(digest)
                 found[made.point] = Proposal(made.schedule, made.point)

@@ -65,7 +65,7 @@ def plan(
     InputError
         If schedules of a bank are selected and none is given.
     """
-    takers = _takers(selection, tuned)
+    takers = takers_of(selection, tuned)
     if not takers:
         return ShareJob({}, {}, {}, {}, options, rules=rules)
     records = {name: _records(database, by_name[name]) for name in selection.representatives}
@@ -83,7 +83,7 @@ def plan(
     )
 
 
-def _takers(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
+def takers_of(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
     """Every task that takes schedules, with its donors.
 
     A representative without a schedule is treated like a task without a donor. In full tuning

@@ -83,6 +83,15 @@ class Timer:
         A board's, where caches are not prepared before a call; this machine's unless given.
     fill : callable, optional
         Fills a tensor of the board with random numbers.
+
+    Attributes
+    ----------
+    fixed_kernel : MultiplyAdd or None
+        What the calibration times.
+    caches : CacheState or None
+        Prepares caches before a call. Like the kernel, it is made by `get_ready`, on a CPU.
+    calibration : Calibration or None
+        Made by the first measurement, on a CPU.
     """
 
     def __init__(
@@ -96,20 +105,20 @@ class Timer:
         self._device = device_of(target) if device is None else device
         self._threads = threads
         self._on_host = device is None and not has_own_device(target)
-        self._calibration: Calibration | None = None
-        self._fixed_kernel: Any = None
-        self._caches: CacheState | None = None
+        self.calibration: Calibration | None = None
+        self.fixed_kernel: Any = None
+        self.caches: CacheState | None = None
         self._cache_bytes = last_level_cache_bytes()
         self._own_caches_bytes = own_caches_bytes(threads)
         self._buffers = Buffers(self._device, fill or filler(on_host=self._on_host))
 
     def get_ready(self) -> None:
         """Compile what all measurements need, which takes a third of a second; run nothing."""
-        if self._on_host and self._caches is None:
+        if self._on_host and self.caches is None:
             from fewtune.machine.peak import MultiplyAdd
 
-            self._fixed_kernel = MultiplyAdd(self._target, self._threads)
-            self._caches = CacheState(
+            self.fixed_kernel = MultiplyAdd(self._target, self._threads)
+            self.caches = CacheState(
                 flusher(self._target, self._threads), rewriter(self._target, self._threads)
             )
 
@@ -118,18 +127,18 @@ class Timer:
         kernel = self._kernel(built, specs, cold=race.cold_weights)
         self._start_pool()
         with apart_from_the_pool():
-            if self._calibration is not None:
-                return self._calibration.measure(lambda: self._raced(kernel, race))
+            if self.calibration is not None:
+                return self.calibration.measure(lambda: self._raced(kernel, race))
             return Measured(self._raced(kernel, race).run_s)
 
     def _start_pool(self) -> None:
         """Start TVM's thread pool by calls of a kernel, so that its cores can be avoided."""
-        if self._on_host and self._calibration is None:
-            self._calibration = self._calibrated()
+        if self._on_host and self.calibration is None:
+            self.calibration = self._calibrated()
 
     def _calibrated(self) -> Calibration:
         """Time the calibration kernel: once for each worker, before its first measurement."""
-        kernel = self._fixed_kernel
+        kernel = self.fixed_kernel
         return Calibration(
             lambda: min(kernel.once_s() for _ in range(_CALIBRATION_CALLS)), kernel.flops
         )
@@ -211,8 +220,8 @@ class Timer:
     ) -> list[float]:
         """Seconds of one call, ``repeat`` samples of ``number`` calls each."""
         if kernel.flushed or kernel.activations:
-            assert self._caches is not None
-            times_s = self._caches.evaluate(
+            assert self.caches is not None
+            times_s = self.caches.evaluate(
                 kernel.built,
                 self._device,
                 kernel.arguments,

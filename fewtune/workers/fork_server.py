@@ -27,19 +27,26 @@ class ForkServer:
     """A process that forks workers; it ends with the process that created it.
 
     Create it before anything starts a thread.
+
+    Attributes
+    ----------
+    pid : int
+        Of its process.
+    control : socket
+        Takes requests, one at a time, and gives their answers.
     """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid = os.fork()
-        if self._pid == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             # If it is killed before its answer is read, the connection is reset.
             with contextlib.suppress(ConnectionResetError, BrokenPipeError):
                 ours.close()
                 _serve(theirs)
             os._exit(0)
         theirs.close()
-        self._socket = ours
+        self.control = ours
 
     def spawn(self, descriptor: int, environment: dict[str, str]) -> ForkedWorker:
         """Fork a worker that serves the socket ``descriptor``.
@@ -51,8 +58,8 @@ class ForkServer:
         """
         request = json.dumps({"spawn": environment}).encode()
         try:
-            socket.send_fds(self._socket, [request], [descriptor])
-            return ForkedWorker(self, int(self._socket.recv(_MOST_BYTES)))
+            socket.send_fds(self.control, [request], [descriptor])
+            return ForkedWorker(self, int(self.control.recv(_MOST_BYTES)))
         except (OSError, ValueError):
             raise MachineError(
                 "the process that starts build workers has died (out of memory?); run again to "
@@ -62,8 +69,8 @@ class ForkServer:
     def wait(self, pid: int) -> int:
         """Wait for a worker's end; return its exit code, negative for a signal."""
         try:
-            self._socket.send(json.dumps({"wait": pid}).encode())
-            return int(self._socket.recv(_MOST_BYTES))
+            self.control.send(json.dumps({"wait": pid}).encode())
+            return int(self.control.recv(_MOST_BYTES))
         except (OSError, ValueError):
             # The fork server is gone, and only it can wait for its forks.
             return -signal.SIGKILL

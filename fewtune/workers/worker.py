@@ -48,7 +48,7 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
         self._target = target_from_json(target_json)
-        self._timer = Timer(self._target, threads)
+        self.timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}
         # Only for candidates with another layout of weights, which a check reads from it.
         self._scheduled: dict[int, tvm.IRModule] = {}
@@ -59,7 +59,7 @@ class Worker:
         """Do before the first request what the first measurement would have to wait for."""
         # What does not compile is reported when it is needed.
         with contextlib.suppress(Exception):
-            self._timer.get_ready()
+            self.timer.get_ready()
 
     def build(self, number: int, module_json: str) -> float:
         """Compile candidate ``number``; return the seconds it took."""
@@ -80,7 +80,7 @@ class Worker:
     def measure(self, number: int, specs: Specs, race: Race) -> Measured:
         """Race candidate ``number``; see `Timer.race`."""
         with self._alive():
-            return self._timer.race(self._built[number], specs, race)
+            return self.timer.race(self._built[number], specs, race)
 
     def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
         """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
@@ -115,7 +115,7 @@ class Worker:
     ) -> list[list[float]]:
         """Measure built candidates in turn; see `Timer.duel`."""
         candidates = [self._built[number] for number in numbers]
-        return self._timer.duel(candidates, specs, rounds, round_s, cold_weights)
+        return self.timer.duel(candidates, specs, rounds, round_s, cold_weights)
 
     def link(self, path: str, candidates: dict[str, Any]) -> dict[str, Any]:
         """Compile kernels into a library; see `fewtune.workers.kernel_library.link`."""
@@ -137,7 +137,7 @@ class Worker:
         from fewtune.workers.model_runner import ModelRun
 
         skeleton = Skeleton.model_validate_json(skeleton_json)
-        self._model = ModelRun(skeleton, contenders, self._target, self._timer.lend)
+        self._model = ModelRun(skeleton, contenders, self._target, self.timer.lend)
 
     def run_model(self) -> ContenderSamples:
         """Measure the contenders in the model that was loaded (`ModelRun.measure`)."""
@@ -148,11 +148,11 @@ class Worker:
         self._model = None
         self._built = {number: self._built[number] for number in kept if number in self._built}
         self._scheduled = {n: each for n, each in self._scheduled.items() if n in self._built}
-        self._timer.forget()
+        self.timer.forget()
 
     def resident_bytes(self) -> int:
         """Memory this process holds, without the buffers that are kept from task to task."""
-        held_bytes = self._timer.held_bytes
+        held_bytes = self.timer.held_bytes
         if self._checker is not None:
             held_bytes += self._checker.held_bytes
         return resident_bytes() - held_bytes

@@ -7,7 +7,7 @@ import argparse
 from pipelines.arguments.common import CODES, command_parser
 
 # The rules of `fewtune.predictor.trial_sampling`, which would load TVM; a test compares them.
-_SAMPLING = ("usual-tasks", "any-tasks", "any-trials", "fastest-trials", "spread-trials", "walk")
+SAMPLING = ("usual-tasks", "any-tasks", "any-trials", "fastest-trials", "spread-trials", "walk")
 
 
 def add_log(commands: argparse._SubParsersAction) -> None:
@@ -90,8 +90,8 @@ def add_predictor(commands: argparse._SubParsersAction) -> None:
     )
     train.add_argument(
         "--sampling",
-        choices=_SAMPLING,
-        default=_SAMPLING[0],
+        choices=SAMPLING,
+        default=SAMPLING[0],
         help="which trials --most-trials keeps: whole tasks, those of shapes that networks have "
         "most first, or any; or a part of each task's trials: any, the fastest, spread over all "
         "ranks, or those of a search that walks from one to the next (%(default)s)",

@@ -220,7 +220,7 @@ def _run_plan(
         if ending.exit_code:
             outcome.fail(stage, ending.error, ending.exit_code)
         elif stage.name in ends:
-            _finish(root, dag, ends[stage.name], stage, outcome, recording, steps)
+            finish(root, dag, ends[stage.name], stage, outcome, recording, steps)
 
 
 def _up_to_date(root: Path, plan: Plan, warn: Callable[[str], None]) -> set[str]:
@@ -242,7 +242,7 @@ def _outdated(root: Path, names: Sequence[str], warn: Callable[[str], None]) -> 
     return outdated(root, names)
 
 
-def _finish(
+def finish(
     root: Path,
     dag: Dag,
     result: Result,

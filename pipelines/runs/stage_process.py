@@ -133,7 +133,7 @@ def run_stage(
         os.close(child_output)
         os.close(child_errors)
         with log.open("wb", buffering=0) as kept:
-            lines = _Lines(kept, say, errors, sys.stdout.buffer if live else None)
+            lines = Lines(kept, say, errors, sys.stdout.buffer if live else None)
             try:
                 _pump(process, (output, errors), lines, poll)
             except BaseException:
@@ -146,7 +146,7 @@ def run_stage(
         return lines.ending(process.returncode, name, log)
 
 
-class _Lines:
+class Lines:
     """Puts together the lines of two streams from chunks."""
 
     def __init__(
@@ -233,7 +233,7 @@ class _Lines:
 def _pump(
     process: subprocess.Popen[bytes],
     streams: tuple[int, int],
-    lines: _Lines,
+    lines: Lines,
     poll: Callable[[], None],
 ) -> None:
     """Pass output on until the process has ended and both streams are empty."""

@@ -72,9 +72,9 @@ def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) 
         "task": "w",
     }
     (tmp_path / "runs.jsonl").write_text(json.dumps(begun) + "\n")
-    assert not strategies._earlier(tmp_path, task, 1, 8)
+    assert not strategies.earlier_runs(tmp_path, task, 1, 8)
     (tmp_path / "runs.jsonl").write_text(2 * (json.dumps(begun) + "\n") + '{"torn')
-    run = strategies._earlier(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
+    run = strategies.earlier_runs(tmp_path, task, 1, 8)["metaschedule", "xgboost"]
     assert run.point is None
     assert run.best_s == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from fewtune.errors import MachineError
 from fewtune.fleet.orders import Answer
-from fewtune.fleet.runner import _on_one
+from fewtune.fleet.runner import on_one_machine
 from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.tuning.job import Work
@@ -60,7 +60,7 @@ def done(folder: Path, machines: Machines) -> list[dict[str, Any]]:
     with (folder / "said").open("a") as said:
         journal = Journal(path, HEADER)
         try:
-            _on_one(work, journal, Progress(stream=said), machines, "key")
+            on_one_machine(work, journal, Progress(stream=said), machines, "key")
         finally:
             journal.close()
             again = Journal(path, HEADER)

@@ -29,8 +29,8 @@ def lock_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LOCK_FOLDER, str(folder))
         yield folder
-    if worker._station is not None:
-        worker._station.kill()
+    if worker.station is not None:
+        worker.station.kill()
 
 
 def order(key: str) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def test_a_short_order_goes_on_with_the_session_that_is_there() -> None:
 
 def test_a_station_that_dies_says_of_what_and_another_one_starts() -> None:
     carry_out(order("dies"))
-    assert worker._station is not None
-    os.kill(worker._station.pid, signal.SIGKILL)
+    assert worker.station is not None
+    os.kill(worker.station.pid, signal.SIGKILL)
     assert carry_out(order("dies")) == ("died", "SIGKILL", [])
     assert carry_out(order("dies"))[0] == "ok"
 
@@ -94,18 +94,18 @@ def test_a_station_that_hangs_is_killed() -> None:
     kind, told, _ = carry_out(order("hangs"), limit_s=0.0)
     assert kind == "hung"
     assert "no answer" in told
-    assert worker._station is None
+    assert worker.station is None
 
 
 def test_the_station_starts_with_the_dask_worker() -> None:
     started = command("tcp://host:8786", [])
     assert started[started.index("--preload") + 1] == worker.__name__
     worker.dask_setup()
-    assert worker._station is not None
-    pid = worker._station.pid
+    assert worker.station is not None
+    pid = worker.station.pid
     worker.dask_setup()
     assert carry_out({"describe": {}})[0] == "ok"
-    assert worker._station.pid == pid
+    assert worker.station.pid == pid
 
 
 def test_two_workers_of_a_host_take_turns() -> None:

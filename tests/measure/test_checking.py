@@ -99,7 +99,7 @@ def test_a_candidate_that_cannot_win_is_not_checked(wanted: ScheduleCheck) -> No
     assert not checking.is_due(wanted, 3.0, 1.0)
     assert checking.is_due(wanted, 2.0, 1.0)
     # Where it is dearer still, only what beats the fastest is.
-    checking._cost_s[wanted.key] = 1.0
+    checking.cost_s[wanted.key] = 1.0
     assert not checking.is_due(wanted, 2.0, 1.0)
     assert checking.is_due(wanted, 0.9, 1.0)
     assert checking.is_due(wanted, 3.0, None)

@@ -272,9 +272,9 @@ def test_an_unknown_model_is_refused_in_one_line(harness: None, root: Path) -> N
 
 def test_only_a_stage_that_never_began_is_tried_again() -> None:
     busy = Failed(data=flow.DvcBusyError("busy"))
-    assert flow._was_busy(None, None, busy)
+    assert flow.was_busy(None, None, busy)
     fault = flow.StageFailedError(stage_process.Ending(1, "measured nothing"))
-    assert not flow._was_busy(None, None, Failed(data=fault))
+    assert not flow.was_busy(None, None, Failed(data=fault))
 
 
 def test_artifact_keys_are_what_prefect_accepts() -> None:

@@ -168,13 +168,15 @@ def test_few_trials_correct_little() -> None:
 
 
 def test_a_long_run_learns_of_the_fastest_of_each_task() -> None:
-    rest = gaussian_process.Residual(most_samples=40)
     rows = features(some_points(100, seed=2))
     times_s = np.linspace(1e-3, 3e-3, 50)
-    rest.learn("one", rows[:50], times_s, np.zeros(50))
-    rest.learn("other", rows[50:], times_s[::-1], np.zeros(50))
-    rest.correction("one", rows)
-    decisions = rows[:, gaussian_process._DECISIONS].astype(float)
-    assert rest._rows * rest._spreads == pytest.approx(
-        np.concatenate([decisions[:20], decisions[80:]])
-    )
+
+    def correction(most_samples: int, kept: int) -> np.ndarray:
+        """Learnt from the fastest ``kept`` of each of two tasks."""
+        rest = gaussian_process.Residual(most_samples)
+        rest.learn("one", rows[:kept], times_s[:kept], np.zeros(kept))
+        rest.learn("other", rows[100 - kept :], times_s[:kept][::-1], np.zeros(kept))
+        return rest.correction("one", rows)
+
+    assert correction(40, 50) == pytest.approx(correction(40, 20), abs=1e-5)
+    assert np.abs(correction(40, 50) - correction(100, 50)).max() > 0.01

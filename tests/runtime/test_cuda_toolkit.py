@@ -35,7 +35,7 @@ def driver(tmp_path: Path) -> str:
     """The folder of a library that has the driver's name."""
     folder = tmp_path / "driver"
     folder.mkdir()
-    cuda_toolkit._stand_in(folder)
+    cuda_toolkit.driver_stand_in(folder)
     return str(folder)
 
 

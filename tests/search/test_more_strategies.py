@@ -22,7 +22,7 @@ def test_the_grid_meets_each_point_once() -> None:
     options = TuneOptions(strategy="grid")
     grid = make_strategy(recorded.space(), Knowledge(), options, 1)
     assert isinstance(grid, GridSearch)
-    met = [grid._point(step) for step in range(grid.size)]
+    met = [grid.point_at(step) for step in range(grid.size)]
     assert set(met) == set(recorded.points())
     assert len(met) == len(set(met)) == len(recorded.points())
 
@@ -31,7 +31,7 @@ def test_the_first_steps_of_the_grid_reach_every_program() -> None:
     grid = make_strategy(recorded.space(), Knowledge(), TuneOptions(strategy="grid"), 1)
     assert isinstance(grid, GridSearch)
     programs = {program.number for program in recorded.space().programs}
-    assert {grid._point(step).program for step in range(32)} == programs
+    assert {grid.point_at(step).program for step in range(32)} == programs
 
 
 def test_an_exhausted_grid_found_the_recorded_optimum() -> None:

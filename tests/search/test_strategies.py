@@ -140,7 +140,7 @@ def test_adaptive_sampling_measures_fewer_where_candidates_are_alike() -> None:
 def test_a_small_space_is_searched_to_its_end() -> None:
     options = TuneOptions(strategy="random", batch_size=64)
     strategy = make_strategy(recorded.space(), Knowledge(), options, 1)
-    strategy._rejected.update(recorded.points()[:-10])
+    strategy.rejected.update(recorded.points()[:-10])
     proposals = strategy.next_batch(64)
     assert {proposal.point for proposal in proposals} <= set(recorded.points()[-10:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -21,19 +22,6 @@ RULES = SharingRules(
     searched_batch=8,
     searched_trials=16,
 )
-
-
-class Round(SearchRound):
-    """A round whose batches give 8 candidates, each batch faster than the last by a factor."""
-
-    faster = 1.0
-
-    def _search(self, state: TaskState) -> int:
-        progress = state.progress
-        progress.best_s.append(progress.best_s[-1] * self.faster)
-        self._batches.append(state.task.info.name)
-        self._trials[state.task.info.name] += 8
-        return 8
 
 
 def searched(
@@ -60,11 +48,25 @@ def searched(
         state.progress.default_s, state.progress.best_s = default_s, [best_s]
         # The journal's batches of the round brought nothing.
         state.progress.best_s += [best_s for event in events if event["task"] == name]
-    session = SimpleNamespace(state=run, journal=SimpleNamespace(events=list(events)))
-    made = Round(session, RULES)
-    made.faster = faster
+    found = Counter({event["task"]: len(event["trials"]) for event in events})
+
+    def a_batch(states: list[TaskState], room: int, _: object) -> list[SimpleNamespace]:
+        """All candidates that there is room for, faster than the last batch by a factor."""
+        (state,) = states
+        state.progress.best_s.append(state.progress.best_s[-1] * faster)
+        found[state.task.info.name] += room
+        return [SimpleNamespace(proposals=[None] * room)]
+
+    session = SimpleNamespace(
+        state=run,
+        journal=SimpleNamespace(events=list(events)),
+        searched=a_batch,
+        show=lambda *_, **__: None,
+    )
+    made = SearchRound(session, RULES)
     made.hold(run.tasks.values())
-    return {name: count for name, count in made._trials.items() if count}
+    assert made.trials == found.total()
+    return dict(found)
 
 
 @pytest.mark.parametrize(

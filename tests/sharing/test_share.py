@@ -17,7 +17,7 @@ from fewtune.artifacts import Curve, LogInfo, ShareReport, TuneReport
 from fewtune.errors import InputError
 from fewtune.options import ShareOptions
 from fewtune.schedule.space.design_space import sampling
-from fewtune.sharing.plan import _takers
+from fewtune.sharing.plan import takers_of
 from fewtune.storage.database import RECORDS, WORKLOADS, best_trials, read_database, write_database
 from fewtune.storage.journal import Journal
 from fewtune.storage.log_archive import log_info, require_own
@@ -195,4 +195,4 @@ def test_a_representative_that_was_not_reached_is_served_all_the_same(tmp_path: 
         for cluster in tuned_tiny.selection().clusters
     ]
     full = tuned_tiny.selection().model_copy(update={"method": "all", "clusters": clusters})
-    assert _takers(full, TuneReport.read(tuned)) == {}
+    assert takers_of(full, TuneReport.read(tuned)) == {}

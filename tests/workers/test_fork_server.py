@@ -43,7 +43,7 @@ with WorkerPool(given["target"], 2, 1, fork_server=fork_server) as pool:
     told["stopped"] = handle.pid
 told["alive"] = os.path.exists(f"/proc/{told['stopped']}")
 pool = WorkerPool(given["target"], 2, 1, fork_server=fork_server)
-os.kill(fork_server._pid, signal.SIGKILL)
+os.kill(fork_server.pid, signal.SIGKILL)
 # What it forked can be ended all the same, though nobody can wait for it.
 pool.close()
 try:
@@ -61,8 +61,8 @@ from fewtune.workers.fork_server import ForkServer
 
 fork_server = ForkServer()
 ours, theirs = socket.socketpair()
-socket.send_fds(fork_server._socket, [b'{"spawn": {}}'], [theirs.fileno()])
-select.select([fork_server._socket], [], [], 60)
+socket.send_fds(fork_server.control, [b'{"spawn": {}}'], [theirs.fileno()])
+select.select([fork_server.control], [], [], 60)
 print("answered", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

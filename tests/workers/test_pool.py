@@ -87,12 +87,12 @@ def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
 def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     worker = Worker(tuned_tiny.fingerprint().target, 1, 0)
     worker.get_ready()
-    kernel = worker._timer._fixed_kernel
-    assert worker._timer._caches is not None
+    kernel = worker.timer.fixed_kernel
+    assert worker.timer.caches is not None
     worker.get_ready()
-    assert worker._timer._fixed_kernel is kernel
+    assert worker.timer.fixed_kernel is kernel
     # It was compiled, and not run.
-    assert worker._timer._calibration is None
+    assert worker.timer.calibration is None
 
 
 def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:

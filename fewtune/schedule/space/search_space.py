@@ -101,7 +101,7 @@ class SearchSpace:
 
     def random_point(self, random: np.random.Generator) -> Point:
         """A point with uniformly drawn decisions, within the limits of a GPU's blocks."""
-        return self._within_limits(lambda: self._any_point(random))
+        return self._within_limits(lambda: self.any_point(random))
 
     def can_hold(self, point: Point) -> bool:
         """Whether a point's decisions fit a GPU's blocks; a CPU takes any point."""
@@ -116,7 +116,8 @@ class SearchSpace:
             point = draw()
         return point
 
-    def _any_point(self, random: np.random.Generator) -> Point:
+    def any_point(self, random: np.random.Generator) -> Point:
+        """As `random_point`, without the limits."""
         program = self.programs[int(random.integers(len(self.programs)))]
         return Point(
             program.number, tuple(random_decision(choice, random) for choice in program.choices)
@@ -128,9 +129,10 @@ class SearchSpace:
         In a tile, a factor moves from one level to another, or the tile is drawn again. The result
         is within the limits of a GPU's blocks.
         """
-        return self._within_limits(lambda: self._neighbour(point, random))
+        return self._within_limits(lambda: self.any_neighbour(point, random))
 
-    def _neighbour(self, point: Point, random: np.random.Generator) -> Point:
+    def any_neighbour(self, point: Point, random: np.random.Generator) -> Point:
+        """As `changed`, without the limits."""
         program = self.programs[point.program]
         movable = [
             place

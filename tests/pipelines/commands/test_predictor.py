@@ -116,7 +116,7 @@ def test_samples_of_two_numbers_of_threads_are_learnt_together(
 
 
 def test_the_command_knows_every_rule() -> None:
-    assert logs._SAMPLING == RULES
+    assert logs.SAMPLING == RULES
 
 
 def test_a_table_says_how_far_behind_the_best_its_choice_is() -> None:

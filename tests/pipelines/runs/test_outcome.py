@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.dvc_repo.dag import Dag, Result, Stage
 from pipelines.runs.outcome import Outcome
-from pipelines.runs.run_plan import CommandSteps, _finish
+from pipelines.runs.run_plan import CommandSteps, finish
 from tests.made import results as made
 
 
@@ -16,7 +16,7 @@ def test_a_result_of_the_run_that_cannot_be_read_is_its_failure(tmp_path: Path) 
     (directory / "benchmark.json").write_text("{}")
     outcome = Outcome()
     stage = Stage("finish@good-full", Result("good", "full"), (), ())
-    _finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
+    finish(tmp_path, Dag([stage]), Result("good", "full"), stage, outcome, True, CommandSteps())
     assert not outcome.finished
     (failure,) = outcome.failures
     assert (failure.what, failure.exit_code) == ("finish@good-full", 2)

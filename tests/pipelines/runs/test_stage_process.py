@@ -48,7 +48,7 @@ def test_a_log_that_cannot_be_written_is_named(
 
 
 def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
-    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2, None)
     lines.feed(2, b"ERROR: Unable to acquire lock. Most likely another DVC process")
     lines.end()
     assert lines.ending(255, "tune@a", tmp_path / "log").busy
@@ -56,14 +56,14 @@ def test_a_busy_dvc_is_told_from_a_fault(tmp_path: Path) -> None:
 
 def test_an_empty_log_of_oneshot_is_no_warning(tmp_path: Path) -> None:
     said: list[str] = []
-    lines = stage_process._Lines(io.BytesIO(), said.append, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), said.append, 2, None)
     for name in ("database_workload.json", "model.so"):
         lines.feed(2, f"WARNING: 'out/a/oneshot/tune/{name}' is empty.\n".encode())
     assert said == ["WARNING: 'out/a/oneshot/tune/model.so' is empty."]
 
 
 def test_a_fault_is_told_by_the_last_line_of_its_traceback(tmp_path: Path) -> None:
-    lines = stage_process._Lines(io.BytesIO(), lambda _: None, 2, None)
+    lines = stage_process.Lines(io.BytesIO(), lambda _: None, 2, None)
     lines.feed(1, b"working\n")
     lines.feed(2, b"Traceback (most recent call last):\n  ...\nValueError: not this\n")
     lines.feed(2, b"ERROR: failed to reproduce 'tune@a': failed to run: x, exited with 1\n")

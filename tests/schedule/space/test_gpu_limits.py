@@ -53,7 +53,7 @@ def space() -> SearchSpace:
 def refused() -> Point:
     """A point with more threads than a block may have."""
     random = np.random.default_rng(1)
-    drawn = (space()._any_point(random) for _ in range(10_000))
+    drawn = (space().any_point(random) for _ in range(10_000))
     return next(point for point in drawn if not space().can_hold(point))
 
 
@@ -67,7 +67,7 @@ def test_neighbours_are_within_the_limits() -> None:
         visited.add(point)
     assert len(visited) > 100
     # The limits do refuse neighbours.
-    drawn = [space()._neighbour(point, random) for _ in range(300)]
+    drawn = [space().any_neighbour(point, random) for _ in range(300)]
     assert not all(map(space().can_hold, drawn))
 
 

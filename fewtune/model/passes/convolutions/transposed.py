@@ -93,7 +93,7 @@ def legalizer(convolution: Legalizer, otherwise: Legalizer) -> Legalizer:
         axes = axes_of(call) if str(call.attrs.data_layout) == "NHWC" else None
         if axes is None:
             return otherwise(builder, call)
-        kernels = _kernels(call.args[1].value.numpy(), *axes)
+        kernels = phase_kernels(call.args[1].value.numpy(), *axes)
         if int(call.attrs.groups) > 1:
             return _depthwise(builder, call, kernels, *axes)
         (top, bottom), (left, right) = (axis.padding for axis in axes)
@@ -154,7 +154,7 @@ def _extents(shape: Any) -> list[int] | None:
     return [int(extent) for extent in extents] if is_known else None
 
 
-def _kernels(weights: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
+def phase_kernels(weights: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
     """The kernel of each phase: (row's phase, column's, taps, taps, channels, filters).
 
     Taps stand in the order in which a convolution meets the input, the reverse of a transposed one.

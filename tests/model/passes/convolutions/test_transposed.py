@@ -171,8 +171,8 @@ def test_wrong_phases_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     bound = bind_shapes(model, {}, {})
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 5, 5)).astype(np.float32)}
     (wanted,) = run_onnxruntime(bound, feeds, 1)
-    kernels = transposed._kernels
-    monkeypatch.setattr(transposed, "_kernels", lambda *given: kernels(*given)[::-1])
+    kernels = transposed.phase_kernels
+    monkeypatch.setattr(transposed, "phase_kernels", lambda *given: kernels(*given)[::-1])
 
     def check(compiled):  # type: ignore[no-untyped-def]
         (ours,) = compiled.outputs([feeds["x"]])
