@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
+from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
 _BYTE = {TensorProto.UINT8: 0, TensorProto.INT8: 128}
-_MOST = 255
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def quantised(
     if zero:
         data = graph.op("Add", [data, graph.constant(np.float32(zero))])
     least, most = (
-        float(np.clip(np.rint(np.float32(bound) / scale) + zero, 0, _MOST))
+        float(np.clip(np.rint(np.float32(bound) / scale) + zero, 0, MOST_OF_BYTE))
         for bound in (given.least, given.most)
     )
     return graph.cast(graph.clip(data, least, most), TensorProto.UINT8, output)

@@ -9,12 +9,11 @@ from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import Bytes, Scaled
 from fewtune.onnx_graph.integers.totals import Rows, Totals, Windows
 from fewtune.onnx_graph.integers.walk import Walk
-from fewtune.onnx_graph.integers.weights import Signed, Window
+from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE, Signed, Window
 
 _PLANE = 4
 # Lanes of the widest vector, and the most groups that are joined to fill it.
 _LANES, _MOST_JOINED = 16, 16
-_MOST_OF_BYTE = 255
 
 
 def convolution(walk: Walk, node: NodeProto) -> bool:
@@ -76,7 +75,7 @@ def _matrix(
 
 
 def _windows(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Windows | None:
-    """The windows that a convolution sums; None where it has no kernel of bytes."""
+    """The windows that a convolution sums; None if no kernel of bytes computes it."""
     shape, sizes = walk.graph.shape(data), weights.values.shape
     if shape is None or len(shape) != _PLANE or len(sizes) != _PLANE:
         return None
@@ -88,7 +87,7 @@ def _windows(walk: Walk, node: NodeProto, data: str, weights: Signed) -> Windows
 
 
 def _rows(walk: Walk, data: str, weights: Signed) -> Rows | None:
-    """The rows that a product sums; None where it has no kernel of bytes."""
+    """The rows that a product sums; None if no kernel of bytes computes it."""
     shape = walk.graph.shape(data)
     if shape is None or len(shape) < 2 or weights.values.ndim != 2:
         return None
@@ -108,7 +107,7 @@ def _operands(
 def _added(
     walk: Walk, bias: str, scales: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """A bias as integers in units of the sums, and as floats; one of both is zero."""
+    """A bias as integers in units of the sums, and as floats: one of the two is zero."""
     none = np.zeros(1)
     if not bias:
         return none.astype(np.int64), none
@@ -132,7 +131,7 @@ def _added(
 
 
 def _summed(walk: Walk, totals: Totals, data: Bytes, weights: Signed, added: np.ndarray) -> str:
-    """The sums of bytes less their zero point times weights, and a bias."""
+    """Write the sums of (bytes - zero point) x weights, plus a bias; return their name."""
     graph = walk.graph
     inputs = [data.name, graph.constant(weights.values)]
     if data.zero:
@@ -150,6 +149,7 @@ def _summed(walk: Walk, totals: Totals, data: Bytes, weights: Signed, added: np.
 
 
 def _times_moved(walk: Walk, totals: Totals, total: str, weights: Signed) -> str:
+    """Write the part of the sums that ``weights.moved`` multiplies; return its name."""
     moved = weights.moved.reshape(totals.along).astype(np.int32)
     return walk.graph.op("Mul", [total, walk.graph.constant(moved)])
 
@@ -190,14 +190,15 @@ def _integer_weights(
 
 
 def _with_zero(walk: Walk, node: NodeProto, totals: Totals, weights: Signed, zero: str) -> bool:
-    """Write a product of bytes, with corrections for zero points.
+    """Write a product of bytes, corrected for zero points.
 
-    ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``.
+    ``(data - zero) (values + moved)`` is ``data values + total(data) moved - zero sums``, where
+    ``sums`` are of ``values + moved``.
     """
     graph, data = walk.graph, node.input[0]
     place = graph.value(zero) if zero else np.zeros(1, np.uint8)
     sums = totals.sums(weights.whole)
-    if not totals.fit(weights, np.abs(sums) * _MOST_OF_BYTE):
+    if not totals.fit(weights, np.abs(sums) * MOST_OF_BYTE):
         return False
     scalar = (graph.shape(zero) in ([], [1])) if place is None else place.size == 1
     if not scalar:

@@ -1,6 +1,7 @@
-"""What the bytes that a product sums add up to: rows of a matrix, windows of a plane.
+"""Sums of the bytes that a product multiplies: of a matrix's rows, of a convolution's windows.
 
-Weights that are signed bytes and a number beside them need it: the number times this.
+Weights that do not fit signed bytes are signed bytes plus a number, ``moved`` of `Signed`. The
+number's part of the product is the number times such a sum.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from typing import Protocol
 import numpy as np
 from onnx import TensorProto
 
-from fewtune.onnx_graph.integers.weights import Signed, Window, sums_fit
+from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE, Signed, Window, sums_fit
 from fewtune.onnx_graph.operators.builder import GraphBuilder
 
-_MOST_OF_BYTE = 255
-# Up to here float32 has every whole number.
+# float32 holds every whole number up to this.
 _EXACT = 2**24
 
 
@@ -25,12 +25,13 @@ class Totals(Protocol):
     Attributes
     ----------
     operator : str
+        Of ONNX, which computes the product.
     attributes : dict
         Of the operator.
     along : tuple of int
-        The shape of a number for each output, against the sums.
+        The shape in which one number for each output is broadcast to the sums.
     count : numpy.ndarray
-        How many bytes each sum is of, against the sums.
+        How many bytes each sum adds; broadcast to the sums.
     """
 
     @property
@@ -46,13 +47,13 @@ class Totals(Protocol):
     def count(self) -> np.ndarray: ...
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
-        """Sums of the weights that each sum has."""
+        """For each sum, the sum of the weights that multiply its bytes."""
 
     def fit(self, weights: Signed, added: np.ndarray) -> bool:
-        """Whether no sum can leave int32."""
+        """Whether every sum of products, plus ``added``, fits int32."""
 
     def written(self, graph: GraphBuilder, data: str) -> str:
-        """The sums of the bytes themselves, in int32."""
+        """Write the sums of the bytes, in int32; return their name."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,12 @@ class Rows:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """None."""
+        """It has none."""
         return {}
 
     @property
     def count(self) -> np.ndarray:
-        """The same for all."""
+        """The same for all sums."""
         return np.array([self.depth])
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
@@ -86,17 +87,17 @@ class Rows:
         return weights.sum(0)
 
     def fit(self, weights: Signed, added: np.ndarray) -> bool:
-        """Whether no sum can leave int32."""
+        """Whether every sum of products, plus ``added``, fits int32."""
         return sums_fit(weights.values, (0,), _most(weights, self.depth, added))
 
     def written(self, graph: GraphBuilder, data: str) -> str:
-        """Shape (..., rows, 1)."""
+        """Write the sums of the rows, shape (..., rows, 1)."""
         return graph.reduce("ReduceSum", graph.cast(data, TensorProto.INT32), [self.rank - 1])
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of the input of a convolution; what lies outside counts nothing.
+    """Windows of the input of a convolution; its padding counts as zeros.
 
     Attributes
     ----------
@@ -115,33 +116,36 @@ class Windows:
 
     @property
     def attributes(self) -> dict[str, object]:
-        """As ONNX has them."""
+        """The strides, dilations, padding and groups."""
         return self.window.attributes
 
     @property
     def count(self) -> np.ndarray:
-        """Fewer at the borders."""
+        """Fewer at the borders, where windows reach into the padding."""
         return self.sums(np.ones((1, *self.sizes[1:]), np.int64))
 
     @property
     def are_exact(self) -> bool:
-        """Whether the bytes' sums can be written: of one group, within what floats hold."""
-        return self.window.groups == 1 and self._depth * _MOST_OF_BYTE <= _EXACT
+        """Whether `written` is right: there is one group, and float32 holds the sums exactly."""
+        return self.window.groups == 1 and self._depth * MOST_OF_BYTE <= _EXACT
 
     @property
     def _depth(self) -> int:
         return int(np.prod(self.sizes[1:]))
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
-        """One for each filter; with padding, for each place, too."""
+        """One for each filter; with padding, one for each filter and place."""
         return self.window.sums(weights, list(self.shape))
 
     def fit(self, weights: Signed, added: np.ndarray) -> bool:
-        """Whether no sum can leave int32."""
+        """Whether every sum of products, plus ``added``, fits int32."""
         return sums_fit(weights.values, (1, 2, 3), _most(weights, self._depth, added))
 
     def written(self, graph: GraphBuilder, data: str) -> str:
-        """Shape (batch, 1, height, width): of the channels' sums, a convolution with ones."""
+        """Write the sums of the windows, shape (batch, 1, height, width).
+
+        They are a convolution of the channels' sums with ones.
+        """
         wide = graph.reduce("ReduceSum", graph.cast(data, TensorProto.FLOAT), [1])
         is_one = self.sizes[2:] == (1, 1) and not any(self.window.pads)
         if not is_one or any(step != 1 for step in self.window.strides):
@@ -151,5 +155,5 @@ class Windows:
 
 
 def _most(weights: Signed, depth: int, added: np.ndarray) -> np.ndarray:
-    """The most that is added to the sums of the bytes' products."""
-    return np.abs(added) + np.abs(weights.moved).max() * depth * _MOST_OF_BYTE
+    """The most that is added to a sum of products with `Signed.values`."""
+    return np.abs(added) + np.abs(weights.moved).max() * depth * MOST_OF_BYTE

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _LEAST, _MOST = -128, 127
-_MOST_DATA = 255
+# Of an unsigned byte.
+MOST_OF_BYTE = 255
 _MOST_SUM = 2**31 - 1
 
 
@@ -51,14 +52,14 @@ class Dequantised:
 
 @dataclass(frozen=True)
 class Signed:
-    """Constant weights.
+    """Constant weights as signed bytes, plus a number if they do not fit.
 
     Attributes
     ----------
     whole : numpy.ndarray
         Weights less their zero points, int64.
     values : numpy.ndarray
-        The same as int8, less ``moved``.
+        ``whole - moved``, int8.
     moved : numpy.ndarray
         One number, or one for each output; zero if the weights fit int8.
     """
@@ -99,7 +100,7 @@ class Signed:
 
 def sums_fit(weights: np.ndarray, axes: tuple[int, ...], added: np.ndarray) -> bool:
     """Whether all sums of products with unsigned bytes fit int32."""
-    most = np.abs(weights.astype(np.int64)).sum(axes) * 2 * _MOST_DATA
+    most = np.abs(weights.astype(np.int64)).sum(axes) * 2 * MOST_OF_BYTE
     return bool(most.max(initial=0) + np.abs(added.astype(np.int64)).max(initial=0) < _MOST_SUM)
 
 

@@ -14,7 +14,7 @@ _PAD_AS_INPUT = 11
 def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     """Write the padding out; replace dilated constant weights by a plain convolution.
 
-    A row becomes a plane of one row: of planes there is a faster form
+    A row becomes a plane of one row, for which there is a faster kernel
     (`fewtune.model.passes.convolutions.transposed`).
     """
     given = attributes_of(node)
@@ -47,7 +47,7 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
     group = given.get("group", 1)
     if values is not None:
         if graph.opset < _PAD_AS_INPUT:
-            return graph.refuse(node, "is dilated, in an old form")
+            return graph.refuse(node, "is dilated: export the model with opset 11 or later")
         before = [r - 1 - p for r, p in zip(reach, pads[:count], strict=True)]
         after = [r - 1 - p + a for r, p, a in zip(reach, pads[count:], added, strict=True)]
         spread, borders = _spread(graph, node.input[0], strides, before, after)
@@ -81,7 +81,7 @@ def _conv_transpose(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
 def _of_plane(
     graph: GraphBuilder, node: NodeProto, stride: int, pads: list[int], added: int, size: int
 ) -> None:
-    """A row's transposed convolution, as one of a plane of one row."""
+    """Write the transposed convolution of a row as that of a plane of one row."""
     data, weight, *bias = node.input
     group = attributes_of(node).get("group", 1)
     (batch, channels, extent), (_, filters, _) = map(graph.shape, (data, weight))

@@ -180,8 +180,8 @@ class _Maker:
     def _all_moved(self, node: NodeProto, moved: set[str]) -> bool:
         """Whether every rounded input of a node has moved, so that its exact output has.
 
-        Concatenated with an input that has moved, an embedding still has not: a product of the
-        result rounds both.
+        A concatenation of an input that has moved and one that has not counts as not moved: a
+        product that reads it moves all of it.
         """
         given = {name for name in node.input if self._amplitude(name)} - self._whole
         return bool(given) and given <= moved

@@ -1,4 +1,4 @@
-"""Layer normalisations, whose variances rounding moves by a part of the mean square.
+"""Layer normalisations: rounding changes their variance by a part of the mean square.
 
 onnxruntime and TVM compute a row's variance as the mean square less the square of the mean. Where a
 row's numbers are nearly equal, the two nearly cancel: their rounding error is then a large part of

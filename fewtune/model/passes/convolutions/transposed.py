@@ -37,7 +37,7 @@ class Axis(NamedTuple):
         Extents of the input and the result.
     kernel, stride : int
     cut : int
-        Places that are missing at the beginning of the result.
+        Elements that padding removes from the beginning of the result.
     """
 
     given: int
@@ -70,7 +70,7 @@ def layouts(otherwise: Layouts) -> Callable[[relax.Call], Layouts]:
     Parameters
     ----------
     otherwise : mapping
-        For what this module has no form of.
+        The layouts of calls that this module does not convert.
     """
 
     def wanted(call: relax.Call) -> Layouts:
@@ -81,12 +81,12 @@ def layouts(otherwise: Layouts) -> Callable[[relax.Call], Layouts]:
 
 
 def legalizer(convolution: Legalizer, otherwise: Legalizer) -> Legalizer:
-    """A legaliser of transposed convolutions; those that it has no form for are handed on.
+    """A legaliser of transposed convolutions.
 
     Parameters
     ----------
     convolution, otherwise : callable
-        Legalise an ordinary convolution, and what is handed on.
+        Legalise an ordinary convolution, and what `axes_of` gives None for.
     """
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -114,9 +114,10 @@ def legalizer(convolution: Legalizer, otherwise: Legalizer) -> Legalizer:
 
 
 def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
-    """Rows and columns of a transposed convolution in any layout; None where it has no form here.
+    """Rows and columns of a transposed convolution in any layout; None if it is not converted.
 
-    It has one where its weights are a float32 constant, one group or as many as channels.
+    It is if its weights are a float32 constant, without dilation, and there is one group or one for
+    each channel.
     """
     if not has_float32_weights(call):
         return None
@@ -143,7 +144,7 @@ def axes_of(call: relax.Call) -> tuple[Axis, Axis] | None:
         )
         for place, name in enumerate("HW")
     )
-    # Less than all taps at an edge: the input would have to be cut.
+    # Negative padding: the input would have to be cut.
     is_whole = min(*rows.padding, *columns.padding) >= 0
     return (rows, columns) if is_whole else None
 
@@ -171,7 +172,7 @@ def phase_kernels(weights: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
 def _in_place(
     builder: relax.BlockBuilder, call: relax.Call, convolved: relax.Expr, rows: Axis, columns: Axis
 ) -> relax.Call:
-    """The channels of a convolution with the filters of all phases, each in its place."""
+    """Move the channels of a convolution with the filters of all phases to their places."""
     shape = _extents(call.ty.shape)
     assert shape is not None
     filters = shape[3]
@@ -194,7 +195,7 @@ def _depthwise(
     rows: Axis,
     columns: Axis,
 ) -> relax.Call:
-    """Each channel by itself: the phases of its kernel are read where they are needed."""
+    """Convolve each channel by itself, each place with the kernel of its phase."""
     (top, bottom), (left, right) = rows.padding, columns.padding
     shape = _extents(call.ty.shape)
 

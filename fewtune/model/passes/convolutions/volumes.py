@@ -16,12 +16,12 @@ from fewtune.runtime.tvm import relax
 
 OPERATOR = "relax.nn.conv3d_transpose"
 _LAYOUTS = ("NCDHW", "IODHW", "NCDHW")
-# Batch and channels, then of each axis of space its elements, and the places within one.
+# Batch and channels; then, of each axis of space, the elements of the input and of the kernel.
 _IN_PLACE = (0, 1, 5, 2, 6, 3, 7, 4)
 
 
 def legalizer(otherwise: Legalizer) -> Legalizer:
-    """A legaliser of transposed convolutions of volumes; those that overlap are handed on."""
+    """A legaliser of transposed convolutions of volumes; `otherwise` legalises the others."""
 
     def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         weights = _weights_of(call)

@@ -45,9 +45,10 @@ def integer_cast(data: relax.Expr, to: Any) -> relax.Expr | None:
 
 
 def unsigned_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
-    """A cast of floats to uint64: of negative ones what is the same modulo 2^64 (onnxruntime).
+    """Cast floats to uint64; None for other casts.
 
-    A processor's own instruction for it gives the largest number instead.
+    A negative number becomes the one that is equal modulo 2^64, as in onnxruntime. A processor's
+    own instruction gives the largest number instead.
     """
     if to not in _UNSIGNED or not is_float(data):
         return None

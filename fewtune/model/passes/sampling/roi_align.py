@@ -1,8 +1,8 @@
-"""RoiAlign by the largest element, or by as many samples as a region is large.
+"""RoiAlign of mode max, or with a number of samples that depends on the region.
 
-Of each sample onnxruntime takes the largest of four pixels, each times its own weight, where TVM
-0.27 takes their sum. ONNX's own reference does as onnxruntime. The mean of a region without samples
-is zero there, and no number in TVM.
+For mode max, a sample is the largest of four pixels, each times its weight, in onnxruntime and in
+ONNX's reference; TVM 0.27 takes their sum. The mean of a region without samples is zero in
+onnxruntime, and NaN in TVM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Expr = Any
 def converted(
     bb: relax.BlockBuilder, inputs: list[Any], attr: dict[str, Any], default: str
 ) -> relax.Expr | None:
-    """Convert ONNX's RoiAlign; None of means of a given number of samples, which TVM has right.
+    """Convert ONNX's RoiAlign; None for means of a fixed number of samples: TVM is right there.
 
     Parameters
     ----------
@@ -31,12 +31,10 @@ def converted(
     attr : dict
         The node's attributes.
     default : str
-        How coordinates are transformed unless the node says it.
+        The transformation of coordinates if the node names none.
     """
-    is_largest, ratio = (
-        text_attribute(attr, "mode", "avg") == "max",
-        int(attr.get("sampling_ratio", 0)),
-    )
+    is_largest = text_attribute(attr, "mode", "avg") == "max"
+    ratio = int(attr.get("sampling_ratio", 0))
     if (ratio > 0 and not is_largest) or len(inputs) != 3:
         return None
     data, regions, _ = inputs
@@ -48,7 +46,7 @@ def converted(
     dtype = str(data.ty.dtype)
 
     def bins(places: te.Tensor, region: Expr) -> list[tuple[Expr, Expr, Expr]]:
-        """Of y and x: where a region begins, how long each of its parts is, samples of a part."""
+        """For y and x: the beginning of a region, the length of its parts, samples of a part."""
         found = []
         for axis, size in ((1, sizes[0]), (0, sizes[1])):
             begin, end = (
@@ -89,7 +87,7 @@ def converted(
             return found
 
         def counted(region: Expr, channel: Expr, *part: Expr) -> Expr:
-            """Zero of a region without samples, as one that is empty."""
+            """The result, or zero for a region without samples, such as an empty one."""
             counts = [samples for _, _, samples in bins(places, region)]
             value = found(region, channel, *part)
             if not is_largest:
@@ -109,11 +107,11 @@ def _sample(
     join: Callable[[Expr, Expr], Expr],
     dtype: str,
 ) -> Expr:
-    """The four pixels around a place, each times its weight, joined; 0 off the image."""
+    """The four pixels around a place, each times its weight, joined; 0 outside the image."""
     one, off, lines = _number(1, dtype), [], []
     for place, extent in zip(at, extents, strict=True):
         off += [place < _number(-1, dtype), place > _number(extent, dtype)]
-        # In this order what is no number becomes a place in the image.
+        # In this order, NaN becomes a place in the image.
         inside = tvm.tirx.Min(tvm.tirx.Max(place, _number(0, dtype)), _number(extent - 1, dtype))
         low = inside.astype("int32")
         share = inside - low.astype(dtype)

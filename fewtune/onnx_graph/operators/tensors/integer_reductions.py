@@ -24,14 +24,14 @@ def write_reduction(graph: GraphBuilder, node: NodeProto, axes: list[int], keepd
     data = node.input[0]
     kind = graph.element_type(data)
     terms, function = data, "Log"
+    is_shifted = node.op_type == "ReduceLogSumExp"
     if node.op_type == "ReduceL2":
         terms, function = graph.op("Mul", [data, data]), "Sqrt"
-    elif node.op_type == "ReduceLogSumExp":
+    elif is_shifted:
         # Each exponential is truncated: 1 for the largest number, 0 for the others.
         most = graph.reduce("ReduceMax", data, axes)
         terms = graph.cast(graph.op("Equal", [data, most]), kind)
     total = graph.cast(graph.reduce("ReduceSum", terms, axes, keepdims), TensorProto.DOUBLE)
-    is_shifted = node.op_type == "ReduceLogSumExp"
     result = graph.op(function, [total])
     result = graph.cast(result, kind, None if is_shifted else node.output[0])
     if is_shifted:
