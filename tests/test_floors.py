@@ -6,6 +6,7 @@ import ast
 import graphlib
 import tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,21 +34,33 @@ def sources(floor: str) -> list[Path]:
     return files
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level packages that a file imports, by statement or by ``import_module("...")``."""
-    packages: set[str] = set()
+@cache
+def imports_of(path: Path) -> list[ast.Import | ast.ImportFrom | str]:
+    """A file's import statements, and what it imports by ``import_module("...")``."""
+    found: list[ast.Import | ast.ImportFrom | str] = []
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            packages |= {name.name.split(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
-            packages.add((node.module or "").split(".")[0])
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
         elif isinstance(node, ast.Call) and node.args:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else None
             called = node.func.id if isinstance(node.func, ast.Name) else called
             first = node.args[0]
             if called in ("import_module", "__import__") and isinstance(first, ast.Constant):
-                packages.add(str(first.value).split(".")[0])
+                found.append(str(first.value))
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level packages that a file imports, in whatever way."""
+    packages: set[str] = set()
+    for node in imports_of(path):
+        if isinstance(node, ast.Import):
+            packages |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            packages.add((node.module or "").split(".")[0])
+        else:
+            packages.add(node.split(".")[0])
     return packages
 
 
@@ -175,7 +188,7 @@ def modules_of(floor: str) -> dict[str, Path]:
 def imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
     """Those of the modules that a file imports."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in imports_of(path):
         if isinstance(node, ast.ImportFrom):
             for name in node.names:
                 whole = f"{node.module}.{name.name}"
