@@ -1,14 +1,23 @@
-"""The process that the tests run in, as the project's own processes are; and their order."""
+"""The process that the tests run in, as the project's own processes are; their files, and order."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.child_process): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files of slow tests alone unread in `make test-fast`: they import Prefect and Dask."""
+    is_fast = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    return True if is_fast and _SLOW_FILE in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
