@@ -75,6 +75,7 @@ def test_equal_logs_give_equal_bytes(built: tuple[BankReport, Path], tmp_path: P
         assert (built[1] / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_bank_holds_what_was_searched(built: tuple[BankReport, Path]) -> None:
     report, directory = built
     # Of the dependents, only their default schedules were measured: nothing to move.
@@ -91,6 +92,7 @@ def test_a_bank_holds_what_was_searched(built: tuple[BankReport, Path]) -> None:
     assert only.best_ms == only.donations[0].latency_ms == pytest.approx(ranked()[0][1] * 1e3)
 
 
+@pytest.mark.slow
 def test_distilling_keeps_the_best_and_a_spread(tmp_path: Path) -> None:
     logs = two_logs(tmp_path / "logs", ("all", "some/best"))
     (only,) = made(logs, tmp_path / "few", best=2, samples=3).entries
@@ -103,12 +105,14 @@ def test_distilling_keeps_the_best_and_a_spread(tmp_path: Path) -> None:
     assert (spread(3, 4), spread(9, 1), spread(9, 0)) == ([0, 1, 2], [0], [])
 
 
+@pytest.mark.slow
 def test_a_donation_of_the_bank_fits_another_task(built: tuple[BankReport, Path]) -> None:
     space = SearchSpace(tuned_tiny.convolutions()["a"].mod, tuned_tiny.target())
     donations = Bank.read(built[1]).donations(built[0].entries[0].workload)
     assert move(donations[:1], space)[0].schedule is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"),
     [("machine", "a toaster"), ("target", '{"kind": "c"}'), ("threads", 64), ("tvm", "0.1")],
@@ -145,6 +149,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         made(tmp_path / "missing", tmp_path / "bank")
 
 
+@pytest.mark.slow
 def test_the_log_command_fills_the_bank(tmp_path: Path) -> None:
     output = tmp_path / "bank" / "tiny"
     assert main(["log", str(tuned_tiny.tuned()), "--output", str(output)]) == 0
@@ -169,6 +174,7 @@ def test_no_logs_are_an_empty_bank_on_every_machine(tmp_path: Path) -> None:
     assert select_tasks(tasks, options, **given, bank=bank)[0] == without
 
 
+@pytest.mark.slow
 def test_a_tuned_task_is_its_own_donor(built: tuple[BankReport, Path]) -> None:
     selection, matrix = select_tasks(
         tuned_tiny.tasks(),
@@ -229,6 +235,7 @@ def test_similarities_are_those_of_the_selection() -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, Path]) -> None:
     cost_model = BoostedTrees(CostModelOptions(warm_up_samples=2, rounds=2))
     bank = Bank.read(built[1])
@@ -252,6 +259,7 @@ def test_a_cost_model_learns_the_bank_in_one_training(built: tuple[BankReport, P
     ]
 
 
+@pytest.mark.slow
 def test_a_damaged_bank_is_named(built: tuple[BankReport, Path], tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(built[1], damaged)

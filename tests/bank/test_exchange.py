@@ -15,6 +15,8 @@ from fewtune.errors import InputError
 from fewtune.storage.log_archive import read_workloads
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture()
 def logs(tmp_path: Path) -> Path:

@@ -72,6 +72,7 @@ def test_kernels_of_equal_structure_are_one_task() -> None:
     assert pair.selective_ms == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_library_tells_what_its_kernels_take() -> None:
     inputs = ImportReport.read(tuned_tiny.imported()).inputs
     feeds = random_inputs(inputs, 0)

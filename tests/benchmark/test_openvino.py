@@ -160,6 +160,7 @@ def test_the_peer_takes_its_turns_beside_the_others(monkeypatch: pytest.MonkeyPa
     assert len(variants.measured(3)[OPENVINO]) == 3
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_a_peer_that_cannot_run_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,18 +36,21 @@ def test_one_fault_of_each_kind_is_refused(tiny: check_power.Subject) -> None:
     assert kinds == dict.fromkeys(kinds, "refused")
 
 
+@pytest.mark.slow
 def test_wrong_attributes_are_refused(tiny: check_power.Subject) -> None:
     assert len(wrong_attributes(tiny.made.simplified)) >= 4
     found = check_power.attribute_outcomes(tiny, 4, np.random.default_rng(0))
     assert found == Counter({"refused": 4})
 
 
+@pytest.mark.slow
 def test_the_right_library_is_not_refused_after_a_fault(tiny: check_power.Subject) -> None:
     assert tiny.used(tiny.made.found)[0] <= 1
     mutated = Mutated(tiny.made.found)
     assert tiny.used(mutated)[0] <= 1
 
 
+@pytest.mark.slow
 def test_a_fault_that_writes_the_same_has_no_effect(tiny: check_power.Subject) -> None:
     kernel, call, _ = noted(tiny.made.found, tiny.inputs(0))[0]
     fault = Fault("none", kernel, call, -1, lambda array: None)

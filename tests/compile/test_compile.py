@@ -19,6 +19,8 @@ from fewtune.util.files import whole_directory
 from fewtune.verify.session import OnnxruntimeSession, random_inputs
 from tests import tuned_tiny
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_kernel_has_a_schedule_and_the_counts_add_up() -> None:
     directory = tuned_tiny.compiled()
@@ -54,7 +56,6 @@ def test_a_log_schedules_the_kernels_that_it_knows() -> None:
     assert all(scheduled[name].attrs["tirx.is_scheduled"] for name in tuned)
 
 
-@pytest.mark.slow
 def test_a_library_beyond_the_bound_is_not_written(tmp_path: Path) -> None:
     with (
         pytest.raises(

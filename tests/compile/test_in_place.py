@@ -31,6 +31,8 @@ from tests.made.outputs import relative_error
 from tests.model.test_import_model import imported
 from tests.tiny_models import make_model, random_weight
 
+pytestmark = pytest.mark.slow
+
 BOUND = 2e-5
 
 
@@ -214,7 +216,6 @@ def test_concatenations_are_recognised_by_what_they_compute() -> None:
     assert concatenations(lowered_of(network.model("y"))) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("in_place", "left_out"), [("auto", 1), ("never", 0)])
 def test_a_compilation_reports_what_it_leaves_out(
     tmp_path: Path, in_place: str, left_out: int
@@ -274,7 +275,6 @@ def test_what_is_left_out_is_not_measured() -> None:
     assert sum(known) == pytest.approx(1.0)
 
 
-@pytest.mark.slow
 def test_no_kernel_has_a_share_where_some_were_not_measured() -> None:
     predicted = ShareReport(
         model=tuned_tiny.NAME,

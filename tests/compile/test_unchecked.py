@@ -14,6 +14,8 @@ from fewtune.storage.database import read_database
 from tests import tuned_tiny
 from tests.schedule_check.test_check import altered
 
+pytestmark = pytest.mark.slow
+
 
 class _Given(KernelSchedules):
     """Schedules of the tiny model's log; the kernels of ``wrong`` leave a row out."""

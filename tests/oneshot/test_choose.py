@@ -29,6 +29,7 @@ def choose(count: int, seed: int) -> list[Point]:
     return most_promising(recorded.space(), prior, guide(prior), count, random)
 
 
+@pytest.mark.slow
 def test_equal_seeds_choose_alike_and_the_best_rated_comes_first() -> None:
     prior = Prior(recorded.space())
     points = choose(200, 1)

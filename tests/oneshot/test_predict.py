@@ -152,6 +152,7 @@ def test_equal_seeds_predict_the_same_log_to_the_byte(tmp_path: Path) -> None:
     assert (tmp_path / "one" / RECORDS).read_bytes() == (tmp_path / "two" / RECORDS).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path: Path) -> None:
     predicted(tmp_path / "share")
     assert LogInfo.read(tmp_path / "share").predicted
@@ -162,6 +163,7 @@ def test_a_predicted_log_is_marked_and_enters_no_bank_and_no_merged_log(tmp_path
         logs_below(tmp_path, tuned_tiny.fingerprint(), "banked")
 
 
+@pytest.mark.slow
 def test_without_a_predictor_rules_choose_and_a_warning_says_so(tmp_path: Path) -> None:
     report = predicted(tmp_path / "share", ShareOptions(predictor="never"))
     assert report.prediction is not None

@@ -123,6 +123,7 @@ def test_simplify_keeps_the_result_in_half_precision():
     simplified(tiny_models.half_precision_model(), bound_error=1e-2)
 
 
+@pytest.mark.slow
 def test_simplify_folds_a_real_network_to_its_kernels():
     result = simplified(light_model("inception_v2", 0), bound_error=1e-5)
     assert "BatchNormalization" not in operators(result)

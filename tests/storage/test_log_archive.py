@@ -27,12 +27,14 @@ def times_s(directory: Path, letter: str) -> list[float]:
     return [float(record.run_secs[0]) for record in records]
 
 
+@pytest.mark.slow
 def test_distilling_keeps_the_fastest_of_each_workload(tmp_path: Path) -> None:
     kept = merge([tuned_tiny.tuned()], new(tmp_path / "best"), best=2)
     assert list(kept.values()) == [2]
     assert times_s(tmp_path / "best", "b") == times_s(tuned_tiny.tuned(), "b")[:2]
 
 
+@pytest.mark.slow
 def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
     logs = [tuned_tiny.tuned(), tmp_path / "best"]
     merge([logs[0]], new(logs[1]), best=1)
@@ -44,6 +46,7 @@ def test_a_merged_log_is_the_same_whatever_the_order(tmp_path: Path) -> None:
     assert times_s(tmp_path / "0", "b") == times_s(tuned_tiny.tuned(), "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"), [("machine", "a toaster"), ("threads", 64), ("tvm", "0.1")]
 )
@@ -57,6 +60,7 @@ def test_a_foreign_log_is_refused(tmp_path: Path, field: str, value: object) -> 
         read_seeds(tmp_path / "logs", {}, tuned_tiny.fingerprint())
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(tuned_tiny.tuned(), damaged)
@@ -94,6 +98,7 @@ def test_no_logs_are_no_seeds(tmp_path: Path) -> None:
     assert read_seeds(tmp_path / "missing", {"a": "0"}, tuned_tiny.fingerprint()) == {}
 
 
+@pytest.mark.slow
 def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, output = str(tuned_tiny.tuned()), tmp_path / "best"
     assert main(["log", log, "--best", "1", "--output", str(output)]) == 0
@@ -108,6 +113,7 @@ def test_the_log_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["database_workload.json", "database_tuning_record.json"])
 @pytest.mark.parametrize(
     "line", ["{}", "[]", "3", '["1"]', "[0,[]]", "[0,[[[3],[]],[1],{},[]]]", "x"]

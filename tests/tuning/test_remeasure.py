@@ -119,6 +119,7 @@ def test_contestants_of_two_workers_take_turns_until_one_is_lost(pool: WorkerPoo
     assert [outcome.run_s for outcome in outcomes] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_contestant_that_could_not_be_built_leaves_the_rest(pool: WorkerPool) -> None:
     measurer = Measurer(pool)
     task = tuned_tiny.convolutions()["c"]

@@ -123,6 +123,7 @@ def test_rounded_integers_take_no_steps() -> None:
     assert not jittered(model).takes_steps
 
 
+@pytest.mark.slow
 def test_a_right_model_passes_by_its_first_plan(made) -> None:
     compiled, reference, left_out = made
     assert not left_out
@@ -130,6 +131,7 @@ def test_a_right_model_passes_by_its_first_plan(made) -> None:
     assert reference.check_library(compiled, ["x"]).allowances <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, _LAYERS - 1])
 def test_a_layer_off_by_a_tenth_is_refused(made, layer) -> None:
     compiled, reference, _ = made

@@ -105,12 +105,14 @@ def shifted(kernel: str, arguments: Sequence[Any]) -> None:
         arguments[0].copyfrom(np.minimum(values, 254) + np.uint8(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [scaled, swapped, shifted])
 def test_a_small_fault_is_refused(quantised, wrong: Change) -> None:
     compiled, reference, _ = quantised
     assert reference.check_library(Changed(compiled, wrong), ["x"]).allowances > 1
 
 
+@pytest.mark.slow
 def test_a_reference_keeps_how_taps_are_judged(quantised, tmp_path) -> None:
     reference = quantised[1]
     reference.write(tmp_path)

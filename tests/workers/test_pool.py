@@ -119,6 +119,7 @@ def test_an_error_while_running_is_no_crash(
     assert pool.handles[0].pid == pid
 
 
+@pytest.mark.slow
 def test_a_candidate_that_asks_for_absurd_memory_costs_itself_only(
     scheduled: tvm.IRModule, specs: Specs
 ) -> None:
@@ -177,21 +178,7 @@ def test_a_failure_of_the_workers_ends_the_batch_they_were_to_build(
             modules.finished()
 
 
-def test_a_feed_gives_each_module_once_and_what_was_put_back_first() -> None:
-    feed = Feed(["first"], is_open=True)
-    assert feed.take() == 0
-    assert feed.take() is None
-    assert feed.goes_on
-    feed.add("second")
-    feed.add("third")
-    feed.read_news()
-    assert (feed.take(), feed[1], len(feed)) == (1, "second", 3)
-    feed.put_back(1)
-    feed.close()
-    assert (feed.take(), feed.take()) == (1, 2)
-    assert not feed.goes_on
-
-
+@pytest.mark.slow
 def test_a_worker_killed_while_idle_costs_nothing(pool: WorkerPool, good: str) -> None:
     before = pool.handles[0].pid
     kill(pool.handles[0])
@@ -253,6 +240,7 @@ def test_what_a_dead_worker_had_is_built_anew_and_kept_as_that(
     assert handle.call("measure", kept.number, specs, Race(None), timeout_s=20).run_s
 
 
+@pytest.mark.slow
 def test_a_hanging_build_is_killed(
     pool: WorkerPool, good: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_variant_of_an_option_that_is_not_there_is_left_out() -> None:
     assert not ablation_variants.Variant("c", arguments={"magic": None}).possible
 
 
+@pytest.mark.slow
 def test_a_variant_takes_its_representatives_records_and_seconds(tmp_path: Path) -> None:
     selection, tuned = tuned_tiny.selection(), tuned_tiny.tuned()
     report = ablation_variants.write_tuned(
@@ -140,6 +141,7 @@ def test_a_variant_takes_its_representatives_records_and_seconds(tmp_path: Path)
     assert not ours.has_workload(tuned_tiny.convolutions()["d"].mod)
 
 
+@pytest.mark.slow
 def test_a_representative_that_full_tuning_left_out_is_refused(tmp_path: Path) -> None:
     other = tuned_tiny.convolutions()["d"].info.name
     cluster = (

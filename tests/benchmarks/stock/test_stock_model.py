@@ -45,6 +45,7 @@ def result(tuned: dict, rest: list[str]) -> dict:
     )
 
 
+@pytest.mark.slow
 def test_kernels_without_a_record_run_unscheduled_and_right(tmp_path: Path) -> None:
     """A record of convolution ``b`` only, and one of ``a`` that failed, as stock writes them."""
     found = tuned_tiny.convolutions()

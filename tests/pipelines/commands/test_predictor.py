@@ -40,6 +40,7 @@ def places(tmp_path: Path) -> Places:
     return places
 
 
+@pytest.mark.slow
 def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
     found = predictor.learnable_of(MODEL, places)
     assert found
@@ -50,6 +51,7 @@ def test_what_full_tuning_measured_is_learnt(places: Places) -> None:
         assert (samples.times_s > 0).all()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_held_out_is_not_learnt(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_model_that_is_held_out_is_not_learnt(
     assert "fewtune: nothing is left to learn from" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_that_was_not_tuned_is_refused_in_one_line(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,6 +96,7 @@ def test_an_interrupted_record_leaves_nothing(
     assert left.info.run_id not in {run.info.run_id for run in store.find({})}
 
 
+@pytest.mark.slow
 def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
@@ -259,6 +260,7 @@ def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
     assert kept == {"data/data/model.so", "data/data/library.json"}
 
 
+@pytest.mark.slow
 def test_the_champion_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.

@@ -132,6 +132,7 @@ def test_conditions_of_sets_equal_those_of_onnxruntime():
     assert_same(modelled("TreeEnsemble", attributes, 1, opset=5))
 
 
+@pytest.mark.slow
 def test_a_large_forest_stays_one_plain_ensemble():
     trees = grown("class", 3, [0, 1, 2], MODES, 0, trees=60, deepest=10)
     given = {"classlabels_int64s": [4, 2, 7], "post_transform": "SOFTMAX"}
