@@ -6,21 +6,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
 from fewtune.model.passes.op_patterns import OPAQUE
-from fewtune.model.passes.tvmscript.recurrent_steps import CELLS, RESETS_FIRST, multiplication
+from fewtune.model.passes.tvmscript.recurrent_steps import (
+    CELLS,
+    RESETS_FIRST,
+    multiplication,
+    quantisation,
+)
+from fewtune.model.passes.tvmscript.recurrent_threads import shared_by
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import tvm
-from fewtune.task.analysis import FLOAT32_BYTES
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-# The time in which threads wait for each other, in bytes that a core reads from its own cache.
-_WAIT_BYTES = 2**18
-# Bytes of weights that stay in a core's cache from step to step. A core reads much larger weights
-# at most so many times slower.
-_RESIDENT_BYTES, _MOST_SLOWDOWN = 2**20, 5
 # Attributes of TVM's code generator for CPUs: start all threads once for a statement, and let
 # threads wait for each other after one.
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
@@ -42,6 +43,9 @@ class Recurrence(NamedTuple):
     resets_first : bool
         Whether a GRU resets the state before it is multiplied (ONNX's ``linear_before_reset`` is
         0). Then a step has two products, one after the other.
+    weight_dtype : str
+        Of the recurrent weights. An LSTM may have integers; then each step quantises the state by
+        its range.
     """
 
     kind: str
@@ -51,6 +55,7 @@ class Recurrence(NamedTuple):
     hidden: int
     is_reverse: bool = False
     resets_first: bool = False
+    weight_dtype: str = "float32"
 
     @property
     def early(self) -> int:
@@ -65,11 +70,10 @@ class Recurrence(NamedTuple):
 
     def workers(self, threads: int) -> int:
         """Threads that share each step of a direction. If it is 1, directions run in parallel."""
-        size = self.hidden * GATES[self.kind] * self.hidden * FLOAT32_BYTES
-        alone = _reading(size) * -(-self.directions // threads)
+        count = self.hidden * GATES[self.kind] * self.hidden
+        item_bytes = np.dtype(self.weight_dtype).itemsize
         waits = 2 if self.resets_first else 1
-        shared = (waits * _WAIT_BYTES + _reading(size / threads)) * self.directions
-        return threads if shared < alone else 1
+        return shared_by(threads, self.directions, count, item_bytes, waits)
 
     def kernel(self, traits: CpuTraits) -> tvm.tirx.PrimFunc:
         """The scheduled kernel.
@@ -80,7 +84,8 @@ class Recurrence(NamedTuple):
           directions x gates x hidden);
         - the recurrent weights: shape (directions, panels, hidden x gates, lanes), where a panel
           belongs to one vector of a state's values, and begins with the early gates;
-        - the bias that a GRU resets: shape (directions, hidden);
+        - the bias that a GRU resets: shape (directions, hidden); or the scales of quantised
+          weights: shape (directions, gates x hidden);
         - the first state, and the first cell: shape (directions, batch, hidden).
 
         It writes the last cell, shape (directions, batch, hidden), and the states of all steps,
@@ -88,9 +93,11 @@ class Recurrence(NamedTuple):
 
         A panel belongs to the same thread at every step, so its weights stay in that core's cache.
         """
-        kind, steps, batch, directions, hidden, is_reverse, resets_first = self
+        kind, steps, batch, directions, hidden, is_reverse, resets_first, weight_dtype = self
         gates, lanes = GATES[kind], traits.lanes("float32")
         panels, width = hidden // lanes, gates * hidden
+        is_quantised = weight_dtype != "float32"
+        extra_width = width if is_quantised else hidden
         rows, unrolled = self.tile(traits)
         workers = self.workers(traits.threads)
         share = -(-panels // workers)
@@ -100,6 +107,7 @@ class Recurrence(NamedTuple):
         cell_after, state_after = CELLS[RESETS_FIRST if resets_first else kind]
         early = self.early
         multiply = multiplication(rows, unrolled, lanes, hidden)
+        quantise = quantisation(batch, panels, lanes)
 
         def place(step: Any, d: Any) -> Any:
             """The index in the sequence of a direction's step."""
@@ -107,31 +115,41 @@ class Recurrence(NamedTuple):
                 return steps - 1 - step if is_reverse else step
             return step + d * (steps - 1 - 2 * step)
 
+        def entered(given: Any, step: Any, d: Any, row: Any, g: Any, i: Any) -> Any:
+            """A gate's product with the input."""
+            return given[place(step, d) * batch + row, d * width + g * hidden + i]
+
         def factor(state: Any, early_gates: Any, step: Any, d: Any, row: Any, i: Any) -> Any:
             """What the last product of a step multiplies: the state, unless it was reset."""
             return early_gates[d, 1, row, i] if resets_first else state[d, step % 2, row, i]
 
-        def extra(bias: Any, early_gates: Any, d: Any, row: Any, i: Any) -> Any:
+        def extra(extras: Any, early_gates: Any, d: Any, row: Any, i: Any) -> Any:
             """What else a GRU's next state depends on: its update, or the bias that it resets."""
-            return early_gates[d, 0, row, i] if resets_first else bias[d, i]
+            return early_gates[d, 0, row, i] if resets_first else extras[d, i]
+
+        def product(
+            sums: Any, extras: Any, scale: Any, b: Any, d: Any, g: Any, p: Any, i: Any
+        ) -> Any:
+            """A gate's product with the state."""
+            if not is_quantised:
+                return sums[b, 0, g, i]
+            return sums[b, 0, g, i] * (scale[0] * extras[d, g * hidden + p * lanes + i])
 
         @T.macro
-        def advance(sums, given, bias, early_gates, state, states, cell, step, d, p, row, b):  # type: ignore[no-untyped-def]
+        def advance(  # type: ignore[no-untyped-def]
+            sums, given, extras, early_gates, scale, state, states, cell, step, d, p, row, b
+        ):
             for lane in T.vectorized(lanes):
                 cell[d, row, p * lanes + lane] = cell_after(
-                    lambda g: sums[b, 0, g, lane],
-                    lambda g: given[
-                        place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
-                    ],
+                    lambda g: product(sums, extras, scale, b, d, g, p, lane),
+                    lambda g: entered(given, step, d, row, g, p * lanes + lane),
                     cell[d, row, p * lanes + lane],
                 )
             for lane in T.vectorized(lanes):
                 state[d, (step + 1) % 2, row, p * lanes + lane] = state_after(
-                    lambda g: sums[b, 0, g, lane],
-                    lambda g: given[
-                        place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
-                    ],
-                    extra(bias, early_gates, d, row, p * lanes + lane),
+                    lambda g: product(sums, extras, scale, b, d, g, p, lane),
+                    lambda g: entered(given, step, d, row, g, p * lanes + lane),
+                    extra(extras, early_gates, d, row, p * lanes + lane),
                     state[d, step % 2, row, p * lanes + lane],
                     cell[d, row, p * lanes + lane],
                 )
@@ -145,10 +163,7 @@ class Recurrence(NamedTuple):
             for g in T.unroll(early):
                 for lane in T.vectorized(lanes):
                     early_gates[d, g, row, p * lanes + lane] = T.sigmoid(
-                        sums[b, 0, g, lane]
-                        + given[
-                            place(step, d) * batch + row, d * width + g * hidden + p * lanes + lane
-                        ]
+                        sums[b, 0, g, lane] + entered(given, step, d, row, g, p * lanes + lane)
                     )
             for lane in T.vectorized(lanes):
                 early_gates[d, 1, row, p * lanes + lane] = (
@@ -184,13 +199,13 @@ class Recurrence(NamedTuple):
 
         @T.macro
         def advance_share(  # type: ignore[no-untyped-def]
-            given, weights, bias, state, early_gates, states, cell, step, d, worker
+            given, weights, extras, state, early_gates, states, cell, step, d, worker
         ):
             with T.sblock("share"):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
                     weights[d, 0:panels, 0:width, 0:lanes],
-                    bias[d, 0:hidden],
+                    extras[d, 0:extra_width],
                     state[d, 0:2, 0:batch, 0:hidden],
                     early_gates[d, 0:2, 0:batch, 0:hidden],
                     cell[d, 0:batch, 0:hidden],
@@ -212,6 +227,11 @@ class Recurrence(NamedTuple):
                             known[row, q * lanes + lane] = factor(
                                 state, early_gates, step, d, row, q * lanes + lane
                             )
+                # A quantised state's scale, and its zero point.
+                scale = T.sblock_alloc_buffer((2,), "float32", scope="local")
+                if is_quantised:
+                    ends = T.sblock_alloc_buffer((2, lanes), "float32", scope="local")
+                    quantise(known, ends, scale)
                 for q in T.serial(T.min(share, panels - worker * share)):
                     for tile in T.serial(batch // rows):
                         multiply(
@@ -220,15 +240,15 @@ class Recurrence(NamedTuple):
                         )  # fmt: skip
                         for b in T.unroll(rows):
                             advance(
-                                sums, given, bias, early_gates, state, states, cell,
+                                sums, given, extras, early_gates, scale, state, states, cell,
                                 step, d, worker * share + q, tile * rows + b, b,
                             )  # fmt: skip
 
         @T.prim_func(s_tir=True)
         def recurrence(
             given: T.Buffer((steps * batch, directions * width), "float32"),
-            weights: T.Buffer((directions, panels, width, lanes), "float32"),
-            bias: T.Buffer((directions, hidden), "float32"),
+            weights: T.Buffer((directions, panels, width, lanes), weight_dtype),
+            extras: T.Buffer((directions, extra_width), "float32"),
             first: T.Buffer((directions, batch, hidden), "float32"),
             first_cell: T.Buffer((directions, batch, hidden), "float32"),
             cell: T.Buffer((directions, batch, hidden), "float32"),
@@ -239,7 +259,7 @@ class Recurrence(NamedTuple):
                 T.reads(
                     given[0 : steps * batch, 0 : directions * width],
                     weights[0:directions, 0:panels, 0:width, 0:lanes],
-                    bias[0:directions, 0:hidden],
+                    extras[0:directions, 0:extra_width],
                     first[0:directions, 0:batch, 0:hidden],
                     first_cell[0:directions, 0:batch, 0:hidden],
                 )
@@ -249,9 +269,8 @@ class Recurrence(NamedTuple):
                 )
                 # A step reads one of the two buffers of a state, and writes the other.
                 state = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
-                if resets_first:
-                    # The update, and the state that was reset.
-                    early_gates = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
+                # The update, and the state that was reset; used only if the layer resets first.
+                early_gates = T.sblock_alloc_buffer((directions, 2, batch, hidden), "float32")
                 for d in T.serial(directions):
                     for b in T.serial(batch):
                         for i in T.serial(hidden):
@@ -266,23 +285,11 @@ class Recurrence(NamedTuple):
                                         reset_share(
                                             given, weights, state, early_gates, step, d, worker
                                         )
-                                with T.attr(0, barrier, 1):
-                                    for worker in worker_loop(workers):
-                                        advance_share(
-                                            given, weights, bias, state, early_gates, states, cell,
-                                            step, d, worker,
-                                        )  # fmt: skip
-                            else:
-                                with T.attr(0, barrier, 1):
-                                    for worker in worker_loop(workers):
-                                        advance_share(
-                                            given, weights, bias, state, state, states, cell,
-                                            step, d, worker,
-                                        )  # fmt: skip
+                            with T.attr(0, barrier, 1):
+                                for worker in worker_loop(workers):
+                                    advance_share(
+                                        given, weights, extras, state, early_gates, states, cell,
+                                        step, d, worker,
+                                    )  # fmt: skip
 
         return recurrence
-
-
-def _reading(size: float) -> float:
-    """Time to read so many bytes at every step, in bytes that a core reads from its own cache."""
-    return size * min(max(1.0, size / _RESIDENT_BYTES), _MOST_SLOWDOWN)

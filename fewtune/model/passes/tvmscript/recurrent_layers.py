@@ -1,13 +1,20 @@
-"""Converters of LSTM, GRU and RNN nodes that one kernel computes."""
+"""Converters of recurrent layers that one kernel computes, quantised LSTMs among them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fewtune.model.passes.attributes import text_attribute
 from fewtune.model.passes.tvmscript.recurrence import GATES, Recurrence
+from fewtune.model.passes.tvmscript.recurrent_weights import (
+    Weights,
+    plain_weights,
+    quantised_product,
+    quantised_weights,
+)
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax
 
@@ -27,12 +34,15 @@ def converters(traits: CpuTraits) -> dict[str, Any]:
     traits : CpuTraits
         Of the processor that the layers run on.
     """
-    return {kind: _Layer(kind, traits) for kind in GATES}
+    plain = {kind: _Layer(kind, traits, plain_weights) for kind in GATES}
+    return {**plain, "DynamicQuantizeLSTM": _Layer("LSTM", traits, quantised_weights)}
 
 
 class _Layer:
-    def __init__(self, kind: str, traits: CpuTraits) -> None:
-        self._kind, self._traits = kind, traits
+    def __init__(
+        self, kind: str, traits: CpuTraits, weights_of: Callable[[Any, Any], Weights]
+    ) -> None:
+        self._kind, self._traits, self._weights_of = kind, traits, weights_of
 
     def get_converter(self, _opset: int) -> Any:
         return self._convert
@@ -43,20 +53,16 @@ class _Layer:
         from tvm.relax.frontend.onnx import onnx_frontend
 
         kind, traits, gates = self._kind, self._traits, GATES[self._kind]
-        data, *weights = [inputs[place] for place in range(4)]
-        first, first_cell = inputs[5], inputs[6]
-        own, recurrent, *biases = [
-            onnx_frontend.get_constant(each, params).value.numpy()
-            for each in weights
-            if each is not None
-        ]
+        data, first, first_cell = (inputs[place] for place in (0, 5, 6))
+        own, recurrent, bias, scales = self._weights_of(inputs, params)
         steps, batch, width = (int(each) for each in data.ty.shape)
         directions, _, hidden = recurrent.shape
         more = -hidden % traits.lanes("float32")
         wide = hidden + more
         order = text_attribute(attributes, "direction", "forward")
         resets_first = kind == "GRU" and not attributes.get("linear_before_reset", 0)
-        layer = Recurrence(kind, steps, batch, directions, wide, order == "reverse", resets_first)
+        sizes, weight_dtype = (steps, batch, directions, wide), recurrent.dtype.name
+        layer = Recurrence(kind, *sizes, order == "reverse", resets_first, weight_dtype)
 
         def padded(array: np.ndarray) -> np.ndarray:
             """An array with an axis of gates, each padded with zeros to whole vectors.
@@ -66,15 +72,18 @@ class _Layer:
             gated = array.reshape(directions, -1, hidden, *array.shape[2:])
             return np.pad(gated, [(0, 0), (0, 0), (0, more)] + [(0, 0)] * (gated.ndim - 3))
 
-        biases.append(np.zeros((directions, 2 * gates * hidden), np.float32))
-        bias = padded(biases[0])
-        added = bias[:, :gates] + bias[:, gates:]
-        reset_bias = np.zeros((directions, wide), np.float32)
+        biases = padded(bias)
+        added = biases[:, :gates] + biases[:, gates:]
+        extras = np.zeros((directions, wide), np.float32)
         if kind == "GRU" and not resets_first:
-            reset_bias, added[:, 2] = bias[:, -1], bias[:, 2]
+            extras, added[:, 2] = biases[:, -1], biases[:, 2]
         columns = np.moveaxis(padded(own), 3, 0).reshape(width, directions * gates * wide)
         rows = bb.normalize(relax.op.reshape(data, (steps * batch, width)))
-        product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
+        if scales:
+            own_scales, extras = (padded(each).reshape(directions, -1) for each in scales)
+            product = quantised_product(bb, rows, columns, own_scales)
+        else:
+            product = bb.normalize(relax.op.matmul(rows, _constant(columns)))
         given = bb.normalize(relax.op.add(product, _constant(added.reshape(1, -1))))
 
         def initial(value: relax.Expr | None) -> relax.Expr:
@@ -87,8 +96,10 @@ class _Layer:
 
         arguments = [
             given,
-            _constant(_panels(padded(recurrent), traits.lanes("float32"), layer.early)),
-            _constant(reset_bias),
+            _constant(
+                _panels(padded(recurrent), traits.lanes("float32"), layer.early), weight_dtype
+            ),
+            _constant(extras),
             initial(first),
             initial(first_cell),
         ]
@@ -113,8 +124,8 @@ class _Layer:
         return relax.Tuple([states, last, cell])
 
 
-def _constant(array: np.ndarray) -> relax.Expr:
-    return relax.const(np.ascontiguousarray(array, np.float32))
+def _constant(array: np.ndarray, dtype: str = "float32") -> relax.Expr:
+    return relax.const(np.ascontiguousarray(array, dtype))
 
 
 def _panels(recurrent: np.ndarray, lanes: int, early: int) -> np.ndarray:

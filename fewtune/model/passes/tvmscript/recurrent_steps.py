@@ -1,6 +1,6 @@
 """Parts of one step of a recurrent layer: its products, and its next cell and state."""
 
-# ruff: noqa: ANN001, ANN202 (of the macro, which is TVMScript: it is parsed, not run)
+# ruff: noqa: ANN001, ANN202 (of the macros, which are TVMScript: they are parsed, not run)
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
+
+from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
 
 RESETS_FIRST = "GRU that resets first"
 
@@ -30,6 +32,9 @@ def multiplication(rows: int, unrolled: int, lanes: int, hidden: int) -> Any:
         Of ``count`` gates from gate ``begin``, the sums are in ``sums[:, 0]``.
     """
 
+    def weight(stored: Any) -> Any:
+        return T.Cast("float32", stored)
+
     @T.macro
     def multiply(sums, weights, known, d, p, tile, begin, count):  # type: ignore[no-untyped-def]
         for b in T.unroll(rows):
@@ -42,12 +47,10 @@ def multiplication(rows: int, unrolled: int, lanes: int, hidden: int) -> Any:
                 for b in T.unroll(rows):
                     for g in T.unroll(count):
                         for lane in T.vectorized(lanes):
-                            sums[b, u, begin + g, lane] = (
-                                sums[b, u, begin + g, lane]
-                                + known[tile * rows + b, k * unrolled + u]
-                                * weights[
-                                    d, p, begin * hidden + (k * unrolled + u) * count + g, lane
-                                ]
+                            sums[b, u, begin + g, lane] = sums[b, u, begin + g, lane] + known[
+                                tile * rows + b, k * unrolled + u
+                            ] * weight(
+                                weights[d, p, begin * hidden + (k * unrolled + u) * count + g, lane]
                             )
         for b in T.unroll(rows):
             for g in T.unroll(count):
@@ -58,6 +61,58 @@ def multiplication(rows: int, unrolled: int, lanes: int, hidden: int) -> Any:
                         )
 
     return multiply
+
+
+def quantisation(batch: int, panels: int, lanes: int) -> Any:
+    """A macro that quantises states by their range, as ONNX's DynamicQuantizeLinear does.
+
+    Parameters
+    ----------
+    batch, panels, lanes : int
+        Sequences, whose states have one range, and vectors of a state.
+
+    Returns
+    -------
+    macro
+        Writes the integers, less their zero point, in the states' place, their scale and the zero
+        point.
+    """
+
+    @T.macro
+    def quantise(known, ends, scale):  # type: ignore[no-untyped-def]
+        for end in T.unroll(2):
+            for lane in T.vectorized(lanes):
+                ends[end, lane] = T.float32(0)
+        for row in T.serial(batch):
+            for q in T.serial(panels):
+                for lane in T.vectorized(lanes):
+                    ends[0, lane] = T.min(ends[0, lane], known[row, q * lanes + lane])
+                for lane in T.vectorized(lanes):
+                    ends[1, lane] = T.max(ends[1, lane], known[row, q * lanes + lane])
+        for lane in T.serial(lanes - 1):
+            ends[0, 0] = T.min(ends[0, 0], ends[0, lane + 1])
+            ends[1, 0] = T.max(ends[1, 0], ends[1, lane + 1])
+        scale[0] = (ends[1, 0] - ends[0, 0]) / T.float32(MOST_OF_BYTE)
+        if scale[0] == T.float32(0):
+            scale[0] = T.float32(1)
+        scale[1] = T.min(
+            T.nearbyint((T.float32(0) - ends[0, 0]) / scale[0]), T.float32(MOST_OF_BYTE)
+        )
+        for row in T.serial(batch):
+            for q in T.serial(panels):
+                for lane in T.vectorized(lanes):
+                    known[row, q * lanes + lane] = (
+                        T.min(
+                            T.max(
+                                T.nearbyint(known[row, q * lanes + lane] / scale[0]) + scale[1],
+                                T.float32(0),
+                            ),
+                            T.float32(MOST_OF_BYTE),
+                        )
+                        - scale[1]
+                    )
+
+    return quantise
 
 
 # The next cell and the next state. `product` gives a gate's product with the state, `given` its

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN that are not unrolled, since one kernel computes all their steps.
+"""Recurrent layers that are not unrolled, since one kernel computes all their steps.
 
 That kernel (`fewtune.model.passes.tvmscript.recurrence`) supports what exporters write: default
 activations, sequences of one length, constant weights.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from onnx import ModelProto, NodeProto, TensorProto
 
 from fewtune.onnx_graph.graph import all_nodes, attributes_of, optional
-from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler, Scope
-from fewtune.onnx_graph.operators.recurrent import layers
+from fewtune.onnx_graph.operators.builder import MICROSOFT, GraphBuilder, Handler, Scope
+from fewtune.onnx_graph.operators.recurrent import layers, quantized
 
 # The kernel reads the weights once for each sequence. For more sequences, an unrolled layer has
 # matrix products, which read them once.
@@ -23,16 +23,21 @@ _KNOWN |= {"activations"}
 
 def has_layers(model: ModelProto) -> bool:
     """Whether a model has recurrent layers."""
-    return any(node.op_type in layers.DEFAULTS for node in all_nodes(model.graph))
+    kinds = {operator for _, operator in _UNROLLED}
+    return any(node.op_type in kinds for node in all_nodes(model.graph))
 
 
 def _expand(graph: GraphBuilder, node: NodeProto, scope: Scope) -> bool:
-    return not has_kernel(graph, node) and layers.HANDLERS["", node.op_type](graph, node, scope)
+    if has_kernel(graph, node):
+        return False
+    domain = MICROSOFT if node.domain == MICROSOFT else ""
+    return _UNROLLED[domain, node.op_type](graph, node, scope)
 
 
 def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
     """Whether the kernel computes this layer."""
-    kind = node.op_type
+    is_quantised = node.domain == MICROSOFT
+    kind = "LSTM" if is_quantised else node.op_type
     given = attributes_of(node)
     data, *weights, lengths, hidden, cell, peepholes = optional(node.input, _INPUTS)
     shape = graph.shape(data)
@@ -51,10 +56,14 @@ def has_kernel(graph: GraphBuilder, node: NodeProto) -> bool:
         known = graph.value(lengths)
         if known is None or (known < steps).any():
             return False
-    floats = [name for name in (data, *weights, hidden, cell) if name]
-    return all(graph.element_type(name) == TensorProto.FLOAT for name in floats) and all(
-        graph.value(name) is not None for name in weights if name
+    # Behind the weights of a quantised layer are their scales and zero points.
+    constants = [*weights, *node.input[_INPUTS:]]
+    *products, bias = weights
+    floats = [data, bias, hidden, cell, *([] if is_quantised else products)]
+    return all(graph.element_type(name) == TensorProto.FLOAT for name in floats if name) and all(
+        graph.value(name) is not None for name in constants if name
     )
 
 
-HANDLERS: dict[tuple[str, str], Handler] = dict.fromkeys(layers.HANDLERS, _expand)
+_UNROLLED = layers.HANDLERS | quantized.HANDLERS
+HANDLERS: dict[tuple[str, str], Handler] = dict.fromkeys(_UNROLLED, _expand)
