@@ -14,6 +14,8 @@ from tests import recorded
 # Targets of the study.
 _GENETIC_WINS, _TASKS = 6, 8
 _ONESHOT_S, _ONESHOT_MEAN, _ONESHOT_LEAST, _ONESHOT_MODELS = 3.0, 90, 80, 7
+# The models whose seconds are judged; of the others they are told.
+_ONESHOT_TIMED = {"squeezenet_v1_1": "SqueezeNet", "resnet50_v1": "ResNet 50"}
 _CHAMELEON, _AGENT, _CORRELATION, _BEST_OF_8 = 1.05, 0.25, 0.3, 1.10
 
 
@@ -178,15 +180,16 @@ def _oneshot(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     achieved = [row["achieved_pct"] for row in rows]
     mean = statistics.geometric_mean(achieved)
     names = ", ".join(row["model"] for row in rows)
-    slowest = max(rows, key=lambda row: row["seconds"])
+    seconds = {row["model"]: row["seconds"] for row in rows}
+    timed = [seconds[name] for name in _ONESHOT_TIMED if name in seconds]
     least = min(rows, key=lambda row: row["x_onnxruntime"])
     few = f"{len(rows)} of {_ONESHOT_MODELS} models are measured: {names}"
     missing = few if len(rows) < _ONESHOT_MODELS else ""
     return [
         _row(
-            "one-shot in at most 3 s",
-            slowest["seconds"] <= _ONESHOT_S,
-            f"at most {slowest['seconds']:.2f} s ({slowest['model']})",
+            f"one-shot in at most {_ONESHOT_S:g} s ({', '.join(_ONESHOT_TIMED.values())})",
+            len(timed) == len(_ONESHOT_TIMED) and max(timed) <= _ONESHOT_S,
+            ", ".join(f"{each:.2f} s ({name})" for name, each in seconds.items()),
             missing,
         ),
         _row(
