@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from fewtune.binding.bind import bind_shapes
-from fewtune.model.lower import lower
 from fewtune.model.passes.tvmscript import recurrent_threads
 from fewtune.model.passes.tvmscript.recurrence import Recurrence
-from fewtune.onnx_graph import simplify
-from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import set_threads, tvm
-from fewtune.task.calls import call_counts
-from fewtune.verify.session import run_onnxruntime
+from fewtune.runtime.tvm import set_threads
+from tests.made.recurrent import kernels
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 WIDTH = 20
 
 
@@ -89,17 +81,6 @@ def quantised_layer(
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return model, {"x": numbers(steps, batch, WIDTH)}
-
-
-def kernels(model: ModelProto, feeds: dict[str, np.ndarray]) -> Counter[str]:
-    """Lower a layer, compare it with onnxruntime, and count its kernels."""
-    bound = bind_shapes(model, {}, {})
-    lowered = lower(simplify.with_layers(bound), TARGET, "NHWC")
-    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
-    ours = compiled.outputs([feeds["x"]])
-    for actual, wanted in zip(ours, run_onnxruntime(model, feeds, 1), strict=True):
-        np.testing.assert_allclose(actual, wanted, atol=1e-5)
-    return call_counts(lowered)
 
 
 @pytest.mark.slow

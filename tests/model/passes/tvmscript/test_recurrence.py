@@ -4,34 +4,27 @@ import pytest
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import VerificationError
 from fewtune.model.import_options import ImportOptions
-from fewtune.model.lower import lower
 from fewtune.model.lower_checked import lower_checked
 from fewtune.model.passes.tvmscript import recurrence
 from fewtune.model.passes.tvmscript.recurrence import Recurrence
 from fewtune.model.passes.tvmscript.recurrent_steps import CELLS
 from fewtune.onnx_graph import simplify
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.executable import CompiledModel, build_executable
-from fewtune.runtime.tvm import set_threads, tvm
+from fewtune.runtime.tvm import set_threads
 from fewtune.task.calls import call_counts
 from fewtune.util.optional_steps import OptionalSteps
 from fewtune.verify.session import run_onnxruntime
 from tests.made.layers import layer
+from tests.made.recurrent import TARGET, kernels
 
-TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 TRAITS = CpuTraits.of(TARGET)
 GRU = {"linear_before_reset": 1}
 
 
-def kernels(model, feeds):
-    """Lower a model with its recurrent layers, check its outputs, and count its kernels."""
-    bound = bind_shapes(simplify.with_shapes(model), {}, {})
-    lowered = lower(simplify.with_layers(bound), TARGET, "NHWC")
-    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
-    ours = compiled.outputs([feeds["x"]])
-    for actual, wanted in zip(ours, run_onnxruntime(model, feeds, 1), strict=True):
-        np.testing.assert_allclose(actual, wanted, atol=1e-5)
-    return call_counts(lowered)
+def shaped(kind, **given):
+    """A layer whose values have known shapes, and its feeds."""
+    model, feeds = layer(kind, **given)
+    return simplify.with_shapes(model), feeds
 
 
 @pytest.mark.slow
@@ -52,7 +45,7 @@ def kernels(model, feeds):
     ],
 )
 def test_one_kernel_computes_all_steps(kind, given) -> None:
-    counts = kernels(*layer(kind, **given))
+    counts = kernels(*shaped(kind, **given))
     assert sum(count for name, count in counts.items() if "recurrence" in name) == 1
     assert sum(count for name, count in counts.items() if "matmul" in name) == 1
 
@@ -79,7 +72,7 @@ def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
     assert sizes.workers(2) == 2
     assert hidden // TRAITS.lanes("float32") % 2 == 1
     set_threads(2)
-    kernels(*layer(kind, steps=12, direction=direction, hidden=hidden, batch=2, **given))
+    kernels(*shaped(kind, steps=12, direction=direction, hidden=hidden, batch=2, **given))
 
 
 @pytest.mark.slow
@@ -97,7 +90,7 @@ def test_threads_share_a_direction(kind, given, direction, hidden) -> None:
     ],
 )
 def test_other_layers_are_unrolled(kind, given) -> None:
-    assert not any("recurrence" in name for name in kernels(*layer(kind, **given)))
+    assert not any("recurrence" in name for name in kernels(*shaped(kind, **given)))
 
 
 def test_without_the_step_layers_are_unrolled() -> None:
