@@ -87,7 +87,9 @@ def tracking(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        until(lambda: _answers(f"{address}/health"), PATIENCE_S, pause_s=0.2)
+        # The first request to its store makes the tables, which takes long on a busy machine.
+        stored = f"{address}/api/2.0/mlflow/experiments/search?max_results=1"
+        until(lambda: _answers(stored), PATIENCE_S, pause_s=0.2)
         yield address
     finally:
         os.killpg(server.pid, signal.SIGKILL)
