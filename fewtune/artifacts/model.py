@@ -25,6 +25,11 @@ class ImportReport(Artifact):
     model: str
     source: str
     source_sha256: str
+    binding: str | None = Field(
+        default=None,
+        description="digest of inputs, outputs and bound constants; None in reports of earlier "
+        "versions",
+    )
     opset: int
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]

@@ -43,6 +43,9 @@ class KernelRow(Part):
     """One task in the benchmark's per-task table."""
 
     task: str
+    shapes: str | None = Field(
+        default=None, description="of its buffers; None in reports of earlier versions"
+    )
     weight: int
     latency_ms: float | None = Field(description="best measured latency of one call")
     share: float | None = Field(

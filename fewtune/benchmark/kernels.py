@@ -79,6 +79,7 @@ def _row(
     """A kernel's figures without its share of the whole."""
     row = KernelRow(
         task=info.name,
+        shapes=info.shapes_text,
         weight=info.weight,
         latency_ms=call_ms,
         share=None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,7 +34,7 @@ from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
 from fewtune.util.apart import at
-from fewtune.util.files import write_text
+from fewtune.util.files import canonical_json, write_text
 from fewtune.util.optional_steps import OptionalSteps, last_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
@@ -193,6 +195,7 @@ def import_model(
         model=name,
         source=loaded.description,
         source_sha256=loaded.sha256,
+        binding=_binding(inputs, outputs, loaded.source.constants),
         opset=loaded.opset,
         inputs=inputs,
         outputs=outputs,
@@ -232,6 +235,18 @@ def _as_json(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) ->
                 "take it out of the model's outputs"
             ) from None
     return text
+
+
+def _binding(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], constants: Mapping[str, Any]
+) -> str:
+    """A digest of what the file leaves open: bound shapes and constant inputs."""
+    bound = {
+        "inputs": [each.model_dump() for each in inputs],
+        "outputs": [each.model_dump() for each in outputs],
+        "constants": dict(constants),
+    }
+    return hashlib.sha256(canonical_json(bound).encode()).hexdigest()[:12]
 
 
 def read_lowered(directory: Path) -> tvm.IRModule:

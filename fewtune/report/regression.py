@@ -10,6 +10,7 @@ from fewtune.report.noise import Change, Latency, changed
 from fewtune.util.table import number
 
 _MOST_KERNELS = 5
+_OTHER_KERNELS = "import_model (other kernels)"
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,26 @@ class Cause:
         Software that changed, such as ``numpy 2.4.1 to 2.4.2``.
     kernels : tuple of SlowerKernel
         Kernels that lost more than the noise, the largest loss first.
+    settings : tuple of str
+        Settings that changed, such as ``tune.trials_per_task 32 to 8``.
     """
 
     stage: str
     versions: tuple[str, ...]
     kernels: tuple[SlowerKernel, ...]
+    settings: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The cause in one line."""
         parts = [f"first differs in {self.stage}"]
-        if self.versions:
-            parts.append(f"changed: {', '.join(self.versions)}")
+        changes = [*self.settings, *self.versions]
+        if changes:
+            parts.append(f"changed: {', '.join(changes)}")
         else:
-            parts.append("no version changed")
+            parts.append("no version or setting changed")
         if self.kernels:
             parts.append(f"slower: {', '.join(each.text() for each in self.kernels)}")
-        else:
+        elif self.stage != _OTHER_KERNELS:
             parts.append("no single kernel is slower")
         return "; ".join(parts)
 
@@ -72,13 +77,15 @@ def compare_reports(before: BenchmarkReport, now: BenchmarkReport) -> Change:
     return changed(Latency.of(before), Latency.of(now))
 
 
-def cause_of(before: BenchmarkReport, now: BenchmarkReport) -> Cause:
+def cause_of(
+    before: BenchmarkReport, now: BenchmarkReport, settings: tuple[str, ...] = ()
+) -> Cause:
     """How ``now`` differs from ``before``.
 
-    Both are of one model and strategy on one machine.
+    Both are of one model and strategy on one machine; ``settings`` are those that changed.
     """
     kernels = _slower(before, now, compare_reports(before, now).noise)
-    return Cause(_stage(before, now, kernels), _versions(before, now), tuple(kernels))
+    return Cause(_stage(before, now, kernels), _versions(before, now), tuple(kernels), settings)
 
 
 def _slower(before: BenchmarkReport, now: BenchmarkReport, noise: float) -> list[SlowerKernel]:
@@ -86,7 +93,9 @@ def _slower(before: BenchmarkReport, now: BenchmarkReport, noise: float) -> list
     found = []
     for row in now.kernels:
         old = known.get(row.task)
-        if old is None or not row.latency_ms or not old.latency_ms:
+        if old is None or not _is_same_kernel(old, row):
+            continue
+        if not row.latency_ms or not old.latency_ms:
             continue
         if row.latency_ms > old.latency_ms * (1 + noise):
             lost_ms = row.weight * (row.latency_ms - old.latency_ms)
@@ -98,8 +107,8 @@ def _stage(before: BenchmarkReport, now: BenchmarkReport, slower: Sequence[Slowe
     """The first step whose outcome differs, of those that explain the slowest kernel."""
     if now.library_sha256 is not None and now.library_sha256 == before.library_sha256:
         return "benchmark (the library is the same)"
-    if _tasks(before.kernels) != _tasks(now.kernels):
-        return "import_model (other kernels)"
+    if not _are_same_kernels(before.kernels, now.kernels):
+        return _OTHER_KERNELS
     if not slower:
         return "compile"
     worst = slower[0].task
@@ -113,8 +122,19 @@ def _stage(before: BenchmarkReport, now: BenchmarkReport, slower: Sequence[Slowe
     return "share_schedules" if new.is_searched else "compile"
 
 
-def _tasks(rows: Sequence[KernelRow]) -> dict[str, int]:
-    return {row.task: row.weight for row in rows}
+def _are_same_kernels(before: Sequence[KernelRow], now: Sequence[KernelRow]) -> bool:
+    old = {row.task: row for row in before}
+    return old.keys() == {row.task for row in now} and all(
+        old[row.task].weight == row.weight and _is_same_kernel(old[row.task], row) for row in now
+    )
+
+
+def _is_same_kernel(before: KernelRow, now: KernelRow) -> bool:
+    """Whether two kernels of one name do the same; the importer numbers those of any model alike.
+
+    Reports of earlier versions name no shapes.
+    """
+    return None in (before.shapes, now.shapes) or before.shapes == now.shapes
 
 
 def _versions(before: BenchmarkReport, now: BenchmarkReport) -> tuple[str, ...]:

@@ -59,8 +59,8 @@ def add_watch(commands: argparse._SubParsersAction) -> None:
         help="compare the latest results with those before, and fail if one is slower",
         description="Put the latest recorded result of each model beside the one before it, of the "
         "same machine and strategy, with the noise of both. Ends with code 6 if one is slower by "
-        "more than the noise, and says which stage, versions and kernels changed. Writes a page "
-        "of all results over time.",
+        "more than the noise, and says which stage, settings, versions and kernels changed. Writes "
+        "a page of all results over time.",
         epilog="examples:\n"
         "  fewtune run --force && fewtune watch\n"
         "  fewtune watch squeezenet --page fleet\n"

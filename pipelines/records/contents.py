@@ -30,6 +30,15 @@ CURVE = "estimated_latency_ms"
 TEXT = 6000
 # The library is part of the MLflow model.
 _KEPT = {".json", ".csv", ".md", ".png"}
+_OF_MODEL = {
+    "source",
+    "source_sha256",
+    "binding",
+    "opset",
+    "parameters",
+    "layout",
+    "transposes",
+}
 
 
 def figures(found: tables.Result) -> dict[str, float]:
@@ -87,9 +96,7 @@ def parameters_of(
     flatten(found.benchmark.conditions.fingerprint.model_dump(), "machine", flat)
     imported = Places(root).imported(result.model)
     if (imported / ImportReport.file_name).is_file():
-        source = ImportReport.read(imported).model_dump(
-            include={"source", "source_sha256", "opset", "parameters", "layout", "transposes"}
-        )
+        source = ImportReport.read(imported).model_dump(include=_OF_MODEL, exclude_none=True)
         flatten(source, "model", flat)
     return flat
 

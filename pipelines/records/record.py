@@ -124,7 +124,7 @@ def record_result(root: Path, result: Result, stages: Sequence[str], logs: Itera
                 ids = {"run_id": run_id, "model_id": model_id}
                 save_model(root, result, found.benchmark.conditions.fingerprint, saved, **ids)
                 client.log_model_artifacts(model_id, str(saved))
-            version = register(client, result, found.benchmark, model_id, run_id)
+            version = register(client, result, found.benchmark, model_id, run_id, parameters)
     return f"{result} is recorded in MLflow: run {run_id}, {version}"
 
 

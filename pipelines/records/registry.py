@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Mapping
 
 from fewtune.artifacts import BenchmarkReport, Fingerprint
 from fewtune.report.conditions import target_name
 from fewtune.report.noise import Latency, changed
 from pipelines.dvc_repo.dag import Result
+from pipelines.records.conditions import is_same_model
 
 # isort: split
 from mlflow import MlflowClient
@@ -35,13 +37,19 @@ def machine_of(fingerprint: Fingerprint) -> str:
 
 
 def register(
-    client: MlflowClient, result: Result, report: BenchmarkReport, model_id: str, run_id: str
+    client: MlflowClient,
+    result: Result,
+    report: BenchmarkReport,
+    model_id: str,
+    run_id: str,
+    parameters: Mapping[str, str],
 ) -> str:
     """Make a recorded result a version of its model; move the aliases if it is the fastest.
 
     Alias ``champion-MACHINE`` is the fastest version made for a machine. ``champion`` follows that
     of the machine for which it was first set. Both move to a version that is faster by more than
-    the noise of both measurements.
+    the noise of both measurements, and to the first version of another model that got the name:
+    a fast library of the old one is no result of the new one. ``parameters`` are the recorded ones.
 
     Returns
     -------
@@ -74,11 +82,11 @@ def register(
         model_id=model_id,
     )
     own = f"{CHAMPION}-{machine}"
-    holder = _holder(client, result.model, own)
+    holder = _holder(client, result.model, own, parameters)
     if holder is not None and not _faster(report, holder):
         return f"version {made.version} of {result.model} (champion: {holder.version})"
     client.set_registered_model_alias(result.model, own, made.version)
-    overall = _holder(client, result.model, CHAMPION)
+    overall = _holder(client, result.model, CHAMPION, parameters)
     if overall is None or overall.tags.get("machine") == machine:
         client.set_registered_model_alias(result.model, CHAMPION, made.version)
     return f"version {made.version} of {result.model}, its champion now"
@@ -96,11 +104,20 @@ def _described(result: Result, report: BenchmarkReport) -> str:
     )
 
 
-def _holder(client: MlflowClient, model: str, alias: str) -> ModelVersion | None:
+def _holder(
+    client: MlflowClient, model: str, alias: str, parameters: Mapping[str, str]
+) -> ModelVersion | None:
+    """The version with an alias, if there is one of this very model."""
     try:
-        return client.get_model_version_by_alias(model, alias)
+        holder = client.get_model_version_by_alias(model, alias)
     except MlflowException:
         return None
+    try:
+        recorded = client.get_run(holder.run_id).data.params
+    except MlflowException:
+        # Somebody erased the run; what the version is of can no longer be told.
+        return holder
+    return holder if is_same_model(recorded, parameters) else None
 
 
 def _faster(report: BenchmarkReport, holder: ModelVersion) -> bool:

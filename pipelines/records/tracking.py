@@ -145,7 +145,7 @@ class Store:
                 if left.data.tags.get(tag) != key:
                     for made in left.outputs.model_outputs if left.outputs else ():
                         self.client.delete_logged_model(made.model_id)
-                    self.client.delete_run(left.info.run_id)
+                    self._delete_run(left.info.run_id)
             run = self.client.create_run(self.experiment_id, began_ms, tags, run_name)
             run_id = run.info.run_id
             try:
@@ -153,8 +153,17 @@ class Store:
                 self.client.set_tag(run_id, tag, key)
                 self.client.set_terminated(run_id, end_time=ended_ms)
             except BaseException:
-                self.client.delete_run(run_id)
+                self._delete_run(run_id)
                 raise
+
+    def _delete_run(self, run_id: str) -> None:
+        """Delete a run, and the registry's versions of the model that it made.
+
+        An alias of such a version would name a model that cannot be loaded.
+        """
+        for version in self.client.search_model_versions(f"run_id = '{run_id}'"):
+            self.client.delete_model_version(version.name, version.version)
+        self.client.delete_run(run_id)
 
     @contextmanager
     def model(self, run_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from fewtune.report.regression import Cause, cause_of
 from fewtune.util.table import MISSING, Table, number
 from fewtune.util.validation import nearest
 from pipelines.dvc_repo.dag import Result
+from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
 from pipelines.records.registry import machine_of
 from pipelines.records.tracking import MACHINE, Store
 from stages.paths import Places
@@ -43,7 +44,7 @@ class Watched:
     machine : str
         Processor and threads.
     runs : tuple of Run
-        In MLflow, the latest first.
+        In MLflow, the latest first. Those of another model that had the name before are left out.
     cause : Cause or None
         The likely cause, if it became slower and both reports can be read.
     """
@@ -65,12 +66,19 @@ class Watched:
 
     @property
     def earlier(self) -> list[Run]:
-        """Earlier runs with the fingerprint of the one before the latest, oldest first.
+        """Earlier runs made as the one before the latest, oldest first.
 
-        So they have the same versions: differences between versions are no noise.
+        They have its versions and settings: what other ones change is no noise.
         """
-        last = self.runs[1].data.tags.get("fingerprint") if len(self.runs) > 1 else None
-        alike = [run for run in self.runs[1:] if run.data.tags.get("fingerprint") == last]
+        if len(self.runs) < 2:
+            return []
+        last = self.runs[1].data
+        alike = [
+            run
+            for run in self.runs[1:]
+            if run.data.tags.get("fingerprint") == last.tags.get("fingerprint")
+            and is_made_alike(run.data.params, last.params)
+        ]
         return alike[:_MOST_EARLIER][::-1]
 
     @property
@@ -164,11 +172,14 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
         )
     found = []
     for (result, _), runs in sorted(groups.items(), key=lambda each: each[0]):
-        each = Watched(result, runs[0].data.tags.get("machine", ""), tuple(runs))
+        last = runs[0].data
+        alike = tuple(run for run in runs if is_same_model(run.data.params, last.params))
+        each = Watched(result, last.tags.get("machine", ""), alike)
         if each.is_slower:
-            now, before = (_report(store, run) for run in runs[:2])
+            now, before = (_report(store, run) for run in alike[:2])
             if now is not None and before is not None:
-                each = replace(each, cause=cause_of(before, now))
+                settings = changed_settings(alike[1].data.params, last.params)
+                each = replace(each, cause=cause_of(before, now, settings))
         found.append(each)
     return found
 

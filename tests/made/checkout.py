@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from fewtune.artifacts import ImportReport
 from pipelines.cli import main
 from pipelines.dvc_repo.dag import Result
 from stages.paths import Places
@@ -29,6 +30,7 @@ class Checkout:
         )
         self.log = root / "tune.log"
         self.log.write_text("measured\n")
+        self.settings = {"trials_per_task": 64}
 
     def write(self, result: Result, **figures: object) -> None:
         directory = self.places.benchmarked(result.model, result.strategy)
@@ -38,6 +40,12 @@ class Checkout:
         made.compiled(result.model, result.strategy).write(compiled)
         (compiled / "model.so").write_bytes(b"library")
         made.imported(result.model).write(self.places.imported(result.model))
+        self.lock()
+
+    def change_model(self, result: Result, **changes: object) -> None:
+        """Make the result one of another file, or of other bound inputs, under the same name."""
+        folder = self.places.imported(result.model)
+        ImportReport.read(folder).model_copy(update=changes).write(folder)
         self.lock()
 
     def compare(self, **figures: float) -> None:
@@ -55,7 +63,7 @@ class Checkout:
                 stages[path] = {"outs": [{"path": path, "md5": digest}]}
         for strategy in ("selective", "full"):
             method = {"method": "cliques" if strategy == "selective" else "all"}
-            parameters = {"tune": {"trials_per_task": 64}, f"select_tasks.{strategy}": method}
+            parameters = {"tune": self.settings, f"select_tasks.{strategy}": method}
             stages[f"tune@net-{strategy}"] = {"params": {"params.yaml": parameters}}
         with (self.root / "dvc.lock").open("w") as stream:
             YAML().dump({"schema": "2.0", "stages": stages}, stream)

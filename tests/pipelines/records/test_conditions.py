@@ -1,0 +1,110 @@
+"""Results of other models under one name, of other settings, and of recordings that were killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fewtune.report.regression import cause_of
+from pipelines.records.conditions import changed_settings, is_made_alike, is_same_model
+from pipelines.records.tracking import Store
+from pipelines.records.watch import watch
+from tests.made import results as made
+from tests.made.checkout import MODEL, SELECTIVE, Checkout
+
+FILE = {"model.source": "model.onnx", "model.source_sha256": "a"}
+SEEDED = {"model.source": "zoo:squeezenet seed 0", "model.source_sha256": "a"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (FILE, FILE, True),
+        (FILE, {**FILE, "model.source_sha256": "b"}, False),
+        # Earlier versions recorded no binding.
+        (FILE, {**FILE, "model.binding": "1"}, True),
+        ({**FILE, "model.binding": "2"}, {**FILE, "model.binding": "1"}, False),
+        ({}, FILE, True),
+        # A seeded model is written by the installed ONNX.
+        (SEEDED, {**SEEDED, "model.source_sha256": "b"}, True),
+        (SEEDED, {**SEEDED, "model.source": "zoo:squeezenet seed 1"}, False),
+        (SEEDED, FILE, False),
+    ],
+)
+def test_a_model_is_its_file_or_seed_with_what_is_bound(
+    before: dict[str, str], now: dict[str, str], same: bool
+) -> None:
+    assert is_same_model(before, now) is same
+    assert is_same_model(now, before) is same
+
+
+def test_settings_are_what_the_user_chose() -> None:
+    before = {"tune.trials_per_task": "32", "machine.threads": "2", "tune.seed": "0"}
+    now = {"tune.trials_per_task": "1", "machine.threads": "1", "tune.seed": "0", "tune.new": "4"}
+    assert changed_settings(before, now) == ("tune.trials_per_task 32 to 1",)
+    assert not is_made_alike(before, now)
+    assert changed_settings(before, {**before, "tune.seed": "1"}) == ("tune.seed 0 to 1",)
+    assert is_made_alike(before, {**before, "tune.seed": "1"})
+
+
+def aliases(checkout: Checkout) -> set[str]:
+    """The versions that the aliases stand for."""
+    found: dict[str, object] = Store(checkout.root).client.get_registered_model(MODEL).aliases
+    return {str(version) for version in found.values()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [{"source_sha256": "1" * 64}, {"binding": "other"}])
+def test_another_model_of_the_name_is_champion_though_slower(
+    checkout: Checkout, change: dict[str, str]
+) -> None:
+    checkout.write(SELECTIVE)
+    checkout.change_model(SELECTIVE, binding="first")
+    checkout.record(SELECTIVE)
+    checkout.write(SELECTIVE, latency_ms=90.0)
+    checkout.change_model(SELECTIVE, **{"binding": "first", **change})
+    assert "its champion now" in checkout.record(SELECTIVE)
+    assert aliases(checkout) == {"2"}
+    (found,) = watch(checkout.root)
+    assert found.before is None
+    assert not found.is_slower
+
+
+@pytest.mark.slow
+def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
+    for latency_ms, trials in ((50.0, 64), (99.0, 1), (50.5, 64), (98.0, 1), (51.0, 64), (98.5, 1)):
+        checkout.settings = {"trials_per_task": trials}
+        checkout.write(SELECTIVE, latency_ms=latency_ms)
+        checkout.record(SELECTIVE)
+    (found,) = watch(checkout.root)
+    assert len(found.earlier) == 3
+    assert found.change is not None
+    assert found.change.between == pytest.approx(0.013, abs=0.001)
+    assert "changed: tune.trials_per_task 64 to 1; no single kernel is slower" in found.line()
+
+
+def test_kernels_of_one_name_are_compared_if_they_do_the_same() -> None:
+    before, now = made.benchmark("net", "selective"), made.benchmark("net", "selective", 90.0)
+    now.kernels[1] = now.kernels[1].model_copy(update={"latency_ms": 5.0})
+    assert "slower: conv2d_1 1.25 to 5.00 ms" in cause_of(before, now).text()
+    for report, shapes in ((before, "1x8x8x4"), (now, "1x4x8x8")):
+        report.kernels[1] = report.kernels[1].model_copy(update={"shapes": shapes})
+    assert cause_of(before, now).text() == (
+        "first differs in import_model (other kernels); no version or setting changed"
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_recording_leaves_no_version(checkout: Checkout) -> None:
+    checkout.write(SELECTIVE)
+    checkout.record(SELECTIVE)
+    store = Store(checkout.root)
+    with store.recording("k", "killed") as run_id:
+        (version,) = store.client.search_model_versions(f"name = '{MODEL}'")
+        store.client.create_model_version(MODEL, version.source, run_id)
+    # As if the process had been killed before the key was written.
+    store.client.delete_tag(run_id, "fewtune.result")
+    with store.recording("k", "again"):
+        pass
+    (left,) = store.client.search_model_versions(f"name = '{MODEL}'")
+    assert left.version == version.version
+    assert aliases(checkout) == {"1"}
