@@ -87,9 +87,11 @@ def register(
         return f"version {made.version} of {result.model} (champion: {holder.version})"
     client.set_registered_model_alias(result.model, own, made.version)
     overall = _holder(client, result.model, CHAMPION, parameters)
-    if overall is None or overall.tags.get("machine") == machine:
-        client.set_registered_model_alias(result.model, CHAMPION, made.version)
-    return f"version {made.version} of {result.model}, its champion now"
+    line = f"version {made.version} of {result.model}, its champion"
+    if overall is not None and overall.tags.get("machine") != machine:
+        return f"{line} for this machine and threads now ({CHAMPION}: {overall.version})"
+    client.set_registered_model_alias(result.model, CHAMPION, made.version)
+    return f"{line} now"
 
 
 def _described(result: Result, report: BenchmarkReport) -> str:

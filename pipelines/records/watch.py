@@ -185,10 +185,16 @@ def watch(root: Path, models: Collection[str] | None = None, fleet: bool = False
 
 
 def watch_table(watched: Iterable[Watched]) -> Table:
-    """One row for each result: the latest figures and those before, with the noise of both."""
+    """One row for each result: the latest figures and those before, with the noise of both.
+
+    A machine is named if there are several.
+    """
+    watched = list(watched)
+    several = len({each.machine for each in watched}) > 1
     headings = [
         "model",
         "strategy",
+        *(["machine"] if several else []),
         "before ms [p10 - p90]",
         "now ms [p10 - p90]",
         "change %",
@@ -208,6 +214,7 @@ def watch_table(watched: Iterable[Watched]) -> Table:
             [
                 each.result.model,
                 each.result.strategy,
+                *([each.machine] if several else []),
                 MISSING if each.before is None else _shown(each.before),
                 _shown(each.now),
                 MISSING if change is None else f"{100 * (change.ratio - 1):+.1f}",
@@ -222,7 +229,8 @@ def watch_table(watched: Iterable[Watched]) -> Table:
                 _VERDICTS[change.verdict if change else "first"],
             ]
         )
-    return Table(headings, rows, left=frozenset({0, 1, len(headings) - 1}))
+    left = {0, 1, len(headings) - 1} | ({2} if several else set())
+    return Table(headings, rows, left=frozenset(left))
 
 
 _VERDICTS = {

@@ -81,10 +81,11 @@ class Outcome:
         finished = [str(result) for result in self.finished if result.strategy]
         if not self.failures:
             return f"{_count(len(finished), 'result')} up to date: {', '.join(finished)}"
-        if not finished and all(not each.what for each in self.failures):
-            return "; ".join(each.line() for each in self.failures)
-        models = list(dict.fromkeys(each.model or "every model" for each in self.failures))
-        parts = [f"{', '.join(models)} failed", *(each.line() for each in self.failures)]
+        # A regression, or a run that cannot begin, is no model's failure.
+        failed = [each for each in self.failures if each.what]
+        models = list(dict.fromkeys(each.model or "every model" for each in failed))
+        parts = [f"{', '.join(models)} failed"] if models else []
+        parts += [each.line() for each in self.failures]
         if self.skipped:
             parts.append(f"skipped for it: {', '.join(self.skipped)}")
         if finished:

@@ -269,7 +269,7 @@ def test_the_champion_is_faster_by_more_than_the_noise(checkout: Checkout) -> No
         checkout.record(SELECTIVE)
         assert versions(checkout) == {"champion": fastest, mine: fastest}
     checkout.write(SELECTIVE, latency_ms=10.0, device="Other CPU")
-    checkout.record(SELECTIVE)
+    assert "for this machine and threads now (champion: 3)" in checkout.record(SELECTIVE)
     other = f"champion-{machine_of(made.fingerprint('Other CPU'))}"
     # Another machine's library is no better library for this one.
     assert versions(checkout) == {"champion": "40", mine: "40", other: "10"}

@@ -146,6 +146,8 @@ def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
     checkout.record(SELECTIVE)
     found = watch(checkout.root, fleet=True)
     assert [each.change for each in found] == [None, None]
+    named = [row[2] for row in watch_table(found).rows]
+    assert sorted(named) == ["Other CPU, 2 threads", "Test CPU, 2 threads"]
     made.fingerprint().write(checkout.places.fingerprint)
     (mine,) = watch(checkout.root)
     assert mine.machine == "Test CPU, 2 threads"

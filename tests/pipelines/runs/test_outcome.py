@@ -31,3 +31,11 @@ def test_exit_codes_agree_or_are_one() -> None:
     assert outcome.exit_code == 3
     outcome.fail(stage, "bad shape", 2)
     assert outcome.exit_code == 1
+
+
+def test_a_regression_is_no_failure_of_a_model() -> None:
+    outcome = Outcome(finished=[Result("m", "s")])
+    outcome.refuse("m-s is 80 % slower", 6)
+    assert outcome.message() == "m-s is 80 % slower; up to date: m-s"
+    outcome.fail(Stage("a", None, (), ()), "disk is full", 3)
+    assert outcome.message().startswith("every model failed; m-s is 80 % slower; a: disk is full")
