@@ -172,6 +172,15 @@ class Recurrence(NamedTuple):
                 )
 
         @T.macro
+        def fetch(known, value):  # type: ignore[no-untyped-def]
+            # Other cores wrote parts of the state: it is read at once, not line by line between
+            # multiplications.
+            for row in T.serial(batch):
+                for q in T.unroll(panels):
+                    for lane in T.vectorized(lanes):
+                        known[row, q * lanes + lane] = value(row, q * lanes + lane)
+
+        @T.macro
         def reset_share(given, weights, state, early_gates, step, d, worker):  # type: ignore[no-untyped-def]
             with T.sblock("reset"):
                 T.reads(
@@ -184,10 +193,7 @@ class Recurrence(NamedTuple):
                     (rows, unrolled, gates, lanes), "float32", scope="local"
                 )
                 known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
-                for row in T.serial(batch):
-                    for q in T.unroll(panels):
-                        for lane in T.vectorized(lanes):
-                            known[row, q * lanes + lane] = state[d, step % 2, row, q * lanes + lane]
+                fetch(known, lambda row, i: state[d, step % 2, row, i])
                 for q in T.serial(T.min(share, panels - worker * share)):
                     for tile in T.serial(batch // rows):
                         multiply(sums, weights, known, d, worker * share + q, tile, 0, early)
@@ -218,15 +224,8 @@ class Recurrence(NamedTuple):
                 sums = T.sblock_alloc_buffer(
                     (rows, unrolled, gates, lanes), "float32", scope="local"
                 )
-                # Other cores wrote parts of the state: fetch it at once, not line by line between
-                # multiplications.
                 known = T.sblock_alloc_buffer((batch, hidden), "float32", scope="local")
-                for row in T.serial(batch):
-                    for q in T.unroll(panels):
-                        for lane in T.vectorized(lanes):
-                            known[row, q * lanes + lane] = factor(
-                                state, early_gates, step, d, row, q * lanes + lane
-                            )
+                fetch(known, lambda row, i: factor(state, early_gates, step, d, row, i))
                 # A quantised state's scale, and its zero point.
                 scale = T.sblock_alloc_buffer((2,), "float32", scope="local")
                 if is_quantised:
