@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE
 from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
 
 _BYTE = {TensorProto.UINT8: 0, TensorProto.INT8: 128}
 

@@ -9,7 +9,8 @@ from fewtune.onnx_graph.graph import attributes_of, optional
 from fewtune.onnx_graph.integers.affine import Bytes, Scaled
 from fewtune.onnx_graph.integers.totals import Rows, Totals, Windows
 from fewtune.onnx_graph.integers.walk import Walk
-from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE, Signed, Window
+from fewtune.onnx_graph.integers.weights import Signed, Window
+from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
 
 _PLANE = 4
 # Lanes of the widest vector, and the most groups that are joined to fill it.

@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 from onnx import TensorProto
 
-from fewtune.onnx_graph.integers.weights import MOST_OF_BYTE, Signed, Window, sums_fit
+from fewtune.onnx_graph.integers.weights import Signed, Window, sums_fit
 from fewtune.onnx_graph.operators.builder import GraphBuilder
+from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
 
 # float32 holds every whole number up to this.
 _EXACT = 2**24

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fewtune.onnx_graph.operators.quantized.affine import MOST_OF_BYTE
+
 _LEAST, _MOST = -128, 127
-# Of an unsigned byte.
-MOST_OF_BYTE = 255
 _MOST_SUM = 2**31 - 1
 
 
