@@ -75,12 +75,9 @@ class Expected:
 
     def fault(self, found: np.ndarray) -> str:
         """What differs from the right values; empty if nothing does."""
-        if self._agrees_in_parts(found):
+        if self.agrees(found):
             return ""
-        right = _right(found, self.value, self.allowance)
-        if right.all():
-            return ""
-        wrong = ~right
+        wrong = ~_right(found, self.value, self.allowance)
         place = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         index = [int(each) for each in place]
         return (
@@ -89,11 +86,7 @@ class Expected:
         )
 
     def agrees(self, found: np.ndarray) -> bool:
-        """Whether an output is right."""
-        return self._agrees_in_parts(found)
-
-    def _agrees_in_parts(self, found: np.ndarray) -> bool:
-        """Compare a few elements at a time.
+        """Whether an output is right: a few elements are compared at a time.
 
         Differences of a whole output would be written to new memory, whose first use takes longer
         than the comparison.
