@@ -60,7 +60,8 @@ class SearchRound:
         """
         waiting = [state for state in states if not state.task.info.is_streamed]
         while waiting and not self._is_over():
-            promised = [self._promised(state) for state in waiting]
+            fastest = self._fastest()
+            promised = [self._promised(state, fastest[_kind(state)]) for state in waiting]
             most = max(promised)
             if most < self._rules.searched_gain:
                 return
@@ -68,19 +69,21 @@ class SearchRound:
             if not self._is_searched_on(state) or not self._search(state):
                 waiting.remove(state)
 
-    def _promised(self, state: TaskState) -> float:
-        """The part of the model's time that a task would save at the throughput of the fastest."""
+    def _fastest(self) -> dict[tuple[str, bool], float]:
+        """The highest throughput of tasks that may compute as fast as each other, by kind."""
+        found: dict[tuple[str, bool], float] = {}
+        for state in self._session.state.tasks.values():
+            kind = _kind(state)
+            found[kind] = max(found.get(kind, 0.0), state.progress.throughput)
+        return found
+
+    def _promised(self, state: TaskState, most: float) -> float:
+        """The part of the model's time that a task would save at a throughput of ``most``."""
         now_s = state.progress.current_s
         if state.crashed or state.taken or now_s == math.inf:
             return -math.inf
-        most = max(other.progress.throughput for other in self._alike(state))
         saved_s = now_s - state.progress.work / most
         return state.progress.weight * saved_s / self._session.state.known_latency_s
-
-    def _alike(self, state: TaskState) -> list[TaskState]:
-        """The tasks of the model that may compute as fast as each other; the task is one."""
-        kind = _kind(state)
-        return [each for each in self._session.state.tasks.values() if _kind(each) == kind]
 
     def _saved(self, place: int) -> float:
         """The part of the model's time that a batch has saved."""
@@ -89,7 +92,7 @@ class SearchRound:
         # The task's last results are those of its batches in this round.
         later = self._batches[place + 1 :].count(name)
         *before, after = progress.best_s[: len(progress.best_s) - later]
-        before_s = min(*before, progress.default_s or math.inf, math.inf)
+        before_s = min([*before, progress.default_s or math.inf])
         saved_s = before_s - min(before_s, after)
         return progress.weight * saved_s / self._session.state.known_latency_s
 
