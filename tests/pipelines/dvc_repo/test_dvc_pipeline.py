@@ -290,4 +290,5 @@ def test_real_results_are_recorded_loaded_and_watched(clone: Repository) -> None
     clone.fewtune("record")
     told = clone.fewtune("watch", MODEL, code=6).stderr
     assert f"{MODEL}-selective is 900.0 % slower" in told
-    assert "first differs in benchmark (the library is the same); no version changed" in told
+    assert "first differs in benchmark (the library is the same)" in told
+    assert "no version or setting changed" in told
