@@ -118,7 +118,7 @@ def row_of_results(row: Row, places: Places) -> Row:
     found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
     trials = _trials(places, name)
     found.untried = [
-        _kernel_text(kernel, trials.get(kernel.task, 0))
+        _kernel_text(kernel, _tried_text(trials.get(kernel.task)))
         for kernel in heaviest
         if 100 * (kernel.share or 0.0) > _UNTRIED_PCT and kernel.schedule in ("default", "none")
     ]
@@ -146,9 +146,15 @@ def _trials(places: Places, model: str) -> dict[str, int]:
     return {line.task: line.trials for line in lines}
 
 
-def _kernel_text(kernel: KernelRow, trials: int | None = None) -> str:
+def _tried_text(trials: int | None) -> str:
+    """What was tried on a task that kept its default; None if it was set aside."""
+    if trials is None:
+        return ", its family is not searched"
+    return f", {trials} candidates tried" if trials else ", not tried"
+
+
+def _kernel_text(kernel: KernelRow, tried: str = "") -> str:
     share = MISSING if kernel.share is None else percent(100 * kernel.share)
-    tried = "" if trials is None else f", {trials} candidates tried" if trials else ", not tried"
     return f"{kernel.task} {share} % ({kernel.schedule}{tried})"
 
 

@@ -117,8 +117,14 @@ def test_a_failure_is_a_row_that_says_why(tmp_path: Path) -> None:
 
 def made_row(places: Places, name: str, over_onnxruntime: float, over_openvino: float) -> Row:
     """The row of results as the stages write them."""
-    report = made_results.benchmark(name, "selective").model_copy(
-        update={"remarks": ["one: kept", "OpenVINO cannot run the model: no Conv"]}
+    made = made_results.benchmark(name, "selective")
+    # A pool that takes a tenth of the model.
+    pool = made.kernels[0].model_copy(update={"share": 0.1})
+    report = made.model_copy(
+        update={
+            "kernels": [pool, *made.kernels[1:]],
+            "remarks": ["one: kept", "OpenVINO cannot run the model: no Conv"],
+        }
     )
     metrics = made_results.metrics().model_copy(
         update={
@@ -141,6 +147,7 @@ def test_the_table_is_made_of_results(tmp_path: Path) -> None:
     quick, slow = made_row(places, "quick", 1.5, 1.25), made_row(places, "slow", 1.5, 0.5)
     assert quick.over_faster == 1.25
     assert quick.openvino_remark == "OpenVINO cannot run the model: no Conv"
+    assert quick.untried == ["pool 10.0 % (default, its family is not searched)"]
     text = wild_markdown([quick, slow])
     assert "1 of 2 are no slower than the faster peer that ran them" in text
     assert "## Slower than the faster peer" in text and "- slow (0.50): " in text
