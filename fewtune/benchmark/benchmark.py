@@ -18,6 +18,7 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark.board import BoardVariants
+from fewtune.benchmark.default_kernels import DefaultKernels
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import BenchmarkOptions
@@ -70,18 +71,26 @@ def benchmark_model(
     """
     compiled = CompileReport.read(compile_directory)
     on_board = fingerprint.is_board
-    variants = (BoardVariants if on_board else Variants)(
-        import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
-    )
-    found, options = variants.difference("tuned"), variants.options
-    target = target_from_json(fingerprint.target)
-    meter = None if on_board else peak_meter(target, fingerprint.threads)
-    samples, peak = _measured(variants, options.rounds, meter)
-    options = options.model_copy(update={"rounds": len(samples["tuned"])})
-    hand_over_s = variants.hand_over_s
-    peers, peer_remarks = variants.peers, variants.remarks
-    del variants, meter
-    rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, fingerprint, peak)
+    with DefaultKernels(
+        tasks, selection, compiled.in_place, fingerprint, cold_weights=tuned.cold_weights
+    ) as defaults:
+        if not on_board:
+            # A board is held by one session at a time.
+            defaults.compile()
+        variants = (BoardVariants if on_board else Variants)(
+            import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
+        )
+        found, options = variants.difference("tuned"), variants.options
+        target = target_from_json(fingerprint.target)
+        meter = None if on_board else peak_meter(target, fingerprint.threads)
+        defaults.wait()
+        samples, peak = _measured(variants, options.rounds, meter)
+        options = options.model_copy(update={"rounds": len(samples["tuned"])})
+        hand_over_s = variants.hand_over_s
+        peers, peer_remarks = variants.peers, variants.remarks
+        del variants, meter
+        defaults_ms = defaults.times_ms()
+    rows = kernel_rows(tasks, selection, tuned, shared, compiled.in_place, defaults_ms, peak)
     shares = [row.share for row in rows if row.is_searched and row.share is not None]
     stats = {name: interleave.latency_stats(taken) for name, taken in samples.items()}
     flops = sum(task.info.flops * task.info.weight for task in tasks)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from typing import Any
 
-from fewtune.artifacts import Fingerprint, KernelRow, Selection, ShareReport, TaskInfo, TuneReport
+from fewtune.artifacts import KernelRow, Selection, ShareReport, TaskInfo, TuneReport
 from fewtune.machine.peak import Peak
-from fewtune.measure.device import device_of
-from fewtune.measure.measurer import module_specs
-from fewtune.runtime.target import target_from_json
-from fewtune.schedule.defaults.default import default_schedule
 from fewtune.task.extract import Task
 
 
@@ -21,10 +18,10 @@ def kernel_rows(
     tuned: TuneReport,
     shared: ShareReport,
     in_place: dict[str, int],
-    fingerprint: Fingerprint,
+    defaults_ms: Mapping[str, float],
     peak: Peak | None,
 ) -> list[KernelRow]:
-    """List every task with its measured latency; tasks that were set aside are measured here.
+    """List every task with its measured latency.
 
     A concatenation that is computed in place is never called, and not measured.
 
@@ -36,7 +33,8 @@ def kernel_rows(
     shared : ShareReport
     in_place : dict of int
         Number of calls that the library leaves out, by task.
-    fingerprint : Fingerprint
+    defaults_ms : mapping of float
+        Milliseconds of the tasks that were set aside, as far as they could be measured.
     peak : Peak or None
         The machine's peak, if it was measured.
     """
@@ -54,13 +52,10 @@ def kernel_rows(
         donors[served.task] = served.donor
     calls = {t.info.name: t.info.weight - in_place.get(t.info.name, 0) for t in tasks}
     schedules.update((name, "in place") for name, left in calls.items() if not left)
-    called_aside = {name for name in selection.set_aside if calls[name]}
-    aside = [task for task in tasks if task.info.name in called_aside]
-    for name, measured_ms in _measure_defaults(
-        aside, fingerprint, cold_weights=tuned.cold_weights
-    ).items():
-        latency_ms[name] = measured_ms
-        schedules[name] = "default" if measured_ms is not None else "none"
+    for name in selection.set_aside:
+        if calls[name]:
+            latency_ms[name] = defaults_ms.get(name)
+            schedules[name] = "default" if name in defaults_ms else "none"
     # If schedules were predicted, some kernels' times alone are not known.
     known = {} if shared.prediction is not None else calls
     whole_ms = sum((latency_ms.get(name) or 0.0) * count for name, count in known.items())
@@ -92,28 +87,6 @@ def _row(
         return row
     least_ms = peak.least_ms(info.flops, info.byte_flops)
     return row.model_copy(update={"peak_pct": 100 * least_ms / call_ms})
-
-
-def _measure_defaults(
-    tasks: list[Task], fingerprint: Fingerprint, *, cold_weights: bool
-) -> dict[str, float | None]:
-    """Milliseconds of one call of each task under its default schedule."""
-    target = target_from_json(fingerprint.target)
-    found: dict[str, float | None] = {task.info.name: None for task in tasks}
-    pairs = [(task, default_schedule(task.mod, target)) for task in tasks]
-    ready = [(task, schedule) for task, schedule in pairs if schedule is not None]
-    if ready:
-        device = device_of(fingerprint)
-        with device.open() as pool:
-            outcomes = device.measurer(pool, cold_weights=cold_weights).measure(
-                [schedule.mod for _, schedule in ready],
-                [module_specs(task.mod) for task, _ in ready],
-                [None] * len(ready),
-                races=[task.info.name for task, _ in ready],
-            )
-        for (task, _), outcome in zip(ready, outcomes, strict=True):
-            found[task.info.name] = outcome.median_s * 1e3 if outcome.run_s else None
-    return found
 
 
 def kernels_csv(rows: list[KernelRow]) -> str:

@@ -265,7 +265,7 @@ def test_what_is_left_out_is_not_measured() -> None:
         TuneReport.read(tuned_tiny.tuned()),
         nothing,
         {pool.name: pool.weight},
-        tuned_tiny.fingerprint(),
+        {},
         None,
     )
     row = next(row for row in rows if row.task == pool.name)
@@ -292,7 +292,7 @@ def test_no_kernel_has_a_share_where_some_were_not_measured() -> None:
         TuneReport.read(tuned_tiny.tuned()),
         predicted,
         {},
-        tuned_tiny.fingerprint(),
+        dict.fromkeys(tuned_tiny.selection().set_aside, 0.5),
         None,
     )
     assert any(row.latency_ms for row in rows)
