@@ -11,6 +11,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.artifacts.model import BYTES_AN_INSTRUCTION
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import build, has_feature, tvm
 
@@ -20,6 +21,7 @@ STEPS = 14_000
 OPERAND_REGISTERS = 2
 
 
+@frames_without_source()
 def byte_product_kernel(
     threads: int, accumulators: int, lanes: int, steps: int, form: str
 ) -> tvm.IRModule:

@@ -16,6 +16,7 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.machine.byte_products import OPERAND_REGISTERS, STEPS, ByteProducts, fastest_s
 from fewtune.runtime.cpu_traits import CpuTraits
+from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
@@ -26,6 +27,7 @@ _STREAM_BUFFERS = 3
 _STREAM_REPEATS = 8
 
 
+@frames_without_source()
 def multiply_add_kernel(threads: int, accumulators: int, lanes: int, steps: int) -> tvm.IRModule:
     """Independent fused multiply-adds on values that stay in vector registers.
 
@@ -80,6 +82,7 @@ def multiply_add_flops(threads: int, accumulators: int, lanes: int, steps: int) 
     return 2 * threads * accumulators * lanes * steps
 
 
+@frames_without_source()
 def triad_kernel(threads: int, lanes: int, vectors: int) -> tvm.IRModule:
     """STREAM's triad (McCalpin 1995), which reads two buffers and writes a third.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.tvm import build, tvm
 from fewtune.task.winograd_names import PRODUCTS, TILES
 
@@ -19,6 +20,7 @@ from fewtune.task.winograd_names import PRODUCTS, TILES
 _STEP = 16
 
 
+@frames_without_source()
 def rewrite_kernel(threads: int) -> tvm.IRModule:
     """A kernel that replaces each value of a buffer by one minus it.
 

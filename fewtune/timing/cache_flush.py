@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
+from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.tvm import build, flat, has_feature, tvm
 
 _FEATURE = "clflushopt"
@@ -21,6 +22,7 @@ _FEATURE = "clflushopt"
 _LINE = 16
 
 
+@frames_without_source()
 def flush_kernel(threads: int) -> tvm.IRModule:
     """Flushes every cache line of a buffer, on x86.
 
