@@ -55,19 +55,25 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class _Variant:
-    """One variant: its copies, seconds of a call, and the number of calls."""
+    """One variant: its copies, seconds of a call, and the number of calls.
+
+    One that is not compared closely has a short turn's calls in every round.
+    """
 
     copies: Sequence[Run]
     call_s: float
     rounds: int
+    is_close: bool = True
 
     @property
     def warming(self) -> int:
-        return 0 if self.call_s > _SLOW_S else self._fitting(_WARM_UP_S, 200)
+        if self.call_s > _SLOW_S:
+            return 0
+        return self._fitting(_WARM_UP_S, 200) if self.is_close else self.warming_of_a_turn
 
     @property
     def calls(self) -> int:
-        return self._fitting(_CALLS_S, 50)
+        return self._fitting(_CALLS_S, 50) if self.is_close else self.calls_of_a_turn
 
     @property
     def calls_of_a_turn(self) -> int:
@@ -104,8 +110,9 @@ def interleave(
     clock : callable
         Monotonic seconds.
     for_scale : frozenset of str
-        Variants that are not compared closely: left out after six rounds, or after three if a call
-        takes over half a second. One that takes over five seconds is run just once, before them.
+        Variants that are not compared closely: measured for a short turn a round, left out after
+        six rounds, or after three if a call takes over half a second. One that takes over five
+        seconds is run just once, before them.
     together : frozenset of str
         Variants that share their threads. In every round they take several short turns. A turn
         begins with unmeasured calls, which bring the variant's weights back into the cache.
@@ -135,7 +142,7 @@ def interleave(
         (once_s,) = _timed(copies[0], 1, clock)
         enough = _SLOW_ROUNDS if once_s > _SLOW_S else _SCALE_ROUNDS
         own = min(rounds, enough) if name in for_scale else rounds
-        ready[name] = _Variant(copies, once_s, own)
+        ready[name] = _Variant(copies, once_s, own, name not in for_scale)
     alone = [[name] for name in variants if name not in together]
     close = [name for name in variants if name in together]
     groups = [*alone, close] if close else alone

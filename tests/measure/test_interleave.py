@@ -73,6 +73,16 @@ def test_what_is_there_for_scale_is_measured_less(call_s: float, samples: int, c
     assert clock.ran.count("slow") == calls
 
 
+def test_what_is_not_compared_closely_has_a_short_turn_a_round() -> None:
+    clock = FakeClock()
+    variants = {name: clock.variant(name, 0.002) for name in ("scale", "close")}
+    found = interleave(variants, 2, clock, frozenset({"scale"}))
+    assert found == {name: pytest.approx([0.002] * 2) for name in variants}
+    # Two calls to size it; then 30 ms to warm up and 20 ms measured, in place of 100 and 50 ms.
+    assert clock.ran.count("scale") == 2 + 2 * (15 + 10)
+    assert clock.ran.count("close") == 2 + 2 * (50 + 25)
+
+
 def test_a_large_model_gets_every_round() -> None:
     clock = FakeClock()
     variants = {"tuned": clock.variant("tuned", 6.0), "other": clock.variant("other", 7.0)}
