@@ -18,18 +18,18 @@ from fewtune.artifacts import (
     failures_by_cause,
 )
 from fewtune.benchmark.board import BoardVariants
+from fewtune.benchmark.builds import Builds
 from fewtune.benchmark.default_kernels import DefaultKernels
 from fewtune.benchmark.kernels import kernel_rows, kernels_csv
 from fewtune.benchmark.openvino_peer import OPENVINO
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.benchmark.variants import Variants
-from fewtune.machine.peak import Peak, PeakMeter, peak_meter
+from fewtune.machine.peak import Peak, PeakMeter
 from fewtune.machine.steal_time import stolen_pct
 from fewtune.measure import interleave
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
 from fewtune.report.time_breakdown import tuning_steps
-from fewtune.runtime.target import target_from_json
 from fewtune.task.extract import Task
 from fewtune.util.files import file_sha256, write_text
 
@@ -50,6 +50,7 @@ def benchmark_model(
     directory: Path,
     *,
     commit: str | None = None,
+    builds: Builds | None = None,
 ) -> BenchmarkReport:
     """Measure one result and write its report, metrics and kernel table into ``directory``.
 
@@ -68,21 +69,33 @@ def benchmark_model(
     directory : Path
     commit : str, optional
         The commit of the code that measures.
+    builds : Builds, optional
+        What was built while the library was compiled; built here unless given.
     """
     compiled = CompileReport.read(compile_directory)
     on_board = fingerprint.is_board
+    libraries = {"tuned": compile_directory / compiled.library}
+    variants: Variants | BoardVariants
     with DefaultKernels(
         tasks, selection, compiled.in_place, fingerprint, cold_weights=tuned.cold_weights
     ) as defaults:
-        if not on_board:
+        if on_board:
+            variants, meter = BoardVariants(import_directory, libraries, fingerprint, options), None
+        else:
             # A board is held by one session at a time.
             defaults.compile()
-        variants = (BoardVariants if on_board else Variants)(
-            import_directory, {"tuned": compile_directory / compiled.library}, fingerprint, options
-        )
+            infos = [task.info for task in tasks]
+            builds = builds or Builds.of(import_directory, infos, fingerprint)
+            variants = Variants(
+                import_directory,
+                libraries,
+                fingerprint,
+                options,
+                untuned=builds.untuned,
+                meter=builds.hand_over,
+            )
+            meter, builds = builds.meter, None
         found, options = variants.difference("tuned"), variants.options
-        target = target_from_json(fingerprint.target)
-        meter = None if on_board else peak_meter(target, fingerprint.threads)
         defaults.wait()
         samples, peak = _measured(variants, options.rounds, meter)
         options = options.model_copy(update={"rounds": len(samples["tuned"])})

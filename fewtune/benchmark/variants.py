@@ -17,7 +17,7 @@ from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_
 from fewtune.benchmark.options import BenchmarkOptions
 from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
-from fewtune.machine.core_to_core import hand_over
+from fewtune.machine.core_to_core import HandOver, hand_over
 from fewtune.measure import interleave
 from fewtune.model.import_model import REFERENCE, read_lowered
 from fewtune.runtime.executable import CompiledModel, build_executable
@@ -48,6 +48,9 @@ class Variants:
         of ResNet 50's two libraries, each with three copies, one took 2 to 5 % longer as the first
         than as the second (a Xeon). So copies are loaded in turns, in alternating order.
 
+    untuned, meter : optional
+        As `fewtune.benchmark.builds.Builds` has them; made here unless given.
+
     Attributes
     ----------
     options : BenchmarkOptions
@@ -70,6 +73,8 @@ class Variants:
         *,
         with_untuned: bool = True,
         turned: bool = False,
+        untuned: CompiledModel | None = None,
+        meter: HandOver | None = None,
     ) -> None:
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
@@ -86,9 +91,11 @@ class Variants:
         model, copies = import_directory / REFERENCE, range(self.options.copies)
         self._compiled: dict[str, list[CompiledModel]] = {}
         if with_untuned:
-            untuned = build_executable(read_lowered(import_directory), target)
-            self._compiled["untuned"] = [CompiledModel(untuned, target)]
-            self._compiled["untuned"][0].set_inputs(ordered)
+            if untuned is None:
+                executable = build_executable(read_lowered(import_directory), target)
+                untuned = CompiledModel(executable, target)
+            self._compiled["untuned"] = [untuned]
+            untuned.set_inputs(ordered)
         self.remarks: list[str] = []
         peer_run = self._onnxruntime(model, fingerprint.threads, feeds, target)
         runs: list[interleave.Run] = []
@@ -114,7 +121,7 @@ class Variants:
         if installed is not None and peer_copies:
             self.peers[OPENVINO] = installed
             self.runs[OPENVINO] = [copy.run for copy in peer_copies]
-        self._hand_over = hand_over(target, fingerprint.threads)
+        self._hand_over = meter or hand_over(target, fingerprint.threads)
         self.hand_over_s: list[float] = []
 
     def _onnxruntime(

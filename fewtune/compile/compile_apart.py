@@ -28,6 +28,7 @@ def compile_apart(
     model: str,
     strategy: str,
     say: Callable[[str], None] = _LOG.info,
+    meanwhile: Callable[[], object] | None = None,
 ) -> CompileReport:
     """Compile a model as `fewtune.compile.compile.compile_model` does.
 
@@ -41,6 +42,8 @@ def compile_apart(
         The file of the machine's fingerprint.
     options, directory, model, strategy, say
         See `compile_model`; ``say`` is called at the end.
+    meanwhile : callable, optional
+        Called while the child compiles, mostly on one core.
 
     Raises
     ------
@@ -61,7 +64,7 @@ def compile_apart(
         "model": model,
         "strategy": strategy,
     }
-    for line in run_apart(f"{__name__}:compile_here", job):
+    for line in run_apart(f"{__name__}:compile_here", job, meanwhile):
         say(line)
     return CompileReport.read(directory)
 

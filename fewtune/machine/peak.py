@@ -211,7 +211,8 @@ class Peak:
         10^9 bytes read and written a second by STREAM's triad, beyond the caches.
     byte_gops : float
         Billions of operations a second of products of bytes, counted alike. It equals that of
-        floats where no instruction multiplies four bytes and sums them.
+        floats where it is 0: no instruction multiplies four bytes and sums them, or it was not
+        measured.
     """
 
     gflops: float
@@ -241,28 +242,33 @@ class PeakMeter:
     target : Target
         Of a CPU.
     threads : int
+    with_bytes : bool
+        Whether products of bytes are measured, too.
     """
 
-    def __init__(self, target: tvm.target.Target, threads: int) -> None:
+    def __init__(self, target: tvm.target.Target, threads: int, *, with_bytes: bool = True) -> None:
         set_threads(threads)
         self._device = device_of(target)
         self._multiply_add = MultiplyAdd(target, threads)
         self._triad = Triad(target, threads, _STREAM_BYTES)
-        self._byte_products = ByteProducts.of(target, threads)
+        # Held from one measurement to the next: filling them takes longer than reading them.
+        self._buffers = self._triad.buffers()
+        self._byte_products = ByteProducts.of(target, threads) if with_bytes else None
 
     def measure(self) -> Peak:
-        """Measure for about a third of a second; the fastest call counts."""
-        buffers = self._triad.buffers()
+        """Measure for about a fifth of a second; the fastest call counts."""
         with apart_from_the_pool():
             call_s = self._multiply_add.fastest_s(_REPEATS)
             bytes_of = self._byte_products
             byte_gops = bytes_of.operations / bytes_of.fastest_s(_REPEATS) / 1e9 if bytes_of else 0
-            stream_s = fastest_s(self._triad.built, self._device, buffers, _STREAM_REPEATS)
+            stream_s = fastest_s(self._triad.built, self._device, self._buffers, _STREAM_REPEATS)
         moved_bytes = self._triad.moved_bytes
         gflops = self._multiply_add.flops / call_s / 1e9
         return Peak(gflops, moved_bytes / stream_s / 1e9, byte_gops)
 
 
-def peak_meter(target: tvm.target.Target, threads: int) -> PeakMeter | None:
+def peak_meter(
+    target: tvm.target.Target, threads: int, *, with_bytes: bool = True
+) -> PeakMeter | None:
     """The meter of a target's machine; None if kernels run on a GPU or a board."""
-    return None if has_own_device(target) else PeakMeter(target, threads)
+    return None if has_own_device(target) else PeakMeter(target, threads, with_bytes=with_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fewtune.artifacts import Fingerprint, Selection, SelectionTiming, ShareRepo
 from fewtune.bank.bank import Bank
 from fewtune.bank.build import build_bank
 from fewtune.benchmark.benchmark import benchmark_model
+from fewtune.benchmark.builds import Builds, has_room
 from fewtune.compile.compile_apart import compile_apart
 from fewtune.fleet.runner import runner_of
 from fewtune.machine.device_lock import device_lock, device_name
@@ -22,7 +24,7 @@ from fewtune.model.import_apart import import_apart
 from fewtune.model.import_model import read_lowered
 from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.oneshot.write import empty_report
-from fewtune.runtime.target import target_from_json
+from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.selection.select import select_tasks
 from fewtune.sharing.share import share_schedules
@@ -65,14 +67,25 @@ class ModelSteps:
 
     def run(self, steps: KeptSteps) -> Path:
         """Run every step that was not done, and return the library's path."""
-        library = self.library(steps)
+        built: list[Builds] = []
+        library = self.library(steps, lambda: built.extend(self._builds()))
         steps.run(
-            "benchmark", self.options["benchmark"], self.folder / "benchmark", self._benchmark
+            "benchmark",
+            self.options["benchmark"],
+            self.folder / "benchmark",
+            lambda scratch: self._benchmark(scratch, built.pop() if built else None),
         )
         return library
 
-    def library(self, steps: KeptSteps) -> Path:
-        """Run the steps up to the compiled library, and return its path."""
+    def library(self, steps: KeptSteps, meanwhile: Callable[[], object] | None = None) -> Path:
+        """Run the steps up to the compiled library, and return its path.
+
+        Parameters
+        ----------
+        steps : KeptSteps
+        meanwhile : callable, optional
+            Called while another process compiles the library, if that is not done.
+        """
         steps.run("fingerprint", None, self.folder / "fingerprint", self.fingerprint.write)
         steps.run(
             "import",
@@ -98,7 +111,12 @@ class ModelSteps:
         steps.run("share", self.options["share_schedules"], self.folder / "share", self._share)
         # Journals are for a call that was killed; their results are safe now.
         shutil.rmtree(self.journals, ignore_errors=True)
-        steps.run("compile", self.options["compile"], self.folder / "compile", self._compile)
+        steps.run(
+            "compile",
+            self.options["compile"],
+            self.folder / "compile",
+            lambda scratch: self._compile(scratch, meanwhile),
+        )
         return (
             self.folder / "compile" / artifacts.CompileReport.read(self.folder / "compile").library
         )
@@ -178,7 +196,18 @@ class ModelSteps:
                 run=runner_of(self.fingerprint),
             )
 
-    def _compile(self, scratch: Path) -> None:
+    def _builds(self) -> list[Builds]:
+        """What the benchmark builds beside the library; none if it shall do that itself."""
+        imported = self.folder / "import"
+        if self.fingerprint.is_board or has_own_device(self.target) or not has_room(imported):
+            return []
+        tasks = artifacts.TaskTable.read(self.folder / "tasks").tasks
+        try:
+            return [Builds.of(imported, tasks, self.fingerprint)]
+        except Exception:  # noqa: BLE001 (the benchmark tries again, and reports it)
+            return []
+
+    def _compile(self, scratch: Path, meanwhile: Callable[[], object] | None = None) -> None:
         compile_apart(
             self.folder / "import",
             self.folder / "tasks",
@@ -188,9 +217,10 @@ class ModelSteps:
             scratch,
             model=NAME,
             strategy=self.strategy,
+            meanwhile=meanwhile,
         )
 
-    def _benchmark(self, scratch: Path) -> None:
+    def _benchmark(self, scratch: Path, builds: Builds | None = None) -> None:
         with self._measuring("benchmark"):
             benchmark_model(
                 self.folder / "import",
@@ -203,4 +233,5 @@ class ModelSteps:
                 self.fingerprint,
                 self.options["benchmark"],
                 scratch,
+                builds=builds,
             )

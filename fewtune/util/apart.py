@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -111,8 +111,10 @@ def in_step(name: str) -> Iterator[None]:
         _noted.write()
 
 
-def run_apart(work: str, job: dict[str, Any]) -> Any:
+def run_apart(work: str, job: dict[str, Any], meanwhile: Callable[[], object] | None = None) -> Any:
     """Run ``work`` in a child, and again without the step that crashed, until it ends by itself.
+
+    Returns what ``work`` returned.
 
     Parameters
     ----------
@@ -120,11 +122,8 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
         ``module:function``, called with ``job``; what it returns is JSON.
     job : dict
         JSON values. Its entry ``left_out`` holds the steps to do without.
-
-    Returns
-    -------
-    result
-        What ``work`` returned.
+    meanwhile : callable, optional
+        Called while the child works.
 
     Raises
     ------
@@ -135,7 +134,10 @@ def run_apart(work: str, job: dict[str, Any]) -> Any:
     RuntimeError
         With the child's traceback, if it raised anything else.
     """
-    return run_each_apart(work, [job])[0]
+    with _Child(work, job) as child:
+        if meanwhile is not None:
+            meanwhile()
+        return child.result()
 
 
 def run_each_apart(work: str, jobs: Sequence[dict[str, Any]]) -> list[Any]:
@@ -152,10 +154,7 @@ def run_each_apart(work: str, jobs: Sequence[dict[str, Any]]) -> list[Any]:
     results : list
         In the order of the jobs.
 
-    Raises
-    ------
-    FewtuneError, MachineError, RuntimeError
-        As `run_apart` does for the first job that fails; the other children are ended.
+    Raises what `run_apart` does for the first job that fails; the other children are ended.
     """
     with ExitStack() as running:
         children = [running.enter_context(_Child(work, job)) for job in jobs]

@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from fewtune.errors import VerificationError
 from fewtune.util.apart import LEFT_OUT, at
 from fewtune.util.optional_steps import OptionalSteps, with_most_steps
+from tests.waiting import until
 
 NAMES = ("fold", "transpose", "schedule")
 
@@ -35,6 +37,12 @@ def import_of(job: dict[str, Any]) -> dict[str, Any]:
     known = dict(job[LEFT_OUT])
     made, failed = with_most_steps(attempt, NAMES, known)
     return {"made": made, "left_out": known | failed}
+
+
+def once_there(job: dict[str, Any]) -> str:
+    """Ends when a file is there."""
+    until(Path(job["path"]).exists)
+    return "seen"
 
 
 def always(job: dict[str, Any]) -> None:

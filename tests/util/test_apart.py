@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -20,6 +21,12 @@ from tests.util.dying_work import NAMES
 
 def test_what_work_returns_comes_back() -> None:
     assert run_apart("tests.util.dying_work:import_of", {}) == {"made": "made", "left_out": {}}
+
+
+def test_the_caller_works_meanwhile(tmp_path: Path) -> None:
+    # The child ends only once the caller has done its part.
+    done = tmp_path / "done"
+    assert run_apart("tests.util.dying_work:once_there", {"path": str(done)}, done.touch) == "seen"
 
 
 def test_a_step_that_crashes_is_left_out_by_name() -> None:

@@ -1,0 +1,45 @@
+"""What a benchmark builds before there is a tuned library."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from fewtune.artifacts import CompileReport, ImportReport
+from fewtune.benchmark import builds as module
+from fewtune.benchmark import variants as variants_module
+from fewtune.benchmark.builds import Builds, has_room, multiply_bytes
+from fewtune.benchmark.options import BenchmarkOptions
+from fewtune.benchmark.variants import Variants
+from tests import tuned_tiny
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_what_was_built_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants_module, "openvino_version", lambda: None)
+    infos = [task.info for task in tuned_tiny.tasks()]
+    assert not multiply_bytes(infos)
+    made = Builds.of(tuned_tiny.imported(), infos, tuned_tiny.fingerprint())
+    assert made.meter is not None
+    variants = Variants(
+        tuned_tiny.imported(),
+        {"tuned": tuned_tiny.compiled() / CompileReport.read(tuned_tiny.compiled()).library},
+        tuned_tiny.fingerprint(),
+        BenchmarkOptions(copies=1),
+        untuned=made.untuned,
+        meter=made.hand_over,
+    )
+    assert [run.__self__ for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
+    # It has its inputs, and computes what onnxruntime does.
+    assert variants.difference("untuned").allowances <= 1
+
+
+def test_room_for_the_builds_is_left_to_the_process_that_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters = ImportReport.read(tuned_tiny.imported()).parameters
+    for copies, fits in ((16, True), (15, False)):
+        memory = SimpleNamespace(available=copies * 4 * parameters)
+        monkeypatch.setattr(module.psutil, "virtual_memory", lambda memory=memory: memory)
+        assert has_room(tuned_tiny.imported()) == fits
