@@ -19,7 +19,7 @@ from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
 from fewtune.util.child_python import CHILD_MODULES, TVM
-from fewtune.util.contexts import without_gc
+from fewtune.util.contexts import end_without_scans, without_gc
 from fewtune.util.temporary import own_temporary_folder
 from fewtune.util.warm import warm_process
 
@@ -172,6 +172,7 @@ def _tuned(
         from fewtune.model.source import add_model
         from fewtune.steps.kept_steps import KeptSteps, digests
         from fewtune.steps.model_steps import NAME, ModelSteps
+    end_without_scans()
 
     steps, inputs = KeptSteps(folder), binding["inputs"]
     add_model(

@@ -1,7 +1,11 @@
-"""Context managers: one that a process's threads share, and imports without garbage collection."""
+"""Context managers: one that a process's threads share, and imports without garbage collection.
+
+And a process that ends without a scan of all that was imported.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import threading
@@ -60,3 +64,18 @@ def without_gc(*, for_good: bool = False) -> Iterator[None]:
             gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def end_without_scans() -> None:
+    """Let this process, which may be a user's, end without scans of what it has loaded.
+
+    Python ends by looking for garbage several times. In a process with TVM, onnx and scipy that
+    takes 0.55 s of a core; 0.2 s with one search, as here.
+    """
+    atexit.unregister(_freeze)
+    atexit.register(_freeze)
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()

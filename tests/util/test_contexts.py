@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,3 +54,24 @@ def test_what_is_loaded_for_good_is_not_scanned_again() -> None:
         assert not any(each is kept for each in gc.get_objects())
     finally:
         gc.unfreeze()
+
+
+ENDING = """
+import atexit, gc
+from fewtune.util.contexts import end_without_scans
+class Left:
+    def __del__(self):
+        print("collected")
+atexit.register(lambda: print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000))
+end_without_scans(); end_without_scans()
+left = Left()
+left.itself = left
+del left
+"""
+
+
+def test_a_process_that_ends_collects_once_and_scans_no_more() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "collected\nTrue True\n"
