@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def import_apart(
     threads: int,
     options: ImportOptions,
     directory: Path,
+    meanwhile: Callable[[], object] | None = None,
 ) -> ImportReport:
     """Import a registered model as `fewtune.model.import_model.import_model` does.
 
@@ -30,6 +32,8 @@ def import_apart(
         See `import_model`.
     target : str
         As JSON.
+    meanwhile : callable, optional
+        Called while the child imports, mostly on one core.
 
     Raises
     ------
@@ -48,7 +52,7 @@ def import_apart(
         "options": options.model_dump(mode="json"),
         "directory": str(directory.absolute()),
     }
-    run_apart(f"{__name__}:import_here", job)
+    run_apart(f"{__name__}:import_here", job, meanwhile)
     return ImportReport.read(directory)
 
 

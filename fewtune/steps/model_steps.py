@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,8 @@ class ModelSteps:
                 self.fingerprint.threads,
                 self.options["import_model"],
                 scratch,
+                # What selecting imports, a tenth of a second.
+                meanwhile=partial(import_module, "networkx"),
             ),
         )
         steps.run("tasks", None, self.folder / "tasks", self._extract)
