@@ -2,13 +2,14 @@
 
 So a kernel that reads the wrong element reads another value. Weights that repeat every 65,536
 elements look the same at many offsets. Sums are kept near one, so that a sigmoid or a comparison
-behind a product is not saturated.
+behind a product is not saturated. Large arguments are views of a small table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ PERIOD = 65_521
 _LEAST, _MOST = 1, 9
 # Least of positive values, for kernels that compute roots or logarithms.
 _POSITIVE_FROM = 0.25
+# Elements of a large argument, and about the most of its table that one of its axes takes.
+_LARGE, _TABLE = 2**22, 2**20
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
     Returns
     -------
     values : numpy.ndarray
-        Of the parameter's shape; float16 is held in float32.
+        Of the parameter's shape; float16 is held in float32. Large ones overlap themselves.
 
     Raises
     ------
@@ -186,11 +189,14 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
     count = prod(parameter.shape)
     dtype = held(parameter.dtype)
     random = np.random.default_rng([place, PERIOD])
+    is_plain = place not in given.fills and parameter.dtype == "float32"
+    steps = _steps(parameter.shape) if is_plain and count >= _LARGE else []
+    length = sum((n - 1) * step for n, step in zip(parameter.shape, steps, strict=False)) + 1
     block: np.ndarray
     if place in given.fills:
         block = numbers(given.fills[place], dtype, PERIOD, random)
     elif parameter.dtype in ROUNDING:
-        block = random.random(PERIOD, dtype="float32")
+        block = random.random(length if steps else PERIOD, dtype="float32")
         block = block + np.float32(_POSITIVE_FROM) if positive else 2 * block - 1
         block *= np.float32(given.scales[place])
         if parameter.dtype == "float16":
@@ -204,11 +210,41 @@ def drawn(given: Signature, place: int, *, positive: bool) -> np.ndarray:
         block = random.integers(limits.min, limits.max, PERIOD, endpoint=True)
     else:
         block = random.integers(_LEAST, _MOST, PERIOD)
+    if steps:
+        strides = [step * dtype.itemsize for step in steps]
+        view: np.ndarray = np.ndarray(parameter.shape, dtype, block, strides=strides)
+        view.flags.writeable = False
+        return view
     made = empty((count,), dtype)
     whole = count // len(block) * len(block)
     made[:whole].reshape(-1, len(block))[:] = block
     made[whole:] = block[: count - whole]
     return made.reshape(parameter.shape)
+
+
+def _steps(shape: Sequence[int]) -> list[int]:
+    """Distances of neighbours on each axis, in a table that a large argument is a view of.
+
+    The table stays in the cache, and 411 MB of weights take no memory of their own. As with a
+    period, elements that are equal are far from each other; distances are primes, so that no tile's
+    extent leads from one to the other.
+    """
+    steps: list[int] = []
+    whole = 1
+    for number, extent in enumerate(reversed(shape)):
+        # From ``whole`` on, no two elements are equal.
+        step = min(whole, _TABLE // (extent * max(1, number)))
+        steps.append(_prime(step) if number else 1)
+        whole += (extent - 1) * steps[-1]
+    return steps[::-1]
+
+
+def _prime(least: int) -> int:
+    """The first prime from a number on."""
+    number = max(2, least)
+    while any(number % factor == 0 for factor in range(2, isqrt(number) + 1)):
+        number += 1
+    return number
 
 
 def _indices(count: int, most: int, place: int) -> np.ndarray:

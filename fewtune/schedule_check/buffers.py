@@ -1,12 +1,13 @@
 """Buffers of checked kernels, which are reused from one check to the next.
 
 The first use of a page of memory costs more than a copy into it. For the 411 MB of weights of
-VGG 19's first product, new arrays took over a second, and reused ones a tenth of a second.
+VGG 19's first product, new arrays took over a second, and reused ones a tenth of a second. Large
+arguments lie in the memory in which the candidate was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any
@@ -45,11 +46,25 @@ def copy(source: np.ndarray, target: np.ndarray) -> None:
         list(threads.map(lambda piece: np.copyto(target[piece], source[piece]), pieces))
 
 
-class Buffers:
-    """Tensors of the host, one for each parameter number, which grow as needed."""
+def memory_bytes(array: np.ndarray) -> int:
+    """Memory that an array takes; it may be a view whose elements overlap."""
+    base = array.base
+    return min(array.nbytes, base.nbytes) if isinstance(base, np.ndarray) else array.nbytes
 
-    def __init__(self) -> None:
+
+class Buffers:
+    """Tensors of the host, one for each parameter number, which grow as needed.
+
+    Parameters
+    ----------
+    borrow : callable, optional
+        Lends memory for the float32 elements of a large parameter, given its number and theirs
+        (`fewtune.timing.buffers.Buffers.borrow`).
+    """
+
+    def __init__(self, borrow: Callable[[int, int], Any] | None = None) -> None:
         self._held: dict[int, Any] = {}
+        self._borrow = borrow
 
     @property
     def held_bytes(self) -> int:
@@ -63,6 +78,10 @@ class Buffers:
         """
         kind = np.dtype(dtype)
         size = max(1, prod(shape) * kind.itemsize)
+        if self._borrow is not None and size >= _LARGE_BYTES and dtype == "float32":
+            lent = self._borrow(place, prod(shape))
+            if lent is not None:
+                return lent._create_view(tuple(shape)), np.from_dlpack(lent).reshape(shape)
         held = self._held.get(place)
         if held is None or int(held.shape[0]) < size:
             # The smaller one is freed before the larger one is allocated.

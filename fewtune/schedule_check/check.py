@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fewtune.runtime.target import device_of
@@ -67,13 +67,20 @@ class Checker:
     target : Target
     device : Device, optional
         Where candidates run, if not in this process. References are still computed here.
+    borrow : callable, optional
+        Lends memory for large arguments (`Buffers`).
     """
 
-    def __init__(self, target: tvm.target.Target, device: Any = None) -> None:
+    def __init__(
+        self,
+        target: tvm.target.Target,
+        device: Any = None,
+        borrow: Callable[[int, int], Any] | None = None,
+    ) -> None:
         self._target = target if device is None else tvm.target.Target("llvm")
         self._device = device if device is not None else device_of(target)
         self._references: OrderedDict[str, Reference] = OrderedDict()
-        self._buffers, self._cache = Buffers(), ReferenceCache()
+        self._buffers, self._cache = Buffers(borrow), ReferenceCache()
         whole_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_held_bytes = max(_LEAST_HELD_BYTES, int(_HELD_PART * whole_bytes))
 

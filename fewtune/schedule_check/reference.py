@@ -19,7 +19,7 @@ from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check.arguments import Signature, drawn, signature
-from fewtune.schedule_check.buffers import Buffers, copy
+from fewtune.schedule_check.buffers import Buffers, copy, memory_bytes
 from fewtune.schedule_check.expected import Expected, is_usable
 from fewtune.schedule_check.interpreter import outputs_of
 from fewtune.schedule_check.layout_maps import PREPROC, LayoutError, lay_out, layout_blocks
@@ -74,7 +74,7 @@ class Reference:
 
     @property
     def held_bytes(self) -> int:
-        given = sum(each.nbytes for each in self._given if each is not None)
+        given = sum(memory_bytes(each) for each in self._given if each is not None)
         return given + sum(each.held_bytes for each in self._expected.values())
 
     def fault_of(

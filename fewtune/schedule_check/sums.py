@@ -15,6 +15,8 @@ from fewtune.schedule_check.numbers import ROUNDING, SUM, Number, UnknownError
 _MOST_STEPS = 160
 # Most elements of an operand that is copied.
 _MOST_ELEMENTS = 2**27
+# Elements that are copied at once for a product.
+_PART = 2**20
 
 # Products of bytes whose sum is exact in float32.
 _EXACT_BYTES = 2**24 // (255 * 128) // 4 * 4
@@ -177,12 +179,35 @@ def _contracted(
     order = [*both, *only_x, *only_y]
     shape = [max(x.shape[a], y.shape[a]) for a in order] + [1] * len([*neither, *reduced])
     back = np.argsort([*order, *neither, *reduced])
+    if is_plain and not (_is_packed(left) and _is_packed(right)):
+        product = _by_parts
     value = product(left, right).reshape(shape).transpose(back)
     if not with_norms:
         return value, 0
     norms = np.sqrt(np.einsum("bik,bik->bi", left, left))[:, :, None]
     norms = norms * np.sqrt(np.einsum("bkj,bkj->bj", right, right))[:, None, :]
     return value, norms.reshape(shape).transpose(back)
+
+
+def _is_packed(matrices: np.ndarray) -> bool:
+    """Whether BLAS takes matrices as they are: large arguments overlap themselves."""
+    rows, columns = matrices.strides[-2:]
+    size = matrices.itemsize
+    return (columns == size and rows >= matrices.shape[-1] * size) or (
+        rows == size and columns >= matrices.shape[-2] * size
+    )
+
+
+def _by_parts(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Matrix product of what BLAS does not take: a part of the sum at a time is copied."""
+    length = left.shape[-1]
+    step = max(1, _PART // max(left[..., 0].size, right[:, 0].size))
+    total: Any = None
+    for begin in range(0, length, step):
+        part = slice(begin, begin + step)
+        made = np.ascontiguousarray(left[..., part]) @ np.ascontiguousarray(right[:, part])
+        total = made if total is None else np.add(total, made, out=total)
+    return total
 
 
 def _steps(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[slice, ...]]:

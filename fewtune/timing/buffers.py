@@ -77,6 +77,28 @@ class Buffers:
         self._filled[place] = 0
         return self._memory[place]._create_view((elements,))
 
+    def borrow(self, number: int, elements: int) -> Any | None:
+        """Memory of a float32 argument, which a check fills with random numbers of its own.
+
+        They stay there: kernels of floats take as long with any ordinary numbers.
+
+        Parameters
+        ----------
+        number : int
+            Of the argument.
+        elements : int
+
+        Returns
+        -------
+        tensor : Tensor or None
+            Of one axis; None where nothing of that size is held.
+        """
+        place = _Place(number, "float32")
+        held = self._memory.get(place)
+        if held is None or place in self._lent or prod(held.shape) < elements:
+            return None
+        return held._create_view((elements,))
+
     @property
     def held_bytes(self) -> int:
         """Bytes that are kept from task to task."""

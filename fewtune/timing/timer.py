@@ -191,6 +191,10 @@ class Timer:
         """Memory that a model may use until the next task is measured (`Buffers.lend`)."""
         return self._buffers.lend(elements)
 
+    def borrow(self, number: int, elements: int) -> Any | None:
+        """Memory of an argument, for a check (`Buffers.borrow`)."""
+        return self._buffers.borrow(number, elements)
+
     @property
     def held_bytes(self) -> int:
         """Bytes of buffers that are kept from task to task."""

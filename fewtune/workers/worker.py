@@ -85,7 +85,8 @@ class Worker:
     def check(self, number: int, wanted: ScheduleCheck) -> Verdict:
         """Compare what candidate ``number`` computes with its task; see `Checker.check`."""
         if self._checker is None:
-            self._checker = Checker(self._target)
+            borrow = None if has_own_device(self._target) else self.timer.borrow
+            self._checker = Checker(self._target, borrow=borrow)
         built = self._built[number]
         with self._alive():
             scheduled = self._scheduled.get(number)

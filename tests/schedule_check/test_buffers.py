@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from fewtune.runtime.tvm import tvm
 from fewtune.schedule_check.buffers import Buffers, copy, empty
 
 
@@ -33,3 +36,23 @@ def test_large_arrays_are_copied_whole() -> None:
     target = empty(source.shape, source.dtype)
     copy(source, target)
     np.testing.assert_array_equal(target, source)
+
+
+def test_large_arguments_are_laid_into_borrowed_memory() -> None:
+    memory = tvm.runtime.empty((2**22,), "float32")
+    lent = []
+
+    def borrow(place: int, elements: int) -> Any:
+        lent.append((place, elements))
+        return memory if place == 1 else None
+
+    buffers = Buffers(borrow)
+    tensor, array = buffers.tensor(1, (2**11, 2**11), "float32")
+    array[:] = 3
+    assert memory.numpy().min() == tensor.numpy().max() == 3
+    assert buffers.held_bytes == 0
+    # Nothing is lent for the second, and the third is small.
+    buffers.tensor(2, (2**22,), "float32")
+    buffers.tensor(1, (5,), "float32")
+    assert lent == [(1, 2**22), (2, 2**22)]
+    assert buffers.held_bytes == 4 * (2**22 + 5)

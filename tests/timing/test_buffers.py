@@ -110,3 +110,15 @@ def test_no_more_is_held_than_may_be() -> None:
     assert buffers.held_bytes == 72
     buffers.forget()
     assert buffers.held_bytes == 0
+
+
+def test_a_check_borrows_what_is_held_and_not_lent() -> None:
+    buffers = made(Counted())
+    _, weights = buffers.arguments(LARGE, [(2, 3), (5, 4)], [1])
+    borrowed = buffers.borrow(1, 20)
+    borrowed.copyfrom(np.full((20,), 7, "float32"))
+    assert weights.numpy().min() == 7
+    assert buffers.borrow(1, 21) is None
+    assert buffers.borrow(2, 1) is None
+    buffers.lend(20)
+    assert buffers.borrow(1, 20) is None
