@@ -11,6 +11,9 @@ from pipelines.records.watch import watch
 from tests.made import results as made
 from tests.made.checkout import MODEL, SELECTIVE, Checkout
 
+# MLflow takes seconds to load.
+pytestmark = pytest.mark.slow
+
 FILE = {"model.source": "model.onnx", "model.source_sha256": "a"}
 SEEDED = {"model.source": "zoo:squeezenet seed 0", "model.source_sha256": "a"}
 
@@ -52,7 +55,6 @@ def aliases(checkout: Checkout) -> set[str]:
     return {str(version) for version in found.values()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"source_sha256": "1" * 64}, {"binding": "other"}])
 def test_another_model_of_the_name_is_champion_though_slower(
     checkout: Checkout, change: dict[str, str]
@@ -69,7 +71,6 @@ def test_another_model_of_the_name_is_champion_though_slower(
     assert not found.is_slower
 
 
-@pytest.mark.slow
 def test_other_settings_are_named_and_are_no_noise(checkout: Checkout) -> None:
     for latency_ms, trials in ((50.0, 64), (99.0, 1), (50.5, 64), (98.0, 1), (51.0, 64), (98.5, 1)):
         checkout.settings = {"trials_per_task": trials}
@@ -93,7 +94,6 @@ def test_kernels_of_one_name_are_compared_if_they_do_the_same() -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_killed_recording_leaves_no_version(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)

@@ -10,7 +10,6 @@ import pytest
 
 from pipelines.checkout.environment import default_tracking_uri
 from pipelines.records.local_store import local_file, make_whole
-from pipelines.records.tracking import Store
 
 
 def tables(path: Path) -> set[str]:
@@ -31,6 +30,8 @@ def test_a_store_that_is_a_file_is_known_by_its_uri(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_half_a_file_is_made_anew_and_a_whole_one_kept(tmp_path: Path) -> None:
+    from pipelines.records.tracking import Store  # MLflow takes seconds to load
+
     path = tmp_path / "mlflow.db"
     make_whole(path)
     whole = tables(path)

@@ -21,8 +21,10 @@ from pipelines.records.tracking import EXPERIMENT, KEY, Store
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
+# MLflow takes seconds to load.
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_result_is_recorded_with_all_that_belongs_to_it(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     assert "is recorded" in checkout.record(SELECTIVE)
@@ -96,7 +98,6 @@ def test_an_interrupted_record_leaves_nothing(
     assert left.info.run_id not in {run.info.run_id for run in store.find({})}
 
 
-@pytest.mark.slow
 def test_a_comparison_is_added_to_the_selective_run_once(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.write(FULL, latency_ms=40.0, tuning_s=made.FULL_TUNING_S)
@@ -157,7 +158,6 @@ def test_results_are_put_side_by_side(checkout: Checkout) -> None:
     assert compare(checkout.root, [by_id[0][:8], "net-full"])[0].rows == table.rows
 
 
-@pytest.mark.slow
 def test_other_machines_are_warned_about(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     checkout.record(SELECTIVE)
@@ -260,7 +260,6 @@ def test_a_result_is_a_version_of_its_model(checkout: Checkout) -> None:
     assert kept == {"data/data/model.so", "data/data/library.json"}
 
 
-@pytest.mark.slow
 def test_the_champion_is_faster_by_more_than_the_noise(checkout: Checkout) -> None:
     mine = f"champion-{machine_of(made.fingerprint())}"
     # Made latencies spread by ten per cent to either side: two of them differ from 14 per cent on.

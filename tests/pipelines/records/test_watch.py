@@ -17,6 +17,9 @@ from pipelines.records.watch import raise_if_slower, watch, watch_table
 from tests.made import results as made
 from tests.made.checkout import FULL, MODEL, SELECTIVE, Checkout
 
+# MLflow takes seconds to load.
+pytestmark = pytest.mark.slow
+
 
 def rewrite(checkout: Checkout, change: Callable[[dict], None]) -> None:
     """Change the selective benchmark on disk as if it had been measured so."""
@@ -93,7 +96,6 @@ def record_steady(checkout: Checkout, latency_ms: float, **versions: str) -> Non
     checkout.record(SELECTIVE)
 
 
-@pytest.mark.slow
 def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout) -> None:
     for latency_ms in (50.0, 53.0, 49.5):
         record_steady(checkout, latency_ms)
@@ -108,7 +110,6 @@ def test_runs_that_lie_apart_are_noise_though_each_is_steady(checkout: Checkout)
     assert "4 earlier runs apart by 9.2 %" in found.line()
 
 
-@pytest.mark.slow
 def test_two_earlier_runs_or_other_versions_say_nothing_of_the_spread(checkout: Checkout) -> None:
     record_steady(checkout, 53.0, numpy="1")
     for latency_ms in (50.0, 53.0, 55.0):
@@ -153,7 +154,6 @@ def test_results_of_other_machines_are_not_compared(checkout: Checkout) -> None:
     assert mine.machine == "Test CPU, 2 threads"
 
 
-@pytest.mark.slow
 def test_a_report_of_another_version_still_has_its_latency(checkout: Checkout) -> None:
     checkout.write(SELECTIVE)
     file = checkout.places.benchmarked(MODEL, "selective") / BenchmarkReport.file_name
@@ -170,7 +170,6 @@ def test_a_report_of_another_version_still_has_its_latency(checkout: Checkout) -
     assert "the two reports cannot be compared" in found.line()
 
 
-@pytest.mark.slow
 def test_the_command_ends_with_six_and_writes_the_page(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +191,6 @@ def test_the_command_ends_with_six_and_writes_the_page(
     assert (checkout.root / "page" / "fleet.png").is_file()
 
 
-@pytest.mark.slow
 def test_the_page_shows_each_machine_over_time(checkout: Checkout, tmp_path: Path) -> None:
     for device, latency_ms in (("Test CPU", 50.0), ("Test CPU", 40.0), ("Other CPU", 9.0)):
         checkout.write(SELECTIVE, latency_ms=latency_ms, device=device)
