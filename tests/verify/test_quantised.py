@@ -131,7 +131,7 @@ def test_few_bytes_may_be_off_by_one() -> None:
     assert compare_steps(far, expected).allowances == 2
 
 
-def test_fused_values_are_not_made_outputs(quantised, tmp_path) -> None:
+def test_fused_values_are_not_made_outputs(tmp_path) -> None:
     model, _ = quantised_network(tmp_path)
     assert is_quantised(model)
     kinds = {name: node.op_type for node in model.graph.node for name in node.output}
