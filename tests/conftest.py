@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.child_process): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# A shell that starts the tests in the background has them, and all that they start, ignore
+# interrupts: those that send some would wait until they give up.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 
