@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fewtune.machine.device_lock import LOCK_FOLDER
 
 # Before NumPy is loaded. Tuning runs with this too (fewtune.tuning.child_process): products of
 # small matrices take fifty times as long where OpenBLAS's threads wait for each other.
@@ -23,6 +26,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files of slow tests alone unread in `make test-fast`: they import Prefect and Dask."""
     is_fast = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
     return True if is_fast and _SLOW_FILE in collection_path.read_text() else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A device lock for each process: no test judges a duration, so none waits to measure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LOCK_FOLDER, str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

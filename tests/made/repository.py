@@ -31,7 +31,7 @@ class Repository:
             **{name: value for name, value in os.environ.items() if name not in WARM},
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(PROJECT),
-            "TMPDIR": str(scratch),  # a device lock of its own
+            "TMPDIR": str(scratch),
             "MLFLOW_TRACKING_URI": f"sqlite:///{root / 'mlflow.db'}",
             "DVC_NO_ANALYTICS": "1",
             "DVC_GLOBAL_CONFIG_DIR": str(scratch / "dvc-global"),
