@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import distributed
 
 from fewtune.fleet.worker import RESOURCE, command
-from fewtune.machine.device_lock import LOCK_FOLDER
 from tests.ports import free_port
 from tests.rpc_boards import end_group
 from tests.waiting import until
@@ -27,8 +25,6 @@ def start(arguments: list[str]) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        # Another run on this machine is not waited for.
-        env={**os.environ, LOCK_FOLDER: tempfile.gettempdir()},
     )
 
 
