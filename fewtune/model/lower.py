@@ -12,6 +12,7 @@ import onnx
 
 from fewtune.errors import InputError
 from fewtune.model import float16_weights
+from fewtune.model.folding import unoptimised_folding
 from fewtune.model.import_options import Precision
 from fewtune.model.passes import bf16_products, pad_matmul
 from fewtune.model.passes.added_converters import added_converters
@@ -142,7 +143,7 @@ def lower(
         relax.transform.DeadCodeElimination(),
     ]
     at("TVM was lowering the graph to kernels")
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target, tvm.transform.PassContext(opt_level=3), unoptimised_folding():
         lowered = tvm.transform.Sequential(passes)(module)
     _refuse_open_shapes(lowered)
     if traits is not None and not steps.uses(_VECTOR_FUNCTIONS):
