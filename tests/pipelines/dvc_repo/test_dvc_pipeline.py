@@ -236,9 +236,11 @@ def test_a_second_clone_reruns_what_changed_there(clone: Repository) -> None:
 
 def test_experiments_run_beside_the_workspace_and_queued(clone: Repository) -> None:
     before = hashes(clone)
-    compare = f"compare@{MODEL}"
-    clone.run("dvc", "exp", "run", "--temp", "--set-param", "compare.rounds=4", "-n", "a", compare)
-    clone.run("dvc", "exp", "run", "--queue", "--set-param", "compare.rounds=5", "-n", "b", compare)
+    # A stage of a moment.
+    changed, stage = "select_tasks.selective.min_share", f"select_tasks@{MODEL}-selective"
+    for where, share, name in (("--temp", "0.002", "a"), ("--queue", "0.003", "b")):
+        given = ("--set-param", f"{changed}={share}", "--name", name)
+        clone.run("dvc", "exp", "run", where, *given, stage)
     clone.run("dvc", "exp", "run", "--run-all")
     assert hashes(clone) == before
     shown = clone.run("dvc", "exp", "show", "--json")
