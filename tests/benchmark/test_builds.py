@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from fewtune.artifacts import CompileReport, ImportReport
-from fewtune.benchmark import builds as module
 from fewtune.benchmark import variants as variants_module
 from fewtune.benchmark.builds import Builds, has_room, multiply_bytes
 from fewtune.benchmark.options import BenchmarkOptions
@@ -41,5 +41,5 @@ def test_room_for_the_builds_is_left_to_the_process_that_compiles(
     parameters = ImportReport.read(tuned_tiny.imported()).parameters
     for copies, fits in ((16, True), (15, False)):
         memory = SimpleNamespace(available=copies * 4 * parameters)
-        monkeypatch.setattr(module.psutil, "virtual_memory", lambda memory=memory: memory)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda memory=memory: memory)
         assert has_room(tuned_tiny.imported()) == fits
