@@ -1,9 +1,8 @@
 """Work in a process of its own: a crash of native code is reported, and the caller survives it.
 
-onnxruntime, onnx, TVM and LLVM can end a process by a signal: 0.27's TVM on graphs that it does not
-expect, onnxruntime 1.31 in folding constants of nested branches. The work runs in a child process,
-which notes its present step. If the child crashes, the parent reads the note, leaves out that step
-if it is optional, else all optional steps, and starts another child.
+onnxruntime, onnx, TVM and LLVM can end a process by a signal, on graphs that they do not expect.
+The work runs in a child process, which notes its present step. If the child crashes, the next one
+leaves out that step if it is optional, else all optional steps.
 """
 
 from __future__ import annotations
@@ -114,8 +113,6 @@ def in_step(name: str) -> Iterator[None]:
 def run_apart(work: str, job: dict[str, Any], meanwhile: Callable[[], object] | None = None) -> Any:
     """Run ``work`` in a child, and again without the step that crashed, until it ends by itself.
 
-    Returns what ``work`` returned.
-
     Parameters
     ----------
     work : str
@@ -124,6 +121,11 @@ def run_apart(work: str, job: dict[str, Any], meanwhile: Callable[[], object] | 
         JSON values. Its entry ``left_out`` holds the steps to do without.
     meanwhile : callable, optional
         Called while the child works.
+
+    Returns
+    -------
+    result
+        What ``work`` returned.
 
     Raises
     ------
@@ -141,20 +143,19 @@ def run_apart(work: str, job: dict[str, Any], meanwhile: Callable[[], object] | 
 
 
 def run_each_apart(work: str, jobs: Sequence[dict[str, Any]]) -> list[Any]:
-    """Run ``work`` for every job at the same time, each as `run_apart` does.
+    """Run ``work`` for every job at the same time, each as `run_apart` does, and raise as it does.
+
+    If a job fails, the other children are ended.
 
     Parameters
     ----------
     work : str
     jobs : sequence of dict
-        A child is started for each.
 
     Returns
     -------
     results : list
         In the order of the jobs.
-
-    Raises what `run_apart` does for the first job that fails; the other children are ended.
     """
     with ExitStack() as running:
         children = [running.enter_context(_Child(work, job)) for job in jobs]
