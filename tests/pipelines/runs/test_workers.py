@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -256,8 +258,16 @@ def _ask(environment: dict[str, str], path: str, content: object = None) -> Any:
         None if content is None else json.dumps(content).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.loads(answer.read())
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as refused:
+            # Prefect's answer while its SQLite file is busy: its own clients ask again, too.
+            if refused.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.5)
 
 
 def _start(environment: dict[str, str], strategy: str) -> str:
