@@ -57,6 +57,10 @@ _DEEP = 128
 # Padding that is computed inside its reader, at an outer loop, first of all, or at a random loop.
 # From full runs of the seven models on the Xeon.
 _PADDED = {INLINED: 1.0, OUTSIDE: 0.92, AHEAD: 0.84, None: 0.8}
+# Padding of words that is slow inside its reader (`fewtune.schedule.space.padding`): there the best
+# of 11 convolutions' trials took 1.3 to 3.5 times the fastest (full tuning of three models in eight
+# bits, an EPYC).
+_PADDED_WORDS = {OUTSIDE: 1.0, AHEAD: 0.9}
 # Streamed weights: read from memory, for few rows. For each doubling of the threads that the rows
 # are split among: all of them read the same weights.
 _SHARED_DOUBLED = 0.87
@@ -67,6 +71,7 @@ _BEST_MULTIPLY_ADDS, _MULTIPLY_ADDS_DOUBLED = 1024, 0.95
 
 _ROWS = WeightedDraw.of([True, False], [_ROWS_OUTSIDE, 1.0])
 _PADDING = WeightedDraw.of(_PADDED, _PADDED.values())
+_WORD_PADDING = WeightedDraw.of(_PADDED_WORDS, _PADDED_WORDS.values())
 
 
 def rows_are_outside(random: np.random.Generator) -> bool:
@@ -111,9 +116,9 @@ def _pairs(extent: int) -> tuple[tuple[int, ...], ...]:
     return factorisations(extent, 2, extent)
 
 
-def padding_location(random: np.random.Generator) -> Decision | None:
+def padding_location(random: np.random.Generator, *, of_words: bool) -> Decision | None:
     """Draw the location of padding; None if it is drawn while the schedule is made."""
-    return _PADDING.draw(random)
+    return (_WORD_PADDING if of_words else _PADDING).draw(random)
 
 
 def unroll_depth(choice: Choice, random: np.random.Generator, *, streamed: bool) -> Decision:

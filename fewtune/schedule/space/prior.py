@@ -28,6 +28,7 @@ from fewtune.schedule.space.design_space import (
     Point,
     Program,
 )
+from fewtune.schedule.space.padding import pads_words
 from fewtune.schedule.space.register_tiles import RegisterTile
 from fewtune.schedule.space.search_space import SearchSpace, random_decision
 from fewtune.schedule.space.tile_rules import Iterations, RuledBlock
@@ -57,11 +58,13 @@ class Prior:
         self._space = space
         self._ruled: dict[str, RuledBlock] = {}
         self._threads = 1
+        self._pads_words = False
         self._programs = WeightedDraw.of(space.programs, map(written_speed, space.programs))
         if "cpu" not in list(space.target.keys):
             return
         traits = CpuTraits.of(space.target)
         self._threads = traits.threads
+        self._pads_words = pads_words(space.module)
         names = {c.block for p in space.programs for c in p.choices if c.kind == TILE and c.block}
         for name in sorted(names):
             ruled = RuledBlock.of(space.module, name, traits)
@@ -128,7 +131,7 @@ class Prior:
         random: np.random.Generator,
     ) -> Decision | None:
         if choice.kind == LOCATION:
-            return padding_location(random)
+            return padding_location(random, of_words=self._pads_words)
         if choice.kind == CATEGORICAL:
             streamed = any(ruled.streamed for ruled in self._ruled.values())
             return unroll_depth(choice, random, streamed=streamed)

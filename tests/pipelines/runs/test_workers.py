@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
 from tests import small_pipeline
 from tests.made import results as made
+from tests.made.prefect_api import ask
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -207,9 +204,9 @@ def test_two_workers_share_remote_and_server(
         assert len(list(tmp_path.glob("*.at-work"))) == 2
         for run, strategy in zip(runs, clones.values(), strict=True):
             query = {"flow_runs": {"id": {"any_": [run]}}}
-            tasks = _ask(environment, "task_runs/filter", query)
+            tasks = ask(environment, "task_runs/filter", query)
             assert f"search@good-{strategy}" in {each["name"] for each in tasks}
-            shown = _ask(environment, "artifacts/filter", query)
+            shown = ask(environment, "artifacts/filter", query)
             assert ("progress", f"search-good-{strategy}") in {
                 (each["type"], each["key"]) for each in shown
             }
@@ -252,30 +249,12 @@ def _dvc(root: Path, environment: dict[str, str], *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _ask(environment: dict[str, str], path: str, content: object = None) -> Any:
-    request = urllib.request.Request(
-        f"{environment['PREFECT_API_URL']}/{path}",
-        None if content is None else json.dumps(content).encode(),
-        {"Content-Type": "application/json"},
-    )
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as refused:
-            # Prefect's answer while its SQLite file is busy: its own clients ask again, too.
-            if refused.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.5)
-
-
 def _start(environment: dict[str, str], strategy: str) -> str:
     """Start a flow run of one strategy; gives its id."""
-    found = _ask(environment, "deployments/name/selective-tuning/on-demand")
+    found = ask(environment, "deployments/name/selective-tuning/on-demand")
     given = {"parameters": {"models": ["good"], "strategies": [strategy]}}
     path = f"deployments/{found['id']}/create_flow_run"
-    return str(_ask(environment, path, given)["id"])
+    return str(ask(environment, path, given)["id"])
 
 
 def _ended(environment: dict[str, str], run: str) -> str:
@@ -283,7 +262,7 @@ def _ended(environment: dict[str, str], run: str) -> str:
     ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
     def state() -> str:
-        found = str(_ask(environment, f"flow_runs/{run}")["state_type"])
+        found = str(ask(environment, f"flow_runs/{run}")["state_type"])
         return found if found in ends else ""
 
     return until(state, PATIENCE_S, pause_s=0.5)
