@@ -108,7 +108,7 @@ def offers_for(
     times = _ALONE_TIMES if draws_more else 1
     if search.judge.trained or not candidates:
         drawn = _drawn(search, options.seed, task.name, times * options.draws, wanted=wanted)
-        if not drawn and not candidates and task.share >= _LARGE:
+        if not drawn and not candidates:
             drawn = _drawn_at_random(search, options.seed, task.name, times * options.draws)
         candidates += [_Candidate(point, None, None) for point in drawn]
     count = times * options.trials_per_task

@@ -168,10 +168,8 @@ def test_decisions_without_a_counterpart_are_counted_and_draws_take_their_place(
     assert np.median(times_s) <= np.median([*recorded.times_s().values()])
 
 
-@pytest.mark.parametrize(("share", "measured"), [(0.09, 9), (0.01, 0)])
-def test_a_heavy_task_that_no_rule_fits_is_not_left_at_its_default(
-    share: float, measured: int
-) -> None:
+@pytest.mark.parametrize(("share", "measured"), [(0.09, 9), (0.01, 3)])
+def test_a_task_that_no_rule_fits_is_not_left_at_its_default(share: float, measured: int) -> None:
     """Extents without factors (a product onto 53 classes) and no donor: draws at random."""
     left, right = te.placeholder((7, 29), name="left"), te.placeholder((29, 53), name="right")
     product = te.create_prim_func([left, right, topi.matmul(left, right)])
