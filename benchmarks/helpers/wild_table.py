@@ -17,10 +17,12 @@ from fewtune.artifacts import (
     KernelRow,
     Metrics,
     ShareReport,
+    TaskTable,
     TuneReport,
 )
 from fewtune.artifacts.base import Artifact
 from fewtune.report.conditions import conditions_lines
+from fewtune.selection.worth_tuning import SEARCHED_OPERATORS
 from fewtune.util.table import MISSING, Table, number, percent
 from stages.params import COMPARED
 from stages.paths import Places
@@ -116,9 +118,9 @@ def row_of_results(row: Row, places: Places) -> Row:
     found.openvino_remark = next((it for it in report.remarks if it.startswith("OpenVINO")), None)
     heaviest = sorted(report.kernels, key=lambda kernel: -(kernel.share or 0.0))
     found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
-    trials = _trials(places, name)
+    tried = _tried_texts(places, name)
     found.untried = [
-        _kernel_text(kernel, _tried_text(trials.get(kernel.task)))
+        _kernel_text(kernel, tried.get(kernel.task, ", its family is not searched"))
         for kernel in heaviest
         if 100 * (kernel.share or 0.0) > _UNTRIED_PCT and kernel.schedule in ("default", "none")
     ]
@@ -138,19 +140,19 @@ def _read(kind: type[Written], folder: Path) -> Written | None:
     return kind.read(folder) if (folder / kind.file_name).is_file() else None
 
 
-def _trials(places: Places, model: str) -> dict[str, int]:
-    """How many candidates of each task were measured."""
+def _tried_texts(places: Places, model: str) -> dict[str, str]:
+    """What was tried on each task of a family that is searched, before a default was kept."""
+    table = _read(TaskTable, places.tasks(model))
+    texts = {
+        task.name: ", set aside as small"
+        for task in (table.tasks if table else [])
+        if task.operator in SEARCHED_OPERATORS
+    }
     tuned = _read(TuneReport, places.tuned(model, _SELECTIVE))
     shared = _read(ShareReport, places.shared(model, _SELECTIVE))
-    lines = [*(tuned.tasks if tuned else []), *(shared.tasks if shared else [])]
-    return {line.task: line.trials for line in lines}
-
-
-def _tried_text(trials: int | None) -> str:
-    """What was tried on a task that kept its default; None if it was set aside."""
-    if trials is None:
-        return ", its family is not searched"
-    return f", {trials} candidates tried" if trials else ", not tried"
+    for line in [*(tuned.tasks if tuned else []), *(shared.tasks if shared else [])]:
+        texts[line.task] = f", {line.trials} candidates tried" if line.trials else ", not tried"
+    return texts
 
 
 def _kernel_text(kernel: KernelRow, tried: str = "") -> str:

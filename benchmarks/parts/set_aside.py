@@ -1,9 +1,10 @@
 """What tasks that are set aside would gain: ``python benchmarks/parts/set_aside.py MODEL ...``.
 
-Pools, softmaxes, transforms, copies keep a default schedule: their families are not searched. Here
-each such task of a model that was tuned in this checkout measures its default schedule and random
-programs of MetaSchedule's design space. Those that are faster take turns with the default. A row a
-model is printed, and written to ``results/set_aside.json`` after each.
+Pools, softmaxes, transforms and copies keep a default schedule, since their families are not
+searched, and so do small tasks. Here each such task of a model that was tuned in this checkout
+measures its default schedule and random programs of MetaSchedule's design space. Those that are
+faster take turns with the default. A row a model is printed, and written to
+``results/set_aside.json`` after each.
 """
 
 from __future__ import annotations

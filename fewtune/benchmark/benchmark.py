@@ -80,9 +80,9 @@ def benchmark_model(
         tasks, selection, compiled.in_place, fingerprint, cold_weights=tuned.cold_weights
     ) as defaults:
         if on_board:
+            # A board is held by one session at a time: defaults are compiled after the rounds.
             variants, meter = BoardVariants(import_directory, libraries, fingerprint, options), None
         else:
-            # A board is held by one session at a time.
             defaults.compile()
             infos = [task.info for task in tasks]
             builds = builds or Builds.of(import_directory, infos, fingerprint)
@@ -92,7 +92,7 @@ def benchmark_model(
                 fingerprint,
                 options,
                 untuned=builds.untuned,
-                meter=builds.hand_over,
+                between_cores=builds.hand_over,
             )
             meter, builds = builds.meter, None
         found, options = variants.difference("tuned"), variants.options

@@ -17,7 +17,7 @@ from fewtune.machine.peak import PeakMeter, peak_meter
 from fewtune.model.import_model import read_lowered
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import target_from_json
-from fewtune.runtime.tvm import set_threads
+from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
 
 # Weights that building a model holds at most, in the process that compiles and in this one.
@@ -56,12 +56,16 @@ class Builds:
         """
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
-        executable = build_executable(read_lowered(import_directory), target)
         return Builds(
-            CompiledModel(executable, target),
+            untuned_model(import_directory, target),
             hand_over(target, fingerprint.threads),
             peak_meter(target, fingerprint.threads, with_bytes=multiply_bytes(tasks)),
         )
+
+
+def untuned_model(import_directory: Path, target: tvm.target.Target) -> CompiledModel:
+    """The model as TVM compiles it without schedules."""
+    return CompiledModel(build_executable(read_lowered(import_directory), target), target)
 
 
 def multiply_bytes(tasks: list[TaskInfo]) -> bool:

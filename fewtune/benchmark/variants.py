@@ -12,6 +12,7 @@ import psutil
 
 from fewtune.artifacts import Fingerprint, ImportReport
 from fewtune.benchmark import onnxruntime_cuda
+from fewtune.benchmark.builds import untuned_model
 from fewtune.benchmark.interleaved_kernels import KernelSamples, kernels_in_turns
 from fewtune.benchmark.openvino_peer import OPENVINO, OpenvinoSession, openvino_version
 from fewtune.benchmark.options import BenchmarkOptions
@@ -19,8 +20,8 @@ from fewtune.errors import InputError
 from fewtune.machine.affinity import apart_from_the_pool, cores_off_the_pool, on_cores
 from fewtune.machine.core_to_core import HandOver, hand_over
 from fewtune.measure import interleave
-from fewtune.model.import_model import REFERENCE, read_lowered
-from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.model.import_model import REFERENCE
+from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
@@ -48,8 +49,10 @@ class Variants:
         of ResNet 50's two libraries, each with three copies, one took 2 to 5 % longer as the first
         than as the second (a Xeon). So copies are loaded in turns, in alternating order.
 
-    untuned, meter : optional
-        As `fewtune.benchmark.builds.Builds` has them; made here unless given.
+    untuned : CompiledModel, optional
+    between_cores : HandOver, optional
+        Measures data that goes from core to core. Both are built here unless given
+        (`fewtune.benchmark.builds`).
 
     Attributes
     ----------
@@ -74,7 +77,7 @@ class Variants:
         with_untuned: bool = True,
         turned: bool = False,
         untuned: CompiledModel | None = None,
-        meter: HandOver | None = None,
+        between_cores: HandOver | None = None,
     ) -> None:
         set_threads(fingerprint.threads)
         target = target_from_json(fingerprint.target)
@@ -91,9 +94,7 @@ class Variants:
         model, copies = import_directory / REFERENCE, range(self.options.copies)
         self._compiled: dict[str, list[CompiledModel]] = {}
         if with_untuned:
-            if untuned is None:
-                executable = build_executable(read_lowered(import_directory), target)
-                untuned = CompiledModel(executable, target)
+            untuned = untuned or untuned_model(import_directory, target)
             self._compiled["untuned"] = [untuned]
             untuned.set_inputs(ordered)
         self.remarks: list[str] = []
@@ -121,7 +122,7 @@ class Variants:
         if installed is not None and peer_copies:
             self.peers[OPENVINO] = installed
             self.runs[OPENVINO] = [copy.run for copy in peer_copies]
-        self._hand_over = meter or hand_over(target, fingerprint.threads)
+        self._hand_over = between_cores or hand_over(target, fingerprint.threads)
         self.hand_over_s: list[float] = []
 
     def _onnxruntime(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ def import_apart(
     threads: int,
     options: ImportOptions,
     directory: Path,
-    meanwhile: Callable[[], object] | None = None,
 ) -> ImportReport:
     """Import a registered model as `fewtune.model.import_model.import_model` does.
 
@@ -32,8 +30,6 @@ def import_apart(
         See `import_model`.
     target : str
         As JSON.
-    meanwhile : callable, optional
-        Called while the child imports, mostly on one core.
 
     Raises
     ------
@@ -52,7 +48,7 @@ def import_apart(
         "options": options.model_dump(mode="json"),
         "directory": str(directory.absolute()),
     }
-    run_apart(f"{__name__}:import_here", job, meanwhile)
+    run_apart(f"{__name__}:import_here", job)
     return ImportReport.read(directory)
 
 

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +98,6 @@ class ModelSteps:
                 self.fingerprint.threads,
                 self.options["import_model"],
                 scratch,
-                # What selecting imports, a tenth of a second.
-                meanwhile=partial(import_module, "networkx"),
             ),
         )
         steps.run("tasks", None, self.folder / "tasks", self._extract)

@@ -28,7 +28,7 @@ def test_the_benchmark_runs_what_was_built_before(monkeypatch: pytest.MonkeyPatc
         tuned_tiny.fingerprint(),
         BenchmarkOptions(copies=1),
         untuned=made.untuned,
-        meter=made.hand_over,
+        between_cores=made.hand_over,
     )
     assert [run.__self__ for run in variants.runs["untuned"]] == [made.untuned]  # type: ignore[attr-defined]
     # It has its inputs, and computes what onnxruntime does.

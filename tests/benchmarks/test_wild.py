@@ -15,9 +15,11 @@ from benchmarks.helpers import wild_table
 from benchmarks.helpers.limited_command import run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from benchmarks.wild import Options, WildModel, fetch, read_list, read_rows, write_results
+from fewtune.artifacts import TaskTable
 from fewtune.errors import InputError, MachineError
 from stages.paths import Places
 from tests.made import results as made_results
+from tests.made.tasks import made_task
 
 CONTENT = b"a model"
 
@@ -154,6 +156,17 @@ def test_the_table_is_made_of_results(tmp_path: Path) -> None:
     assert "- quick (" not in text
     assert "## Beside full tuning" in text
     assert "Test CPU" in text
+
+
+def test_a_small_task_of_a_searched_family_is_told_from_others(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    infos = [
+        made_task(name).info.model_copy(update={"operator": operator})
+        for name, operator in (("pool", "conv2d"), ("conv2d_1", "conv2d"))
+    ]
+    TaskTable(model="net", target="{}", tasks=infos).write(places.tasks("net"))
+    row = made_row(places, "net", 1.5, 1.25)
+    assert row.untried == ["pool 10.0 % (default, set aside as small)"]
 
 
 def test_rows_are_kept_from_call_to_call_in_the_order_of_the_list(tmp_path: Path) -> None:
