@@ -158,7 +158,9 @@ def lower_checked(
             known[BF16_PRODUCTS] = (
                 "this processor has no bf16 products (AVX-512 BF16): it uses fp32"
             )
-        made, failed = with_most_steps(attempt, STEPS, _disabled(options) | known)
+        made, failed = with_most_steps(
+            attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
+        )
     except FewtuneError:
         raise
     except Exception as fault:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from fewtune.errors import VerificationError
@@ -69,6 +69,7 @@ def with_most_steps(
     attempt: Callable[[OptionalSteps], Made],
     names: Sequence[str],
     left_out: Mapping[str, str] | None = None,
+    quick: Collection[str] = (),
 ) -> tuple[Made, dict[str, str]]:
     """Make something with as many optional steps as work.
 
@@ -83,6 +84,9 @@ def with_most_steps(
         The steps, those that others build upon first.
     left_out : mapping, optional
         Steps that are not to be used, with the reason.
+    quick : collection of str
+        Steps without which an attempt takes long. They are suspected last: only if an attempt with
+        no other step fails.
 
     Returns
     -------
@@ -110,13 +114,21 @@ def with_most_steps(
                 return without([each for each in further if each != name])
             raise
 
+    def without_most(left: list[str]) -> tuple[list[str], Made]:
+        """Leave out all but the quick steps or, if that fails, all; return which."""
+        others = [name for name in left if name not in quick]
+        if others and others != left:
+            with suppress(Exception):
+                return others, without(others)
+        return left, without(left)
+
     while True:
         try:
             return without([]), found
         except Exception as fault:  # noqa: BLE001 (the conversion fails in many ways, see FINDINGS)
             reason = last_line(fault)
             left = [name for name in names if name not in unasked | found]
-        made = without(left)
+        left, made = without_most(left)
         works, fails = 0, len(left)
         while fails - works > 1:
             middle = (works + fails) // 2

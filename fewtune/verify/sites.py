@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Largest difference at which a value is recognised: mean difference over mean magnitude, or share
-# of elements for integers and NaN.
+# Largest difference at which a value is recognised: mean difference over mean distance from the
+# mean, or share of elements for integers and NaN.
 _ALIKE = 0.05
+# Part of the magnitude that is added to that distance: it is below rounding where all elements are
+# equal.
+_EQUAL = 1e-5
 _PROBES = 512
 # Orders of up to so many axes, not counting those of extent 1, are tried; otherwise only the given
 # one.
@@ -149,7 +152,7 @@ def _orders(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _away(written: np.ndarray, value: np.ndarray) -> float:
-    """Mean difference over mean magnitude; for integers, the share that differs.
+    """Mean difference over mean distance from the mean; for integers, the share that differs.
 
     If a few elements are far off already, the others are not compared.
     """
@@ -173,9 +176,11 @@ def _mean_away(ours: np.ndarray, theirs: np.ndarray) -> float:
     a, b = ours[both].astype(np.float64), theirs[both].astype(np.float64)
     if not a.size:
         return 0.0
-    magnitude = float(np.abs(b).mean())
+    # Elements that are near to each other are near in any order. So their distances say more than
+    # their magnitudes: the logits of a text detector are all between -14 and -18.
+    spread = float(np.abs(b - b.mean()).mean() + _EQUAL * np.abs(b).mean())
     away = float(np.abs(a - b).mean())
-    return away / magnitude if magnitude > 0 else float(away > 0)
+    return away / spread if spread > 0 else float(away > 0)
 
 
 def _part(whole: np.ndarray, wanted: np.ndarray) -> tuple[slice, ...] | None:

@@ -26,16 +26,30 @@ def test_a_step_that_raises_is_left_out_with_its_reason() -> None:
     assert made == ["fold", "pad", "winograd", "schedule"]
 
 
+@pytest.mark.parametrize("quick", [(), ("schedule",)])
 @pytest.mark.parametrize("culprits", [["fold"], ["schedule"], ["pad", "winograd"], NAMES])
-def test_steps_that_spoil_the_result_are_found(culprits: list[str]) -> None:
+def test_steps_that_spoil_the_result_are_found(culprits: list[str], quick: tuple[str, ...]) -> None:
     def attempt(steps: OptionalSteps) -> list[str]:
         if any(steps.uses(name) for name in culprits):
             raise VerificationError("outputs differ")
         return made_of(steps)
 
-    made, left_out = with_most_steps(attempt, NAMES)
+    made, left_out = with_most_steps(attempt, NAMES, quick=quick)
     assert left_out == dict.fromkeys(culprits, "outputs differ")
     assert made == [name for name in NAMES if name not in culprits]
+
+
+def test_a_step_that_saves_time_is_used_while_another_one_is_sought() -> None:
+    tried = []
+
+    def attempt(steps: OptionalSteps) -> None:
+        tried.append(made_of(steps))
+        if steps.uses("pad"):
+            raise VerificationError("outputs differ")
+
+    _, left_out = with_most_steps(attempt, NAMES, quick=("schedule",))
+    assert list(left_out) == ["pad"]
+    assert all("schedule" in used for used in tried)
 
 
 def test_what_was_not_asked_for_is_neither_used_nor_reported() -> None:

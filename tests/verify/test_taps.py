@@ -135,6 +135,20 @@ def test_other_values_have_no_site() -> None:
     assert find_sites([Written("k", 0, other)], {"value": value}) == []
 
 
+def test_elements_near_to_each_other_are_not_taken_for_those_of_another_order() -> None:
+    value = -16 + np.random.default_rng(0).standard_normal((1, 1, 16, 16)).astype("f4") / 2
+    # A transposed convolution to one channel, before its channels are in their places.
+    phases = value.reshape(8, 2, 8, 2).transpose(0, 2, 1, 3).reshape(1, 8, 8, 4)
+    assert find_sites([Written("k", 0, np.ascontiguousarray(phases))], {"value": value}) == []
+    ((_, name),) = find_sites([Written("k", 0, value)], {"value": value})
+    assert name == "value"
+
+
+def test_equal_elements_are_recognised_with_their_rounding() -> None:
+    value = np.full((1, 4, 3, 3), 0.1, "f4")
+    assert len(find_sites([Written("k", 0, value * np.float32(1 + 1e-7))], {"v": value})) == 1
+
+
 def test_a_part_is_found_in_a_larger_buffer() -> None:
     generator = np.random.default_rng(0)
     value = generator.standard_normal((1, 4, 5, 5)).astype("f4")
