@@ -37,6 +37,7 @@ def run(model: str, strategy: str) -> None:
         f"{len(selection.dependents)} take schedules from them, "
         f"{len(selection.alone)} take schedules drawn by rule, "
         + (f"{len(selection.banked)} from the bank, " if selection.banked else "")
+        + (f"{len(selection.small)} small ones are judged later, " if selection.small else "")
         + f"{len(selection.set_aside)} set aside"
         + (f"; {selection.note}" if selection.note else "")
     )

@@ -42,6 +42,11 @@ class Selection(Artifact):
         description="tasks of clusters too small for a search of their own: schedules drawn by "
         "rule serve them",
     )
+    small: list[str] = Field(
+        default=[],
+        description="tasks a little below min_share: schedules drawn by rule serve those whose "
+        "default schedule takes much of the model's measured time",
+    )
     set_aside: list[str] = Field(description="tasks that only get a default schedule")
     set_aside_rule: str
     banked: dict[str, list[BankDonor]] = Field(

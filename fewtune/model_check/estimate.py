@@ -62,8 +62,9 @@ def estimate(tasks: int, trials: int, past: PastTunings | None = None) -> Estima
             "on two cores",
         )
     each_s = past.seconds / past.task_trials
+    results = "result" if past.runs == 1 else "results"
     return Estimate(
         round(tasks * trials * each_s, 1),
         f"an estimate: {tasks} tasks x {trials} trials x {each_s:.3f} s, as {past.runs} earlier "
-        "results on this machine took",
+        f"{results} on this machine took",
     )

@@ -12,7 +12,12 @@ from fewtune.options import PREDICT
 from fewtune.selection.cluster import Groups, agglomerative_groups, clique_groups, split_unrelated
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.similarity_matrix import SimilarityMatrix
-from fewtune.selection.worth_tuning import SEARCHED_OPERATORS, is_worth_searching, kept_clusters
+from fewtune.selection.worth_tuning import (
+    SEARCHED_OPERATORS,
+    is_small,
+    is_worth_searching,
+    kept_clusters,
+)
 from fewtune.similarity.similarity import similarity_matrix
 from fewtune.similarity.space_signature import DesignSpace, design_space
 
@@ -136,7 +141,8 @@ def select_from_spaces(
         needs_one=not banked,
     )
     served = {member for cluster in kept for member in cluster.members}
-    used = {*names, *banked}
+    small = [task.info.name for task in tasks if is_small(task.info, options)]
+    used = {*names, *banked, *small}
     aside = [task.info.name for task in tasks if task.info.name not in used]
     selection = Selection(
         model=model,
@@ -144,6 +150,7 @@ def select_from_spaces(
         method=options.method,
         clusters=kept,
         alone=[name for name in names if name not in served],
+        small=small,
         set_aside=aside,
         set_aside_rule=_rule(
             tasks,
@@ -192,7 +199,7 @@ def _rule(
     faults = faults or {}
     other = [task for task in tasks if task.info.operator not in SEARCHED_OPERATORS]
     searched = [task for task in tasks if task.info.operator in SEARCHED_OPERATORS]
-    small = [task for task in searched if task.info.share < options.min_share]
+    small = [task for task in searched if task.info.share < options.least_share]
     empty = [
         task
         for task in searched
@@ -204,7 +211,7 @@ def _rule(
     reasons = [
         f"{len(other)} of operator families whose schedules are not searched"
         + (f" ({families})" if families else ""),
-        f"{len(small)} with less than {options.min_share:.2%} of the model's estimated time each"
+        f"{len(small)} with less than {options.least_share:.2%} of the model's estimated time each"
         + (f" ({sum(task.info.share for task in small):.2%} in all)" if small else ""),
     ]
     if empty:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fewtune.artifacts import Cluster, TaskInfo
 from fewtune.selection.cluster import similarity_sum
+from fewtune.selection.options import SelectOptions
 
 # Families that do much arithmetic on each element, so that tiling, which is what is searched,
 # decides their time. The others move data once: a default schedule already does that at the
@@ -31,6 +32,12 @@ _LONE_TIMES = 4
 def is_worth_searching(task: TaskInfo, min_share: float) -> bool:
     """Whether a task is of a family that is searched, and enough of the model's estimated time."""
     return task.operator in SEARCHED_OPERATORS and task.share >= min_share
+
+
+def is_small(task: TaskInfo, options: SelectOptions) -> bool:
+    """Whether a task is searched only if its measured time turns out to be worth it."""
+    is_worth_measuring = is_worth_searching(task, options.least_share)
+    return is_worth_measuring and not is_worth_searching(task, options.min_share)
 
 
 def kept_clusters(

@@ -41,6 +41,8 @@ class ShareJob:
         The tasks' folder, with the model's skeleton, for finals in the model.
     cold_weights : bool
         Whether the tasks were tuned with their weights in memory.
+    small : list of str
+        Takers that only take a schedule if their default takes much of the model's time.
     rules : SharingRules
     """
 
@@ -52,6 +54,7 @@ class ShareJob:
     bank: Path | None = None
     model: Path | None = None
     cold_weights: bool = False
+    small: list[str] = field(default_factory=list)
     rules: SharingRules = field(default_factory=SharingRules)
 
     def as_json(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ class ShareJob:
             "bank": None if self.bank is None else str(self.bank),
             "model": None if self.model is None else str(self.model),
             "cold_weights": self.cold_weights,
+            "small": self.small,
             "rules": self.rules.as_json(),
         }
 
@@ -86,5 +90,6 @@ class ShareJob:
             bank=None if given["bank"] is None else Path(given["bank"]),
             model=None if given["model"] is None else Path(given["model"]),
             cold_weights=given["cold_weights"],
+            small=given["small"],
             rules=SharingRules.from_json(given["rules"]),
         )

@@ -79,6 +79,7 @@ def plan(
         bank=bank_directory,
         model=model_directory,
         cold_weights=tuned.cold_weights,
+        small=selection.small,
         rules=rules,
     )
 
@@ -93,7 +94,7 @@ def takers_of(selection: Selection, tuned: TuneReport) -> dict[str, list[str]]:
     first = {
         **{name: [] for name in without if selection.method != "all"},
         **{name: [donor] for name, donor in selection.dependents.items()},
-        **{name: [] for name in selection.alone},
+        **{name: [] for name in [*selection.alone, *selection.small]},
         **{name: [donor.name for donor in donors] for name, donors in selection.banked.items()},
     }
     return {name: first[name] for name in sorted(first)}

@@ -34,7 +34,8 @@ _RULES: dict[RoundName, str] = {
     "bank's log, and not measured again",
     FIRST: "each task measures its donor's best schedule and the candidates that are rated best; "
     "tasks below {doubtful:.0%} of the throughput of the best similar one measure their default "
-    "schedule too",
+    "schedule too; tasks that seemed small take part if their default schedule takes "
+    "{small_part:.1%} of the model's measured time",
     SEARCHED: "tasks that would save {searched_gain:.1%} of the model's time or more at the "
     "throughput of the fastest task like them are searched, {searched_batch} trials each, and as "
     "many again where that saved {searched_least:.1%}; {searched_patience} batches in a row that "

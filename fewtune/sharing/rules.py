@@ -17,6 +17,9 @@ class SharingRules:
     doubtful : float
         A task below this part of the throughput of the best similar one measures its default
         schedule too.
+    small_part : float
+        A task that seems small takes schedules if its default schedule takes this part of the
+        model's measured time.
     searched_gain : float
         A task is searched if the model would save this part of its time, were the task's throughput
         that of the fastest task like it.
@@ -30,6 +33,7 @@ class SharingRules:
     """
 
     doubtful: float = 0.9
+    small_part: float = 0.005
     searched_gain: float = 0.015
     searched_least: float = 0.005
     searched_patience: int = 2

@@ -4,16 +4,19 @@
 2. Every other task that is not tuned itself measures a few candidates: the best schedules of its
    donor, moved into its own design space, and some drawn by rule. The predictor chooses which, or a
    cost model that learnt from the donors' trials.
-3. A task far below the throughput of the best similar one also measures its default schedule, and
+3. A task that seems small measures its default schedule first. It takes candidates only if that
+   takes much of the model's measured time.
+4. A task far below the throughput of the best similar one also measures its default schedule, and
    keeps it if nothing is faster.
-4. A task that keeps its default schedule and takes much of the model's time is searched
+5. A task that keeps its default schedule and takes much of the model's time is searched
    (`fewtune.sharing.search_round`).
-5. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
+6. The fastest few of each task take turns in the model (`fewtune.finals.finals`). If that is not
    possible, they take turns alone (`fewtune.tuning.remeasure`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -89,6 +92,7 @@ class Sharing(Session):
         self.takers = job.takers
         self.donations = job.donations
         self._known = job.known
+        self._small = frozenset(job.small)
         self._rules = job.rules
         self._bank = job.bank
         self._tuned = job.tuned
@@ -100,7 +104,7 @@ class Sharing(Session):
     @property
     def total_trials(self) -> int:
         """Trials to be measured, as far as known."""
-        searched = sum(state.taken is None for state in self._takers())
+        searched = sum(state.taken is None for state in self._takers() if not self._is_small(state))
         offered = max(self._round.trials, self.sharing.trials_per_task * searched)
         return offered + self._searched.trials
 
@@ -111,12 +115,15 @@ class Sharing(Session):
     def search(self) -> str:
         """Measure the donors' schedules, and the defaults of tasks that these leave slow."""
         self._take_known()
-        rest = [state.task.info.name for state in self._takers() if state.taken is None]
+        rest = [state for state in self._takers() if state.taken is None]
         if not rest:
             return "nothing_to_tune"
         with self.measurer.phases.timed("model_update_s"):
             self._teach()
-        self._round.hold(rest, self._offers_of)
+        self._hold([state for state in rest if not self._is_small(state)])
+        small = [state for state in rest if self._is_small(state)]
+        self.measure_defaults([state for state in small if state in self.state.without_default()])
+        self._hold([state for state in small if self._part(state) >= self._rules.small_part])
         self.measure_defaults(
             behind(self.state.without_default(), self.rates(), self._rules.doubtful)
         )
@@ -132,8 +139,20 @@ class Sharing(Session):
         """The trials of a task that are measured again, if it takes enough of the model's time."""
         if state.taken is not None or not state.ranked():
             return []
-        part = state.progress.weight * state.progress.current_s / self.state.known_latency_s
-        return contenders_of(state.ranked(), part, MOST_IN_DUEL, self._rules.finalists)
+        return contenders_of(state.ranked(), self._part(state), MOST_IN_DUEL, self._rules.finalists)
+
+    def _part(self, state: TaskState) -> float:
+        """The part of the model's measured time that a task takes."""
+        if state.progress.current_s == math.inf:
+            return 0.0
+        return state.progress.weight * state.progress.current_s / self.state.known_latency_s
+
+    def _is_small(self, state: TaskState) -> bool:
+        return state.task.info.name in self._small
+
+    def _hold(self, states: list[TaskState]) -> None:
+        """Measure the candidates of tasks."""
+        self._round.hold([state.task.info.name for state in states], self._offers_of)
 
     def _most_of(self, state: TaskState) -> int:
         """Candidates of a searched task's next batch: its trials are not those of sharing."""

@@ -141,13 +141,31 @@ def test_selection_and_what_is_set_aside() -> None:
     assert selection.set_aside == ["pool", "tiny", "rigid"]
     assert selection.set_aside_rule == (
         "Set aside are 3 of 6 tasks: 1 of operator families whose schedules are not searched "
-        "(pool), 1 with less than 0.50% of the model's estimated time each (0.10% in all) and "
+        "(pool), 1 with less than 0.20% of the model's estimated time each (0.10% in all) and "
         "1 with nothing to search."
     )
     assert matrix.names == ("wide", "near", "far")
     everything, _ = select(method="all", min_share=0)
     assert everything.representatives == ["wide", "near", "far", "tiny"]
     assert everything.dependents == {}
+
+
+def test_what_seems_small_is_left_to_measuring() -> None:
+    tasks = [*TASKS, task("small", 0.004), task("small_pool", 0.004, "pool")]
+
+    def chosen(**options: object) -> tuple[list[str], list[str]]:
+        spaces = {**SPACES, "small": space(64, 64)}
+        selection, _ = select_from_spaces(
+            tasks, spaces, SelectOptions(**options), model="net", strategy="selective"
+        )
+        return selection.small, selection.set_aside
+
+    assert chosen() == (["small"], ["pool", "tiny", "rigid", "small_pool"])
+    # In full tuning nothing serves it.
+    assert chosen(method="all")[0] == []
+    assert "small" in chosen(method="all")[1]
+    # It is searched like any other.
+    assert chosen(min_share=0.004)[0] == []
 
 
 def test_a_small_cluster_is_served_without_a_representative() -> None:

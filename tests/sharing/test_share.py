@@ -107,6 +107,27 @@ def test_a_default_is_measured_where_it_may_be_the_better_one(
     assert points[-1].estimated_latency_ms >= shared_ms
 
 
+@pytest.mark.parametrize("part", [0.0, 1.0])
+def test_a_small_task_takes_candidates_if_its_default_takes_long(
+    part: float, tmp_path: Path
+) -> None:
+    name, chosen = tuned_tiny.convolutions()["d"].info.name, tuned_tiny.selection()
+    aside = [each for each in chosen.set_aside if each != name]
+    chosen = chosen.model_copy(update={"small": [name], "set_aside": aside})
+    rules = replace(tuned_tiny.RULES, small_part=part)
+    with mock.patch("tests.tuned_tiny.selection", lambda: chosen):
+        report = tuned_tiny.share(tmp_path / "share", tmp_path / "journals", OPTIONS, rules=rules)
+    line = {line.task: line for line in report.tasks}[name]
+    assert line.default_ms is not None
+    assert line.best_ms is not None
+    assert line.donors == []
+    assert (line.trials > 0) == (part == 0.0)
+    assert (line.status == "default") or part == 0.0
+    # It is in the log, for the compiler to take.
+    task = tuned_tiny.convolutions()["d"]
+    assert best_trials(read_database(tmp_path / "share"), task.mod, 1)
+
+
 def test_the_log_holds_all_tasks_the_best_first() -> None:
     report, directory = shared()
     database = read_database(directory)
