@@ -74,9 +74,13 @@ def change_parameters(
         write_bytes(path, stream.getvalue().encode())
     try:
         (check or load_all)(path)
-    except BaseException:
+    except BaseException as fault:
         if lines:
             write_bytes(path, before)
+        if lines and isinstance(fault, InputError):
+            # The file is not at fault, and the user may not have touched it.
+            reason = str(fault).removeprefix(f"{path}: ")
+            raise InputError(f"{path.name} stays as it was: {reason}") from fault
         raise
     return lines
 

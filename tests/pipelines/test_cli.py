@@ -265,9 +265,10 @@ def test_a_refused_override_is_undone(tmp_path: Path) -> None:
     before = path.read_bytes()
 
     def refuse(_: Path) -> None:
-        raise InputError("tune.trials_per_task is 0")
+        raise InputError(f"{path}: tune.trials_per_task is 0: give at least 1")
 
-    with pytest.raises(InputError):
+    told = "^params.yaml stays as it was: tune.trials_per_task is 0: give at least 1$"
+    with pytest.raises(InputError, match=told):
         change_parameters(path, {"tune.trials_per_task": 0}, check=refuse)
     assert path.read_bytes() == before
 
