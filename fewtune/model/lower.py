@@ -25,7 +25,7 @@ from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
 from fewtune.model.passes.permutes import without_redundant_permutes
-from fewtune.model.passes.sampling import resize
+from fewtune.model.passes.sampling import long_sums, resize
 from fewtune.model.passes.winograd import Convolution
 from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
 from fewtune.onnx_graph.graph import static_shape
@@ -43,12 +43,14 @@ NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pa
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
 _VECTOR_FUNCTIONS, TRANSPOSED = "vector_functions", "transposed_convolutions"
 BF16_PRODUCTS, _HALF_WEIGHTS = "bf16_products", "half_weights"
+_LONG_SUMS = "long_sums"
 # Optional steps; a step comes before those that depend on it.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
     NHWC,
     TRANSPOSED,
     _IDLE_PERMUTES,
+    _LONG_SUMS,
     _PAD_SOFTMAX,
     PAD_MATMUL,
     PAD_FILTERS,
@@ -210,6 +212,7 @@ def _legalizers(
             found[operator] = steps.guarded(step, legalizer, fallback(operator))
 
     if traits is not None:
+        add(_LONG_SUMS, long_sums.legalizers(fallback))
         add(_PAD_SOFTMAX, padded_softmax(traits.lanes("float32")))
     if padding is not None:
         add(PAD_FILTERS, {_CONVOLUTION: padding.legalizer(fallback(_CONVOLUTION))})

@@ -1,0 +1,71 @@
+"""Means and sums over a plane: rows first, then columns, with fewer digits lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from fewtune.model.lower import lower
+from fewtune.runtime.executable import CompiledModel, build_executable
+from fewtune.runtime.tvm import tvm
+from fewtune.util.optional_steps import OptionalSteps
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+STEP = "long_sums"
+
+
+def reduced(
+    operator: str, shape: tuple[int, ...], axes: list[int] | None, keepdims: int = 1
+) -> ModelProto:
+    """A model of one reduction."""
+    over = {} if axes is None else {"axes": axes}
+    node = helper.make_node(operator, ["x"], ["y"], keepdims=keepdims, **over)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "reduced", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+
+
+def kernels(model: ModelProto) -> int:
+    """The number of kernels that a model is lowered to."""
+    functions = lower(model, TARGET, "NCHW").functions_items()
+    return sum(isinstance(function, tvm.tirx.PrimFunc) for _, function in functions)
+
+
+def off(model: ModelProto, given: np.ndarray, wanted: np.ndarray, left_out: str = "") -> float:
+    """The largest relative error of a model's output."""
+    lowered = lower(model, TARGET, "NCHW", steps=OptionalSteps({left_out: ""}))
+    compiled = CompiledModel(build_executable(lowered, TARGET), TARGET)
+    (found,) = compiled.outputs([given])
+    assert found.shape == wanted.shape
+    return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("operator", "of"), [("ReduceMean", np.mean), ("ReduceSum", np.sum)])
+def test_a_long_sum_keeps_its_digits(operator: str, of, keepdims: int) -> None:
+    given = np.random.default_rng(0).normal(-8, 1, (1, 120, 110, 3)).astype("f4")
+    wanted = of(given.astype("f8"), axis=(1, 2), keepdims=bool(keepdims))
+    model = reduced(operator, given.shape, [1, 2], keepdims)
+    assert off(model, given, wanted) < 1e-6
+    assert off(model, given, wanted, STEP) > 2e-6
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "count"),
+    [
+        ((1, 64, 64, 8), [1, 2], 2),
+        ((1, 64, 64, 8), [-3, -2], 2),
+        ((16, 16, 16, 8), [0, 1, 2], 3),
+        ((1, 64, 64, 8), [0, 1, 2], 2),
+        # Small, a single axis, and the axis that is contiguous.
+        ((1, 8, 8, 8), [1, 2], 1),
+        ((1, 4096, 8), [1], 1),
+        ((1, 4096, 1, 8), [1, 2], 1),
+        ((1, 8, 64, 64), [2, 3], 1),
+        ((1, 64, 64, 8), None, 1),
+    ],
+)
+def test_which_sums_are_split(shape: tuple[int, ...], axes: list[int] | None, count: int) -> None:
+    assert kernels(reduced("ReduceMean", shape, axes)) == count
