@@ -34,7 +34,7 @@ def convolution(channels, filters, kernel, **given):
     weights = normal(filters, channels // given.get("group", 1), kernel, kernel)
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **given)
     constants = {"w": weights, "b": normal(filters)}
-    shape = (1, channels, 9, 7)
+    shape = (1, channels, 13, 11)
     return model_of([node], {"x": (FLOAT, shape)}, {"y": (FLOAT, None)}, constants), shape
 
 
