@@ -21,7 +21,9 @@ BUDGETS = {
     "tune.trials_per_task": 4,
     "share_schedules.top": "2",
     "benchmark.rounds": 3,
+    "benchmark.copies": 1,
     "compare.rounds": 3,
+    "compare.copies": 1,
     "compare.processes": 1,
 }
 ALL = {
