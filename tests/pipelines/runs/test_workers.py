@@ -164,7 +164,7 @@ def test_two_workers_share_remote_and_server(
     No worker is started in its clone, as a service would not be.
     """
     first = _with_results(tmp_path / "first")
-    _prefect(first, environment, "work-pool", "create", "shared", "--type", "process")
+    ask(environment, "work_pools/", {"name": "shared", "type": "process"})
     described = (first / "prefect.yaml").read_text().replace("name: local", "name: shared")
     (first / "prefect.yaml").write_text(described)
     remote = ["remote", "add", "--default", "store", str(tmp_path / "remote")]
@@ -285,5 +285,5 @@ def test_a_failed_night_is_posted(environment: dict[str, str], tmp_path: Path) -
         check=True,
         timeout=PATIENCE_S,
     )
-    listed = _prefect(tmp_path, environment, "automation", "ls")
-    assert listed.count("fewtune-regression") == 1
+    listed = ask(environment, "automations/filter", {})
+    assert [each["name"] for each in listed] == ["fewtune-regression"]
