@@ -22,7 +22,6 @@ from pipelines.runs import stage_process
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.states import Failed
-from prefect.testing.utilities import prefect_test_harness
 
 from pipelines import flow
 from pipelines.checkout.results import read_results
@@ -60,6 +59,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def harness(root: Path) -> Iterator[None]:
     """Prefect's server, and one warm process for all runs."""
+    # Its server takes four seconds to load, which each process that collects tests would spend.
+    from prefect.testing.utilities import prefect_test_harness
+
     with warm_process(root), prefect_test_harness(server_startup_timeout=180):
         yield
 
