@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fewtune.schedule_check.numbers import Number
-from fewtune.schedule_check.reads import Axis
+from fewtune.schedule_check.reads import Affine
 
 
 class Places(NamedTuple):
@@ -130,13 +130,11 @@ def _with_extent_1(shape: Sequence[int], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
 
-def within(axes: Mapping[Any, Axis], places: Places) -> dict[Any, Axis]:
-    """A block's axes, one of them restricted to some indices."""
-    return {
-        variable: (
-            axis._replace(begin=axis.begin + axis.step * places.begin, step=axis.step * places.step)
-            if axis.place == places.axis
-            else axis
-        )
-        for variable, axis in axes.items()
-    }
+def within(axes: Mapping[Any, Affine], places: Places) -> dict[Any, Affine]:
+    """A block's variables, with one axis restricted to some indices."""
+    made = {}
+    for variable, (factors, added) in axes.items():
+        factor = factors.get(places.axis, 0)
+        restricted = {**factors, places.axis: factor * places.step} if factor else factors
+        made[variable] = restricted, added + factor * places.begin
+    return made

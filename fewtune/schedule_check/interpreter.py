@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check import cases, functions, numbers, sums
 from fewtune.schedule_check.numbers import Number, UnknownError
-from fewtune.schedule_check.reads import Axis, affine, read
+from fewtune.schedule_check.reads import Affine, affine, radices, read
 
 _CONSTANTS = ("IntImm", "FloatImm")
 
@@ -75,13 +76,21 @@ class _Block:
     def __init__(self, block: Any, buffers: dict[Any, Number]) -> None:
         self._block = block
         self._buffers = buffers
-        self._axes = {axis.var: Axis(place) for place, axis in enumerate(block.iter_vars)}
-        self._extents = [int(axis.dom.extent) for axis in block.iter_vars]
-        self._reduced = [
-            place
-            for place, axis in enumerate(block.iter_vars)
-            if axis.iter_type == tvm.tirx.IterVar.CommReduce
-        ]
+        self._axes: dict[Any, Affine] = {}
+        self._extents: list[int] = []
+        self._reduced: list[int] = []
+        kinds = {axis.var: axis.iter_type for axis in block.iter_vars}
+        extents = {axis.var: int(axis.dom.extent) for axis in block.iter_vars}
+        for variable, split in radices(block.body, extents).items():
+            is_reduced = kinds[variable] == tvm.tirx.IterVar.CommReduce
+            factors, unit = {}, extents[variable]
+            for radix in [unit] if is_reduced else split:
+                unit //= radix
+                factors[len(self._extents)] = unit
+                self._extents.append(radix)
+            if is_reduced:
+                self._reduced += factors
+            self._axes[variable] = factors, 0
 
     @staticmethod
     def of(statement: Any, buffers: dict[Any, Number]) -> _Block:
@@ -139,8 +148,7 @@ class _Block:
         return functions.BINARY[kind](begun, made)
 
     def _summed(self, expression: Any) -> Number:
-        points = np.prod([float(extent) for extent in self._extents])
-        if points > 2**26:
+        if prod(self._extents) > 2**26:
             raise UnknownError("a sum of too many elements")
         return sums.summed(self._of(expression), self._reduced, self._extents)
 
@@ -160,27 +168,27 @@ class _Block:
             shape = shape_of(store.buffer)
         except NotAffineError as fault:
             raise UnknownError(str(fault)) from None
-        order = []
+        order: list[int] = []
         for index, size in zip(store.indices, shape, strict=True):
-            found = affine(index, self._axes)
-            if found is None or found[1] or len(found[0]) > 1:
+            found = affine(index, self._axes, self._extents)
+            if found is None or found[1]:
                 raise UnknownError("a block that writes out of order")
-            ((axis, factor),) = found[0].items() if found[0] else ((None, 1),)
-            extent = 1 if axis is None else self._extents[axis]
-            if factor != 1 or extent != size:
+            axes = sorted(found[0], key=lambda axis: -found[0][axis])
+            units = [prod(self._extents[a] for a in axes[n + 1 :]) for n in range(len(axes))]
+            is_whole = prod(self._extents[axis] for axis in axes) == size
+            if not is_whole or units != [found[0][axis] for axis in axes]:
                 raise UnknownError("a block that writes a part")
-            order.append(axis)
-        used = [axis for axis in order if axis is not None]
-        if len(used) != len(set(used)):
+            order += axes
+        if len(order) != len(set(order)):
             raise UnknownError("a block that writes a diagonal")
-        rest = [axis for axis in range(len(self._extents)) if axis not in used]
+        rest = [axis for axis in range(len(self._extents)) if axis not in order]
         if any(self._extents[axis] > 1 and axis not in self._reduced for axis in rest):
             raise UnknownError("a block that writes again and again")
 
         def placed(array: Any) -> np.ndarray:
             free = [1 if axis in rest else extent for axis, extent in enumerate(self._extents)]
             array = np.broadcast_to(sums.whole(array, self._extents), free)
-            array = array.transpose([*used, *rest]).reshape(shape)
+            array = array.transpose([*order, *rest]).reshape(shape)
             # ascontiguousarray gives a scalar an axis.
             return np.ascontiguousarray(array).reshape(shape)
 
@@ -194,8 +202,10 @@ class _Block:
         kind = type(expression).__name__
         if kind in _CONSTANTS:
             return numbers.constant(expression.value, str(expression.ty.dtype))
-        if kind == "Var":
-            return self._axis(expression)
+        if kind in ("Var", "FloorDiv", "FloorMod"):
+            found = affine(expression, self._axes, self._extents)
+            if found is not None:
+                return self._index(found)
         if kind in functions.BINARY:
             return functions.BINARY[kind](self._of(expression.a), self._of(expression.b))
         if kind == "TensorLoad":
@@ -238,14 +248,15 @@ class _Block:
         part._extents[places.axis] = places.number
         return part
 
-    def _axis(self, variable: Any) -> Number:
-        if variable not in self._axes:
-            raise UnknownError(f"{variable}, which is no axis")
-        axis = self._axes[variable]
-        shape = [1] * len(self._extents)
-        shape[axis.place] = -1
-        values = axis.begin + axis.step * np.arange(self._extents[axis.place])
-        return Number(values.reshape(shape), 0.0, "int64")
+    def _index(self, index: Affine) -> Number:
+        """An index over the axes on which it depends."""
+        factors, value = index
+        made: Any = np.int64(value)
+        for axis, factor in factors.items():
+            shape = [1] * len(self._extents)
+            shape[axis] = -1
+            made = made + (factor * np.arange(self._extents[axis])).reshape(shape)
+        return Number(made, 0.0, "int64")
 
     def _read(self, load: Any) -> Number:
         given = self._buffers.get(load.source)
@@ -258,11 +269,10 @@ class _Block:
                 raise UnknownError("an index that was rounded")
             return found.value
 
-        def at(array: np.ndarray) -> np.ndarray:
-            return read(array, list(load.indices), self._axes, self._extents, index)
-
-        error = given.error if isinstance(given.error, float) else at(given.error)
-        return Number(at(given.value), error, given.dtype, given.is_whole)
+        has_errors = not isinstance(given.error, float)
+        arrays = [given.value, given.error] if has_errors else [given.value]
+        value, *errors = read(arrays, list(load.indices), self._axes, self._extents, index)
+        return given._replace(value=value, error=errors[0] if has_errors else given.error)
 
 
 def _is_zero(value: Any) -> bool:

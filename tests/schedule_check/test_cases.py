@@ -1,4 +1,4 @@
-"""Selections are computed case by case, with the results of full selections."""
+"""Selections by case and split axes give the results of full selections and of whole axes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,33 @@ def at_one(data: Any, i: Any, j: Any) -> Any:
     return tvm.tirx.Select(i == 0, tvm.tirx.const(1.0), tvm.tirx.Select(i < 20, data[i, j], 2.0))
 
 
+def of_digits(data: Any, i: Any, j: Any) -> Any:
+    """Rows of a tile, as the transforms of Winograd's algorithm read them."""
+    made: Any = data[i // 4 * 3 + 2, j] - data[i % 4, j]
+    for number in range(3):
+        made = tvm.tirx.Select(i % 4 == number, data[i // 4 + 2 * number, j] * 3.0, made)
+    return made
+
+
+def of_inner_digits(data: Any, i: Any, j: Any) -> Any:
+    return data[i // 2 % 3 + i // 6 * 5, j] * 3.0 + data[i % 6 // 2 + i % 2, j]
+
+
+def of_shifted_digits(data: Any, i: Any, j: Any) -> Any:
+    return data[(i + 1) // 4, j] * 3.0 + data[(i + 2) % 4, j] + data[i // 4, j]
+
+
+def of_other_digits(data: Any, i: Any, j: Any) -> Any:
+    """Digits that are not of one system, or of none: an extent of 5 is not split by 2."""
+    made = data[i // 4, j] * 3.0 + data[i % 6, j] + data[i // 5, j]
+    return made + data[j // 2, j] + data[i, (i + j) // 4]
+
+
+def of_padded_digits(data: Any, i: Any, j: Any) -> Any:
+    inside = tvm.tirx.all(i >= 1, i < 11)
+    return tvm.tirx.if_then_else(inside, data[i // 2 - 1, j] * 3.0, tvm.tirx.const(0.0))
+
+
 KERNELS: dict[str, Callable[..., Any]] = {
     "each case a place in three": chained(lambda i, number: i % 3 == number),
     "each case one place, the rest behind them": chained(lambda i, number: i == number),
@@ -60,6 +87,11 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "padded": padded,
     "decided by both axes": of_both,
     "decided by rounded values": of_values,
+    "digits": of_digits,
+    "inner digits": of_inner_digits,
+    "shifted digits": of_shifted_digits,
+    "digits of several systems": of_other_digits,
+    "padded digits": of_padded_digits,
     "constants, and a case that never holds": at_one,
 }
 
@@ -81,13 +113,26 @@ def test_separate_cases_equal_full_selections(name: str, monkeypatch: pytest.Mon
     assert by_case.dtype == whole.dtype and by_case.value.dtype == whole.value.dtype
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_split_axes_give_the_results_of_whole_axes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = interpreted(KERNELS[name])
+    monkeypatch.setattr(
+        interpreter, "radices", lambda _, extents: {name: [n] for name, n in extents.items()}
+    )
+    whole = interpreted(KERNELS[name])
+    np.testing.assert_array_equal(split.value, whole.value)
+    np.testing.assert_array_equal(split.error, whole.error)
+
+
 def test_each_case_is_computed_only_where_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     given = interpreter.read
 
-    def counted(*arguments: Any) -> np.ndarray:
+    def counted(*arguments: Any) -> list[np.ndarray]:
         found = given(*arguments)
-        read.append(found.size)
+        read.append(found[0].size)
         return found
 
     monkeypatch.setattr(interpreter, "read", counted)
