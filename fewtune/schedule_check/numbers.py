@@ -100,8 +100,13 @@ def _sum(a: Number, b: Number, value: Any) -> Number:
     are_whole = a.dtype in ROUNDING and a.is_whole and _are_whole(b)
     # Below this, every integer is a float.
     if are_whole and float(np.max(np.abs(value), initial=0)) < 1 / ROUNDING[a.dtype]:
-        return Number(value, a.error + b.error, a.dtype, is_whole=True)
-    return rounded(value, a.error + b.error, a.dtype)
+        return Number(value, _added(a, b), a.dtype, is_whole=True)
+    return rounded(value, _added(a, b), a.dtype)
+
+
+def _added(a: Number, b: Number) -> Any:
+    # One of them is often exact: nothing is added to a large array.
+    return a.error if b.is_exact else b.error if a.is_exact else a.error + b.error
 
 
 def _are_whole(a: Number) -> bool:
@@ -187,19 +192,19 @@ def _integers(a: Number, b: Number, operation: Callable[[Any, Any], Any]) -> Num
 def largest(a: Number, b: Number) -> Number:
     """The larger of two."""
     is_whole = a.is_whole and _are_whole(b)
-    return Number(np.maximum(a.value, b.value), _larger(a.error, b.error), a.dtype, is_whole)
+    return Number(np.maximum(a.value, b.value), _larger(a, b), a.dtype, is_whole)
 
 
 def least(a: Number, b: Number) -> Number:
     """The smaller of two."""
     is_whole = a.is_whole and _are_whole(b)
-    return Number(np.minimum(a.value, b.value), _larger(a.error, b.error), a.dtype, is_whole)
+    return Number(np.minimum(a.value, b.value), _larger(a, b), a.dtype, is_whole)
 
 
-def _larger(a: Any, b: Any) -> Any:
-    if isinstance(a, float) and isinstance(b, float):
-        return max(a, b)
-    return np.maximum(a, b)
+def _larger(a: Number, b: Number) -> Any:
+    if a.is_exact or b.is_exact:
+        return _added(a, b)
+    return np.maximum(a.error, b.error)
 
 
 def compared(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
@@ -217,7 +222,7 @@ def compared(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number],
 
 def logical(operation: Callable[[Any, Any], Any]) -> Callable[[Number, Number], Number]:
     """A logical operation."""
-    return lambda a, b: Number(operation(a.value, b.value), _larger(a.error, b.error), "bool")
+    return lambda a, b: Number(operation(a.value, b.value), _larger(a, b), "bool")
 
 
 def select(condition: Number, yes: Number, no: Number) -> Number:
