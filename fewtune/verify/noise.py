@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto
@@ -25,6 +25,8 @@ _SMALLEST = {2: 2.0**-24, 4: 2.0**-120, 8: 2.0**-1000}
 
 # An alternative result that exceeds its allowance by this factor is a fault, not noise.
 _CONTRADICTION = 100.0
+# Movements are summed in blocks of so many elements, whose doubles stay in the processor's cache.
+_BLOCK = 2**15
 
 
 class NoiseMeter:
@@ -98,29 +100,25 @@ class NoiseMeter:
             In the order of ``values``.
         """
         self.contradicted = []
-        squares = [np.zeros(np.shape(value)) for value in values]
-        farthest = [np.zeros(np.shape(value)) for value in values]
-        counts = [np.zeros(np.shape(value)) for value in values]
         # Distances are from the unmoved outputs of the jittered model, not from the reference: a
         # difference between the two models is a fault, not noise.
         middles = self._middles(feeds, values)
+        movements = [
+            _Movement(middle, np.asarray(value).dtype)
+            for middle, value in zip(middles, values, strict=True)
+        ]
         for more in self._moving.feeds(seed, RUNS):
             outputs = self._session.run({**feeds, **more})
-            for index, (moved, middle) in enumerate(zip(outputs, middles, strict=True)):
-                distance = _distance(moved, middle)
-                squares[index] += np.nan_to_num(distance) ** 2
-                counts[index] += np.isfinite(distance)
-                farthest[index] = np.fmax(farthest[index], np.nan_to_num(distance))
+            for movement, moved in zip(movements, outputs, strict=True):
+                movement.add(np.asarray(moved))
         behind = self._behind_kinks(feeds, middles, seed)
         others = [*others, self._bf16.run(feeds)] if self._bf16 else others
         found = []
         for index, value in enumerate(values):
             value = np.asarray(value)
+            noise = movements[index].size()
             if is_graded(value.dtype):
-                noise = np.sqrt(squares[index] / np.maximum(counts[index], 1))
                 noise = np.fmax(noise, behind[index])
-            else:
-                noise = farthest[index]
             for other in others:
                 if not self._adds and _contradiction(other[index], value, noise):
                     self.contradicted.append(self._names[index])
@@ -136,11 +134,7 @@ class NoiseMeter:
         self, feeds: dict[str, np.ndarray], values: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
         """Outputs of the jittered model in a run in which nothing moves."""
-        still = {
-            feed.name: np.full(feed.shape, (feed.low + feed.high) / 2, feed.dtype)
-            for feed in self._moving.inputs
-        }
-        outputs = map(np.asarray, self._session.run({**feeds, **still}))
+        outputs = map(np.asarray, self._session.run({**feeds, **self._moving.still()}))
         return [
             middle if middle.shape == np.shape(value) else np.asarray(value)
             for middle, value in zip(outputs, values, strict=True)
@@ -158,9 +152,56 @@ class NoiseMeter:
             outputs = self._session.run({**feeds, **more})
             for index, (moved, middle) in enumerate(zip(outputs, middles, strict=True)):
                 if middle.dtype.kind == "f":
-                    distance = np.nan_to_num(_distance(moved, middle)) / times
-                    farthest[index] = np.fmax(farthest[index], distance)
+                    most = farthest[index].reshape(-1)
+                    for part, distance, _ in _distances(np.asarray(moved), middle):
+                        np.maximum(most[part], distance / times, out=most[part])
         return farthest
+
+
+class _Movement:
+    """How far an output moves in a few runs: its mean square, or its largest for other types."""
+
+    def __init__(self, middle: np.ndarray, dtype: np.dtype) -> None:
+        self._middle, self._is_mean = middle, is_graded(dtype)
+        self._sums, self._counts = np.zeros(middle.size), np.zeros(middle.size, np.uint8)
+
+    def add(self, moved: np.ndarray) -> None:
+        """Add the outputs of one run."""
+        for part, distance, finite in _distances(moved, self._middle):
+            if self._is_mean:
+                with np.errstate(over="ignore"):
+                    self._sums[part] += np.square(distance)
+                self._counts[part] += finite
+            else:
+                np.maximum(self._sums[part], distance, out=self._sums[part])
+
+    def size(self) -> np.ndarray:
+        """Root mean square of each element's finite distances, or the largest one."""
+        found = self._sums
+        if self._is_mean:
+            found = np.sqrt(found / np.maximum(self._counts, 1))
+        return found.reshape(self._middle.shape)
+
+
+def _distances(
+    moved: np.ndarray, value: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Blocks of absolute differences, and which of them are finite; the others are set to zero.
+
+    There are no blocks if the shapes differ.
+    """
+    if moved.shape != value.shape:
+        return
+    ours, theirs = moved.reshape(-1), value.reshape(-1)
+    for start in range(0, ours.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.subtract(ours[part], theirs[part], dtype=np.float64)
+        np.abs(distance, out=distance)
+        finite = np.isfinite(distance)
+        if not finite.all():
+            distance[~finite] = 0.0
+        yield part, distance, finite
 
 
 def _contradiction(other: np.ndarray, value: np.ndarray, noise: np.ndarray) -> bool:

@@ -34,6 +34,16 @@ class Feed(NamedTuple):
     high: float
     grows: bool = True
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def middle(self) -> float:
+        """The value that moves nothing."""
+        return (self.low + self.high) / 2
+
 
 class Jittered(NamedTuple):
     """A model with additional inputs, which move its values.
@@ -58,6 +68,19 @@ class Jittered(NamedTuple):
         widths = [feed.high - feed.low for feed in self.inputs if feed.grows]
         return max(1.0, min(_FAR, _FARTHEST / max(widths, default=_FARTHEST)))
 
+    def still(self) -> dict[str, np.ndarray]:
+        """Values of the additional inputs at which nothing moves."""
+        # Inputs of one middle share an array: together they are as large as all values in between.
+        sizes: dict[tuple[np.dtype, float], int] = {}
+        for feed in self.inputs:
+            kind = feed.dtype, feed.middle
+            sizes[kind] = max(sizes.get(kind, 0), feed.size)
+        shared = {kind: np.full(size, kind[1], kind[0]) for kind, size in sizes.items()}
+        return {
+            feed.name: shared[feed.dtype, feed.middle][: feed.size].reshape(feed.shape)
+            for feed in self.inputs
+        }
+
     def feeds(self, seed: int, runs: int, times: float = 1.0) -> Iterator[dict[str, np.ndarray]]:
         """Values of the additional inputs, for each of ``runs`` runs.
 
@@ -65,27 +88,30 @@ class Jittered(NamedTuple):
         step. Then each run is followed by one in which every value moves the other way.
         """
         generator = np.random.default_rng([seed, 7, int(times)])
-        largest = max((int(np.prod(feed.shape)) for feed in self.inputs), default=0)
+        largest = max((feed.size for feed in self.inputs), default=0)
         # Long enough that two inputs of a run seldom begin at the same offset.
         pool = generator.random(2 * largest + 4096, dtype=np.float32)
-        scaled = {}
+        scaled, mirrored = {}, {}
         for feed in self.inputs:
-            middle, width = (feed.low + feed.high) / 2, feed.high - feed.low
+            width = feed.high - feed.low
             width *= times if feed.grows else 1.0
             if feed[2:] not in scaled:
                 wide = pool.astype(np.promote_types(feed.dtype, "f4"))
-                scaled[feed[2:]] = (middle + width * (wide - 0.5)).astype(feed.dtype)
+                values = (feed.middle + width * (wide - 0.5)).astype(feed.dtype)
+                scaled[feed[2:]] = values
+                if times > 1:
+                    mirrored[feed[2:]] = (2 * feed.middle - values.astype("f8")).astype(feed.dtype)
         for _ in range(runs):
-            drawn = {}
+            parts = {}
             for feed in self.inputs:
-                size = int(np.prod(feed.shape))
-                start = int(generator.integers(0, pool.size - size + 1))
-                values = scaled[feed[2:]][start : start + size]
-                drawn[feed.name] = values.reshape(feed.shape)
-            yield drawn
+                start = int(generator.integers(0, pool.size - feed.size + 1))
+                parts[feed] = slice(start, start + feed.size)
+            yield {
+                feed.name: scaled[feed[2:]][part].reshape(feed.shape)
+                for feed, part in parts.items()
+            }
             if times > 1:
-                middles = {feed.name: (feed.low + feed.high) / 2 for feed in self.inputs}
                 yield {
-                    name: np.asarray(2 * middles[name] - values.astype("f8"), values.dtype)
-                    for name, values in drawn.items()
+                    feed.name: mirrored[feed[2:]][part].reshape(feed.shape)
+                    for feed, part in parts.items()
                 }
