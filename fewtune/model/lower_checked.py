@@ -32,7 +32,7 @@ from fewtune.runtime.target import device_of, has_own_device, host_target, is_fo
 from fewtune.runtime.tvm import has_feature, relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
-from fewtune.task.calls import call_counts
+from fewtune.task.calls import call_counts, calls_fit
 from fewtune.util.apart import at
 from fewtune.util.optional_steps import OptionalSteps, last_line, with_most_steps
 
@@ -137,7 +137,9 @@ def lower_checked(
                 scheduled = apply_default_schedules(lowered, names, here, schedules)
                 scheduled = weight_layout.fold(scheduled) if is_cpu else scheduled
         at("TVM was compiling the kernels")
-        executable = build_executable(scheduled, here)
+        # This library is run a few times and dropped, and what its kernels would check in every
+        # call, their arguments, takes LLVM a third of the time.
+        executable = build_executable(scheduled, here, has_asserts=not calls_fit(scheduled))
         at("the compiled kernels were running")
         found = check(CompiledModel(executable, here))
         chosen = chooser.chosen if chooser is not None else []

@@ -38,6 +38,7 @@ def build_executable(
     lowered: tvm.IRModule,
     target: tvm.target.Target,
     rewrite: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+    has_asserts: bool = True,
 ) -> relax.VMExecutable:
     """Compile a module whose operators are already kernels (after FuseTIR).
 
@@ -48,6 +49,8 @@ def build_executable(
     target : tvm.target.Target
     rewrite : callable, optional
         Is given the module once its tensors are allocated, before their memory is planned.
+    has_asserts : bool
+        Whether each kernel checks shapes and types of its arguments whenever it is called.
 
     Returns
     -------
@@ -67,7 +70,12 @@ def build_executable(
         ]
     )
     lowered = runnable(lowered, target)
-    with target, tvm.transform.PassContext(opt_level=3), vector_math.as_marked(lowered):
+    config = {"tirx.disable_assert": not has_asserts}
+    with (
+        target,
+        tvm.transform.PassContext(opt_level=3, config=config),
+        vector_math.as_marked(lowered),
+    ):
         return relax.build(lowered, target=target, relax_pipeline=passes)
 
 
