@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,7 @@ from fewtune.artifacts import ImportReport, TensorSpec
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
-from fewtune.model.lower_checked import (
-    STEPS,
-    checking_target,
-    has_bf16,
-    lower_checked,
-)
+from fewtune.model.lower_checked import STEPS, checking_target, has_bf16, lower_checked
 from fewtune.model.passes.bf16_products import is_product
 from fewtune.model.passes.tvmscript.recurrent_layers import is_recurrence
 from fewtune.model.source import load_registered
@@ -42,12 +38,41 @@ from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
 from fewtune.verify.operator_kinds import BF16_AMPLITUDE
+from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
 
 LOWERED = "lowered.json"
 REFERENCE = "model.onnx"
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model that was imported, and verified untuned.
+
+    Attributes
+    ----------
+    report : ImportReport
+    lowered : IRModule
+        Fused kernels without schedules.
+    bound : ModelProto
+        The model with its dynamic dimensions bound.
+    reference : Reference
+        The outputs and intermediate values that onnxruntime computes.
+    """
+
+    report: ImportReport
+    lowered: tvm.IRModule
+    bound: onnx.ModelProto
+    reference: Reference
+
+    def write(self, directory: Path) -> None:
+        """Write everything into ``directory``."""
+        prepare.save(self.bound, directory / REFERENCE)
+        self.reference.write(directory)
+        write_text(directory / LOWERED, tvm.ir.save_json(self.lowered))
+        self.report.write(directory)
 
 
 def import_model(
@@ -63,7 +88,22 @@ def import_model(
 
     Written are: ``model.onnx``, the model with its dynamic dimensions bound, for onnxruntime; the
     outputs that onnxruntime computes (`fewtune.verify.reference`); the lowered Relax module; the
-    report.
+    report. See `imported_model` for the other parameters and what is raised.
+    """
+    imported = imported_model(name, models_directory, target, threads, options, left_out)
+    imported.write(directory)
+    return imported.report
+
+
+def imported_model(
+    name: str,
+    models_directory: Path,
+    target: tvm.target.Target,
+    threads: int,
+    options: ImportOptions,
+    left_out: Mapping[str, str] | None = None,
+) -> Imported:
+    """Import a registered model, and verify it untuned.
 
     A crash of native code ends this process; `fewtune.model.import_apart` survives it.
 
@@ -74,7 +114,6 @@ def import_model(
     target : Target
     threads : int
     options : ImportOptions
-    directory : Path
     left_out : mapping, optional
         Optional steps known to fail on this model, with the reason.
 
@@ -93,8 +132,6 @@ def import_model(
     loaded = load_registered(models_directory, name)
     bound = loaded.bound()
     prepare.check_finite(bound)
-    reference_path = directory / REFERENCE
-    prepare.save(bound, reference_path)
     forgiving = OptionalSteps(forgiving=True)
     layered = prepare.with_layers(bound, forgiving)
     # The values of each step of a recurrent layer are compared, and rounded.
@@ -189,8 +226,7 @@ def import_model(
             f"recurrent layers whose steps are all computed by one kernel: {layers}; that kernel "
             "has a fixed schedule, so it is no task, and is in no table of tasks"
         )
-    reference.write(directory)
-    write_text(directory / LOWERED, _as_json(name, lowered, outputs))
+    _refuse_unstorable(name, lowered, outputs)
     report = ImportReport(
         model=name,
         source=loaded.description,
@@ -218,23 +254,20 @@ def import_model(
         max_relative_error=found.max_relative_error,
         notes=notes,
     )
-    report.write(directory)
-    return report
+    return Imported(report, lowered, bound, reference)
 
 
-def _as_json(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> str:
-    """The module as text; TVM writes constants without elements, and cannot read them."""
-    text = tvm.ir.save_json(lowered)
+def _refuse_unstorable(name: str, lowered: tvm.IRModule, outputs: Sequence[TensorSpec]) -> None:
+    """Refuse an output that TVM can write, and cannot read: a constant without elements."""
     empty = next((each.name for each in outputs if 0 in each.shape), None)
     if empty is not None:
         try:
-            read_module(text)
+            read_module(tvm.ir.save_json(lowered))
         except Exception:  # noqa: BLE001 (TVM says so in many ways)
             raise InputError(
                 f"{name}: output {empty!r} is a constant without elements, which TVM cannot store: "
                 "take it out of the model's outputs"
             ) from None
-    return text
 
 
 def _binding(

@@ -11,7 +11,7 @@ from typing import Any
 from fewtune.artifacts import ImportReport, TaskInfo
 from fewtune.errors import FewtuneError, MachineError
 from fewtune.machine.fingerprint import detect_fingerprint
-from fewtune.model.import_model import import_model, read_lowered
+from fewtune.model.import_model import imported_model
 from fewtune.model.registration import ModelSource, name_of
 from fewtune.model.source import add_model
 from fewtune.model.unsupported import UnsupportedError
@@ -72,17 +72,12 @@ def check_here(given: Mapping[str, Any]) -> dict[str, Any]:
             # Loading TVM takes a second, and many models are refused before: so it comes here.
             fingerprint = detect_fingerprint(job.machine)
             target = target_from_json(fingerprint.target)
-            report = import_model(
-                name,
-                models,
-                target,
-                fingerprint.threads,
-                job.options,
-                folder,
-                left_out=dict(job.left_out),
+            imported = imported_model(
+                name, models, target, fingerprint.threads, job.options, dict(job.left_out)
             )
+            report = imported.report
             at("TVM was splitting the model into tasks", optional=[])
-            tasks = [task.info for task in extract_tasks(read_lowered(folder), target)]
+            tasks = [task.info for task in extract_tasks(imported.lowered, target)]
     except FewtuneError as error:
         return _refused(found, error).as_json()
     except MemoryError:
