@@ -24,7 +24,7 @@ from fewtune.model.passes.integer_epilogues import integer_epilogues
 from fewtune.model.passes.integer_products import integer_kernels
 from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.passes.pad_softmax import padded_softmax
-from fewtune.model.passes.permutes import without_redundant_permutes
+from fewtune.model.passes.permutes import with_moved_constants, without_redundant_permutes
 from fewtune.model.passes.sampling import long_sums, resize
 from fewtune.model.passes.winograd import Convolution
 from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
@@ -130,6 +130,7 @@ def lower(
         *_step(steps, NHWC, _layout_conversion(steps, traits), converts),
         relax.transform.Normalize(),
         *_step(steps, _IDLE_PERMUTES, module_pass(without_redundant_permutes)),
+        module_pass(with_moved_constants),
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         relax.transform.FoldConstant(),

@@ -1,4 +1,4 @@
-"""Removes redundant permutations of axes after the layout conversion.
+"""Removes permutations of axes after the layout conversion: redundant ones, and of constants.
 
 The conversion adds permutations around operators, and rewrites those of the model. Some of them
 undo the one before, or keep the order of the axes. Each would copy a whole tensor.
@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fewtune.runtime.tvm import relax, tvm
+
+_PERMUTE = tvm.ir.Op.get("relax.permute_dims")
+# Types that NumPy has too.
+_IN_NUMPY = frozenset(
+    {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"}
+)
 
 
 def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
@@ -32,6 +40,35 @@ def without_redundant_permutes(module: tvm.IRModule) -> tvm.IRModule:
         if isinstance(function, relax.Function):
             without = rewrite_call(outer, paired, function)
             functions[variable] = rewrite_call(inner, alone, without)
+    return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def with_moved_constants(module: tvm.IRModule) -> tvm.IRModule:
+    """A Relax module in which constants have the order and shape that they would be brought into.
+
+    ``FoldConstant`` does the same, but builds and loads a kernel for each of them.
+    """
+    from tvm.relax.dpl import is_const, is_op, rewrite_call, wildcard
+
+    constant = is_const()
+    # One pattern: after another `rewrite_call`, TVM 0.27 has what the first one replaced again.
+    either = is_op("relax.permute_dims")(constant) | is_op("relax.reshape")(constant, wildcard())
+
+    def moved(call: relax.Call, found: dict[Any, Any]) -> relax.Expr:
+        given, extents = found[constant].value, list(call.ty.shape or [])
+        is_static = all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
+        if given.dtype not in _IN_NUMPY or not is_static or not all(given.shape):
+            return call
+        array = given.numpy()
+        if call.op.same_as(_PERMUTE):
+            array = array.transpose(_order(call))
+        array = array.reshape([int(extent) for extent in extents])
+        return relax.const(np.ascontiguousarray(array), given.dtype)
+
+    functions = {
+        variable: rewrite_call(either, moved, each) if isinstance(each, relax.Function) else each
+        for variable, each in module.functions_items()
+    }
     return tvm.IRModule(functions, attrs=module.attrs)
 
 
