@@ -38,8 +38,9 @@ class SelectOptions(BaseModel):
         default=0.005,
         ge=0,
         lt=1,
-        description="tasks below 0.4 of this share of the model's estimated time are set aside; "
-        "those between take a schedule if their default takes 0.5 % of the measured time",
+        description=f"tasks below {_SMALL_PART} of this share of the model's estimated time are "
+        "set aside; those between take a schedule if their default takes 0.5 % of the measured "
+        "time",
     )
     min_cluster_share: float = Field(
         default=0.05,

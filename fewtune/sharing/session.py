@@ -122,7 +122,7 @@ class Sharing(Session):
             self._teach()
         self._hold([state for state in rest if not self._is_small(state)])
         small = [state for state in rest if self._is_small(state)]
-        self.measure_defaults([state for state in small if state in self.state.without_default()])
+        self.measure_defaults(list(filter(self._is_small, self.state.without_default())))
         self._hold([state for state in small if self._part(state) >= self._rules.small_part])
         self.measure_defaults(
             behind(self.state.without_default(), self.rates(), self._rules.doubtful)

@@ -9,18 +9,7 @@ from fewtune.runtime.tvm import relax, tvm
 
 def kernel_calls(lowered: tvm.IRModule) -> list[tuple[str, list[relax.Expr]]]:
     """Every kernel that ``main`` calls, with the arguments of the call, in no stated order."""
-    found: list[tuple[str, list[relax.Expr]]] = []
-
-    def visit(expression: relax.Expr) -> None:
-        if not isinstance(expression, relax.Call) or not expression.args:
-            return
-        callee = expression.args[0]
-        if isinstance(callee, tvm.ir.GlobalVar):
-            given = expression.args[1] if len(expression.args) > 1 else None
-            found.append((callee.name_hint, list(given.fields) if given is not None else []))
-
-    relax.analysis.post_order_visit(lowered["main"], visit)
-    return found
+    return [(call.args[0].name_hint, _arguments(call)) for call in _calls(lowered)]
 
 
 def call_counts(lowered: tvm.IRModule) -> Counter[str]:
@@ -34,23 +23,32 @@ def calls_fit(lowered: tvm.IRModule) -> bool:
     TVM's ``well_formed`` compares with what it noted of a kernel when that was added, not with the
     kernel.
     """
-    fits: list[bool] = []
+    return all(_takes(lowered[call.args[0]], call) for call in _calls(lowered))
+
+
+def _calls(lowered: tvm.IRModule) -> list[relax.Call]:
+    found: list[relax.Call] = []
 
     def visit(expression: relax.Expr) -> None:
-        if not isinstance(expression, relax.Call) or not expression.args:
-            return
-        callee = expression.args[0]
-        if not isinstance(callee, tvm.ir.GlobalVar):
-            return
-        function, result = lowered[callee], expression.ty
-        given = list(expression.args[1].fields) if len(expression.args) > 1 else []
-        results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
-        types = [*(each.ty for each in given), *results]
-        is_kernel = isinstance(function, tvm.tirx.PrimFunc) and len(function.params) == len(types)
-        fits.append(is_kernel and all(map(_fits, types, function.params)))
+        is_call = isinstance(expression, relax.Call) and bool(expression.args)
+        if is_call and isinstance(expression.args[0], tvm.ir.GlobalVar):
+            found.append(expression)
 
     relax.analysis.post_order_visit(lowered["main"], visit)
-    return all(fits)
+    return found
+
+
+def _arguments(call: relax.Call) -> list[relax.Expr]:
+    return list(call.args[1].fields) if len(call.args) > 1 else []
+
+
+def _takes(function: object, call: relax.Call) -> bool:
+    """Whether a function is a kernel that takes a call's arguments and results."""
+    if not isinstance(function, tvm.tirx.PrimFunc):
+        return False
+    results = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+    types = [*(each.ty for each in _arguments(call)), *results]
+    return len(function.params) == len(types) and all(map(_fits, types, function.params))
 
 
 def _fits(given: object, buffer: object) -> bool:
