@@ -32,7 +32,7 @@ run: install
 
 # Two processes: the tests of one file stay together, files with slow ones first. Coverage is printed, and judges nothing.
 test: lint
-	pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report term:skip-covered
+	python -m slipcover -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The inner loop: nothing that tunes, runs a pipeline, builds a whole model, or takes over a second.
 test-fast: install
@@ -64,7 +64,7 @@ lock: install
 	    --generate-hashes --no-annotate --quiet $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .coverage*
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
 
 install: $(INSTALLED)
 

@@ -23,9 +23,10 @@ def grown(
     draws = np.random.default_rng(3)
     nodes: list[tuple] = []
     leaves: list[tuple] = []
+    begins: list[int] = []
 
     def grow(tree: int, depth: int) -> int:
-        number = sum(node[0] == tree for node in nodes)
+        number = len(nodes) - begins[tree]
         nodes.append(())
         place = len(nodes) - 1
         nodes[place] = (tree, number, "LEAF", 0, 0.0, 0, 0, 0)
@@ -39,6 +40,7 @@ def grown(
         return number
 
     for tree in range(trees):
+        begins.append(len(nodes))
         grow(tree, deepest)
     names = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids")
     names += ("missing_value_tracks_true",)

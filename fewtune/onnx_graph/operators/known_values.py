@@ -31,6 +31,7 @@ class KnownValues:
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._values: dict[str, np.ndarray] = {}
         self._by_content: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._counts: dict[str, int] = {}
         self._names = set(self._tensors)
         for name, tensor in self._tensors.items():
             self._types[name] = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
@@ -67,11 +68,13 @@ class KnownValues:
 
     def fresh(self, hint: str) -> str:
         """A name that no value has yet."""
-        name, count = hint, 0
+        name, count = hint, self._counts.get(hint, 0)
         while name in self._names:
             count += 1
             name = f"{hint}_{count}"
         self._names.add(name)
+        # A loop that is written out asks for thousands of one hint; names are never given back.
+        self._counts[hint] = count
         return name
 
     def constant(self, value: object, dtype: object = None, hint: str = "constant") -> str:
