@@ -30,10 +30,10 @@ help:
 run: install
 	@fewtune run '$(MODEL)' $(ARGS)
 
-# Three processes on two cores, since tests that kill, serve or deploy wait much. The tests of one file stay together,
-# files with slow ones first. Coverage is printed, and judges nothing.
+# Two processes (three take as long on two cores): the tests of one file stay together, files with slow ones first.
+# Coverage is printed, and judges nothing.
 test: lint
-	python -m slipcover -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	python -m slipcover -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The inner loop: nothing that tunes, runs a pipeline, builds a whole model, or takes over a second.
 test-fast: install
