@@ -26,6 +26,7 @@ from fewtune.util.files import canonical_json, write_bytes
 
 FORMAT, SCHEMA = "fewtune-bank", 1
 _MANIFEST = "manifest.json"
+_GIVE = "a file that `fewtune bank export` wrote"
 _LOG = (LogInfo.file_name, WORKLOADS, RECORDS)
 # No bank is larger; a larger file would fill the memory.
 _MOST_BYTES = 512 * 2**20
@@ -146,8 +147,10 @@ def _read(file: Path) -> tuple[BankFile, dict[str, bytes]]:
             # The archive reads no more of a member than its stated size.
             members = {name: archive.read(name) for name in names}
         manifest = json.loads(members[_MANIFEST])
+    except FileNotFoundError:
+        raise InputError(f"there is no file {file}: give {_GIVE}") from None
     except _UNREADABLE as fault:
-        raise InputError(f"{file} cannot be read as a bank: {fault}") from None
+        raise InputError(f"{file} cannot be read as a bank ({fault}): give {_GIVE}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{file} is no bank: its manifest does not say {FORMAT}")
     if manifest.get("schema_version") != SCHEMA:

@@ -94,7 +94,8 @@ def test_files_that_are_no_banks_are_refused_in_one_sentence(tmp_path: Path, fil
     text.write_text("no zip")
     record = b"{}" + b"\n"
     cases = {
-        "cannot be read": text,
+        "there is no file .*: give a file that": tmp_path / "nowhere",
+        "cannot be read .*: give a file that": text,
         "does not hold": changed(file, tmp_path / "more", **{"../evil": b""}),
         "schema version 99": with_manifest(file, tmp_path / "newer", schema_version=99),
         "does not say fewtune-bank": with_manifest(file, tmp_path / "other", format="x"),
