@@ -163,7 +163,9 @@ def test_finals_are_held_and_decide_what_the_log_gives(tmp_path: Path) -> None:
         assert 2 <= line.contenders == len(final.keys) <= OPTIONS.finals
         assert final.keys[line.chosen_rank - 1] == final.keys[final.chosen]
         assert line.chosen_ms <= line.first_ms
-        assert all(figure > 0 for figures in final.medians_s for figure in figures)
+        # A contender that the next kernels are much faster after may come to less than nothing.
+        assert {len(figures) for figures in final.medians_s} == {len(final.keys)}
+        assert all(math.isfinite(figure) for figures in final.medians_s for figure in figures)
         (best,) = best_trials(database, tuned_tiny.convolutions()[letter].mod, 1)
         assert decisions(trace_key(best.trace)) == decisions(final.keys[final.chosen])
     # A run that goes on from the journal holds them no second time.

@@ -59,8 +59,8 @@ def _results(folder: str, names: list[str]) -> list[str]:
 def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     """A repository in ``root`` in which every stage has run, on a tiny model.
 
-    The stages of the selective result are processes of their own, as `dvc repro` starts them.
-    The rest are forks of a warm process, as in `fewtune run`: they give the same files.
+    The stages are forks of a warm process, as in `fewtune run`; those that `dvc repro` starts on
+    its own give the same files (`tests/pipelines/test_maltreated.py`).
     """
     repository = Repository(root, scratch)
     for name in ("dvc.yaml", "params.yaml", ".gitignore", ".dvcignore"):
@@ -81,11 +81,10 @@ def tiny_pipeline(root: Path, scratch: Path) -> Iterator[Repository]:
     repository.fewtune("add", str(given), "--name", MODEL, "--no-check")
     for key_path, value in BUDGETS.items():
         repository.set(key_path, value)
-    own_processes = ran(repository.repro(f"show_result@{MODEL}-selective"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PROJECT))
         with warm_process(root):
             repository.keep_warm()
-            assert own_processes | ran(repository.repro()) == ALL
+            assert ran(repository.repro()) == ALL
             repository.commit()
             yield repository

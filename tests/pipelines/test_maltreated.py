@@ -92,7 +92,7 @@ def test_dvc_alone_gives_the_same_files(root: Path, tmp_path: Path) -> None:
     forked = {stage: files(out / folder) for stage, folder in STAGES.items()}
     shutil.move(journals, tmp_path / "killed")
     shutil.copytree(root.with_name("journals"), journals / MODEL)
-    last = f"compile@{MODEL}-{STRATEGY}"
+    last = f"show_result@{MODEL}-{STRATEGY}"
     subprocess.run(
         [sys.executable, "-m", "dvc", "repro", "--force", last],
         cwd=root,

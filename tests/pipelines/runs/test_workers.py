@@ -30,10 +30,9 @@ ENTRY = "pipelines/flow.py:selective_tuning"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A Prefect server, and the environment of those who know it."""
-    home = tmp_path_factory.mktemp("prefect")
-    port = free_port()
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], str]]:
+    """Prefect's and MLflow's: the environment of those who know the first, the second's address."""
+    home, stored = (tmp_path_factory.mktemp(name) for name in ("prefect", "mlflow"))
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -47,20 +46,53 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
-    server = subprocess.Popen(
-        [*command, "--host", "127.0.0.1"],
-        env=kept,
-        stdout=(home / "server.log").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    prefect, mlflow = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    # Each is loaded and makes its tables for seconds: they start side by side.
+    with (
+        _server(["prefect", "server", "start", "--port", prefect.rpartition(":")[2]], kept, home),
+        _server(
+            ["mlflow", "server", "--workers", "1", "--port", mlflow.rpartition(":")[2]]
+            + ["--backend-store-uri", f"sqlite:///{stored}/store.db"]
+            + ["--artifacts-destination", str(stored / "artifacts")],
+            kept,
+            stored,
+        ),
+    ):
+        until(lambda: _answers(f"{prefect}/api/health"), PATIENCE_S, pause_s=0.2)
+        # The first request to its store makes the tables, which takes long on a busy machine.
+        experiments = f"{mlflow}/api/2.0/mlflow/experiments/search?max_results=1"
+        until(lambda: _answers(experiments), PATIENCE_S, pause_s=0.2)
+        yield {**kept, "PREFECT_API_URL": f"{prefect}/api"}, mlflow
+
+
+@contextlib.contextmanager
+def _server(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[None]:
+    """A server of this Python's packages, on loopback; its log is in ``folder``."""
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *command, "--host", "127.0.0.1"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
-        until(lambda: _answers(f"http://127.0.0.1:{port}/api/health"), PATIENCE_S, pause_s=0.2)
-        yield {**kept, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+        yield
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture
+def environment(servers: tuple[dict[str, str], str]) -> dict[str, str]:
+    """The environment of those who know Prefect's server."""
+    return servers[0]
+
+
+@pytest.fixture
+def tracking(servers: tuple[dict[str, str], str]) -> str:
+    """The address of MLflow's server."""
+    return servers[1]
 
 
 def _answers(address: str) -> bool:
@@ -69,30 +101,6 @@ def _answers(address: str) -> bool:
             return True
     except (urllib.error.URLError, OSError):
         return False
-
-
-@pytest.fixture
-def tracking(tmp_path: Path, environment: dict[str, str]) -> Iterator[str]:
-    """An MLflow server; gives its address."""
-    address = f"http://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{tmp_path}/store.db"]
-    command += ["--artifacts-destination", str(tmp_path / "artifacts")]
-    server = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", address.rpartition(":")[2]],
-        env=environment,
-        stdout=(tmp_path / "mlflow.log").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        # The first request to its store makes the tables, which takes long on a busy machine.
-        stored = f"{address}/api/2.0/mlflow/experiments/search?max_results=1"
-        until(lambda: _answers(stored), PATIENCE_S, pause_s=0.2)
-        yield address
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 # Both runs have to be at this step before either goes on.
