@@ -38,6 +38,11 @@ from fewtune.timing.timer import BuiltKernel, Race, Timer
 from fewtune.util.child_python import SHOW_STDERR
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
+# How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:
+# longer than from one measured call to the next. TVM's own 300,000 are a tenth of a second, in
+# which the other worker builds or measures on the same core.
+_SPINS = "20000"
+
 
 class Worker:
     """State of one worker: built candidates by number, their timer, a model if loaded."""
@@ -47,6 +52,7 @@ class Worker:
             # A candidate that needs absurd memory gets an allocation error.
             resource.setrlimit(resource.RLIMIT_DATA, (memory_limit_bytes, memory_limit_bytes))
         os.environ["TVM_NUM_THREADS"] = str(threads)
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", _SPINS)
         self._target = target_from_json(target_json)
         self.timer = Timer(self._target, threads)
         self._built: dict[int, BuiltKernel] = {}

@@ -95,6 +95,18 @@ def test_a_worker_is_ready_to_measure_before_the_first_request() -> None:
     assert worker.timer.calibration is None
 
 
+def test_idle_threads_sleep_early_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")
+    monkeypatch.delenv("TVM_THREAD_POOL_SPIN_COUNT")
+    Worker(tuned_tiny.fingerprint().target, 1, 0)
+    assert int(os.environ["TVM_THREAD_POOL_SPIN_COUNT"]) < 300_000
+    monkeypatch.setenv("TVM_THREAD_POOL_SPIN_COUNT", "7")
+    Worker(tuned_tiny.fingerprint().target, 1, 0)
+    assert os.environ["TVM_THREAD_POOL_SPIN_COUNT"] == "7"
+
+
 def test_a_failing_build_costs_its_candidate_only(pool: WorkerPool, good: str) -> None:
     pid = pool.handles[0].pid
     bad, fine = pool.build(["no module at all", good])
