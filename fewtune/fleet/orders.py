@@ -54,6 +54,30 @@ class Answer(NamedTuple):
         return begun[-1] if begun else None
 
 
+def failed(machine: str, kind: str, content: Any, events: list[dict[str, Any]]) -> Answer:
+    """The answer of a machine that could not carry an order out.
+
+    Parameters
+    ----------
+    machine : str
+    kind : {"error", "fault", "died", "hung"}
+        As of `fewtune.fleet.worker.carry_out`.
+    content
+        The error's class and text, the exception in a line, or what ended the process.
+    events : list of dict
+        What was done before.
+    """
+    if kind == "error":
+        fault_class = getattr(errors, content[0], FewtuneError)
+        return Answer(events, fault=fault_class(f"{machine}: {content[1]}"))
+    if kind == "fault":
+        # Within a task, it is that task's, as a crash would be.
+        crashed = Answer(events, died=str(content))
+        outside = Answer(events, fault=RuntimeError(f"{machine}: {content}"))
+        return outside if crashed.begun_last is None else crashed
+    return Answer(events, died=str(content) if kind == "died" else f"{kind}: {content}")
+
+
 class _Given(NamedTuple):
     machine: str
     label: Any
@@ -198,12 +222,7 @@ class Orders:
             self._counts[given.machine] = content["count"]
             most_flops_s = content.get("most_flops_s", float("inf"))
             return Answer(events, content["is_done"], most_flops_s=most_flops_s)
-        if kind == "error":
-            fault_class = getattr(errors, content[0], FewtuneError)
-            return Answer(events, fault=fault_class(f"{given.machine}: {content[1]}"))
-        if kind == "fault":
-            return Answer(events, fault=RuntimeError(f"{given.machine}: {content}"))
-        return Answer(events, died=str(content) if kind == "died" else f"{kind}: {content}")
+        return failed(given.machine, kind, content, events)
 
     def _lost(self, given: _Given) -> Answer:
         self.machines.pop(given.machine, None)

@@ -93,7 +93,7 @@ def on_one_machine(
             journal.events = known
             task = lay_crash(journal, answer.died)
             known.append({"kind": "crash", "task": task, "signal": answer.died})
-            progress.say(f"TVM crashed ({answer.died}) in {task}, which is left out")
+            progress.say(f"{task} is left out: its search crashed ({answer.died})")
         elif answer.lost:
             losses += 1
             if losses > _MOST_LOSSES:

@@ -23,6 +23,7 @@ from fewtune.fleet.worker import BEGUN, EVENT, FETCH
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
 from fewtune.util.child_python import load
+from fewtune.util.optional_steps import last_line
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 
@@ -157,8 +158,8 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
                 connection.send(("ok", station.answer(order)))
             except FewtuneError as fault:
                 connection.send(("error", [type(fault).__name__, str(fault)]))
-            except Exception as fault:  # noqa: BLE001 (sent as a fault of this software)
-                connection.send(("fault", f"{type(fault).__name__}: {fault}"))
+            except Exception as fault:  # noqa: BLE001 (the fault of a task, or of this software)
+                connection.send(("fault", f"{type(fault).__name__}: {last_line(fault)}"))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         return
     finally:

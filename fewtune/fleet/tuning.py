@@ -172,7 +172,7 @@ class FleetTuning:
             return
         if answer.died:
             task = answer.begun_last or step.tasks[0]
-            self._progress.say(f"TVM crashed ({answer.died}) in {task}, which is left out")
+            self._progress.say(f"{task} is left out: its search crashed ({answer.died})")
             self._crash(task, answer.died)
             return
         if answer.most_flops_s != float("inf"):

@@ -1,8 +1,9 @@
 """Run measuring work in a process of its own, so that a crash of TVM costs one task.
 
-Searching and applying traces can end in a segmentation fault (apache/tvm #17934, #13399). The
-work therefore runs in a child that journals each task it begins. When a signal kills the child, the
-task that it had begun is left out, and another child resumes from the journal.
+Searching and applying traces can end in a segmentation fault (apache/tvm #17934, #13399), or in an
+exception. The work therefore runs in a child that journals each task it begins. When a signal or an
+exception ends the child, the task that it had begun is left out, and another child resumes from the
+journal.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -34,10 +36,11 @@ from fewtune.util.child_python import (
     is_child_of,
     was_interrupted,
 )
+from fewtune.util.optional_steps import last_line
 from fewtune.util.temporary import SESSION_PREFIX
 from fewtune.workers.fork_server import ForkServer
 
-_ERROR = "error.json"
+_ERROR, _EXCEPTION = "error.json", "exception.txt"
 
 
 def journal_path(directory: Path, header: dict[str, Any]) -> Path:
@@ -53,6 +56,8 @@ def supervise(work: Work) -> list[dict[str, Any]]:
     ------
     FewtuneError
         What stopped the child, in one line.
+    RuntimeError
+        If an exception ended the child outside of any task.
     """
     path = journal_path(work.journal_directory, work.header)
     with tempfile.TemporaryDirectory(prefix=SESSION_PREFIX) as scratch:
@@ -71,22 +76,34 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         }
         file.write_text(json.dumps(described))
         while (code := _run(file)) != 0:
-            if code > 0:
-                raise _reported_error(file, code)
             if was_interrupted(code):
                 raise KeyboardInterrupt
-            name = signal.Signals(-code).name
+            ended_by = signal.Signals(-code).name if code < 0 else _exception(file)
+            if ended_by is None:
+                raise _reported_error(file, code)
             journal = Journal(path, work.header)
-            task = lay_crash(journal, name)
-            journal.close()
-            print(f"TVM crashed ({name}) in {task}, which is left out", flush=True)
+            try:
+                task = lay_crash(journal, ended_by)
+            except JournalError:
+                if code < 0:
+                    raise
+                raise _reported_error(file, code) from None
+            finally:
+                journal.close()
+            print(f"{task} is left out: its search crashed ({ended_by})", flush=True)
     journal = Journal(path, work.header)
     journal.close()
     return journal.events
 
 
-def lay_crash(journal: Journal, signal_name: str) -> str:
+def lay_crash(journal: Journal, ended_by: str) -> str:
     """Journal a crash as the fault of the task begun last; return its name.
+
+    Parameters
+    ----------
+    journal : Journal
+    ended_by : str
+        The name of a signal, or an exception in a line.
 
     Raises
     ------
@@ -97,10 +114,10 @@ def lay_crash(journal: Journal, signal_name: str) -> str:
     begun = [task for kind, task in kinds if kind == "start"]
     if not begun or ("crash", begun[-1]) in kinds:
         raise JournalError(
-            f"tuning died ({signal_name}) outside of any task; run again with "
+            f"tuning died ({ended_by}) outside of any task; run again with "
             "FEWTUNE_WORKER_STDERR=1 to see what TVM says"
         )
-    journal.append({"kind": "crash", "task": begun[-1], "signal": signal_name})
+    journal.append({"kind": "crash", "task": begun[-1], "signal": ended_by})
     return str(begun[-1])
 
 
@@ -123,6 +140,23 @@ def _reported_error(file: Path, code: int) -> Exception:
         return RuntimeError(f"the tuning process ended with exit code {code}; see its traceback")
     kind, message = json.loads(report.read_text())
     return getattr(errors, kind)(message)
+
+
+def _exception(file: Path) -> str | None:
+    """The exception that ended the child, in a line; None if an error did that it reported."""
+    report = file.with_name(_EXCEPTION)
+    if not report.exists():
+        return None
+    line = report.read_text()
+    report.unlink()
+    return line
+
+
+def _note_exception(file: Path, fault: Exception) -> int:
+    """Print an exception that nobody foresaw, and note it for the parent; return the exit code."""
+    traceback.print_exception(fault)
+    file.with_name(_EXCEPTION).write_text(f"{type(fault).__name__}: {last_line(fault)}")
+    return 1
 
 
 def _report_error(file: Path, error: FewtuneError) -> int:
@@ -162,8 +196,10 @@ def _main(file: Path, parent: int) -> int:
         return _report_error(file, error)
     except OSError as error:
         if error.errno not in errors.MACHINES_FAULT:
-            raise
+            return _note_exception(file, error)
         return _report_error(file, errors.MachineError(errors.disk_line(error)))
+    except Exception as fault:  # noqa: BLE001 (TVM fails in many ways, on single tasks)
+        return _note_exception(file, fault)
     finally:
         progress.close()
     return 0

@@ -76,7 +76,7 @@ class TaskState:
         The key of the fastest in the model.
     spent_s : float
     crashed : str or None
-        The signal that ended TVM while it worked on this task.
+        The signal, or the exception, that ended the work on this task.
     """
 
     task: Task
@@ -216,5 +216,7 @@ class TaskState:
             default_ms=default_s * 1e3 if default_s is not None else None,
             best_ms=best_s * 1e3 if best_s != float("inf") else None,
             failures=self.failures(),
-            note=f"TVM crashed ({self.crashed})" if self.crashed else self.progress.finished or "",
+            note=f"its search crashed ({self.crashed})"
+            if self.crashed
+            else self.progress.finished or "",
         )

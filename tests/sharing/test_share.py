@@ -187,7 +187,7 @@ def test_a_crash_while_sharing_costs_its_dependent(tmp_path: Path) -> None:
     journal.close()
     report = share(tmp_path / "again", tmp_path / "journals")
     crashed = {line.task: line for line in report.tasks}[task]
-    assert "TVM crashed (SIGSEGV)" in crashed.note
+    assert "its search crashed (SIGSEGV)" in crashed.note
     assert crashed.donor is None
 
 

@@ -1,4 +1,4 @@
-"""The process that measures: what ends it from outside is no fault of a task."""
+"""The process that measures: a task is at fault for what it raises, not for what ends it."""
 
 from __future__ import annotations
 
@@ -38,3 +38,42 @@ def test_an_interrupted_child_interrupts_and_costs_no_task(
     journal = Journal(journal_path(tmp_path, asked.header), asked.header)
     journal.close()
     assert [event["kind"] for event in journal.events] == ["start"]
+
+
+def raises(job: dict[str, Any], _tasks: Any, _target: Any, journal: Journal, *_: Any) -> None:
+    """Work that raises in one of two tasks, and goes on without it; or before any."""
+    if not job["begins"]:
+        raise KeyError("outside")
+    crashed = {event["task"] for event in journal.events if event["kind"] == "crash"}
+    for task in ("conv", "matmul"):
+        if task not in crashed:
+            journal.append({"kind": "start", "task": task})
+            if task == "conv":
+                raise ValueError(f"a stack of TVM's\n{task} has no such loop")
+
+
+@pytest.mark.slow
+def test_an_exception_costs_its_task_only(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    function = f"{__name__}:raises"
+    own = tuned_tiny.fingerprint()
+    events = supervise(Work(function, {"begins": True}, [], own, {"of": "a test"}, tmp_path))
+    assert [(event["kind"], event["task"]) for event in events] == [
+        ("start", "conv"),
+        ("crash", "conv"),
+        ("start", "matmul"),
+    ]
+    reason = "ValueError: conv has no such loop"
+    assert events[1]["signal"] == reason
+    shown = capfd.readouterr()
+    assert f"conv is left out: its search crashed ({reason})" in shown.out
+    # The line does not say where.
+    assert "Traceback" in shown.err
+
+
+@pytest.mark.slow
+def test_an_exception_outside_of_any_task_ends_the_run(tmp_path: Path) -> None:
+    asked = Work(
+        f"{__name__}:raises", {"begins": False}, [], tuned_tiny.fingerprint(), {"of": "b"}, tmp_path
+    )
+    with pytest.raises(RuntimeError, match="see its traceback"):
+        supervise(asked)

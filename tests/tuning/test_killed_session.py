@@ -125,7 +125,7 @@ def test_a_crash_costs_its_task_only(tmp_path: Path) -> None:
     # The crashed task's share of the budget goes to the other.
     assert made.state.trials == 12
     line = made.state.tasks[bad].report()
-    assert (line.status, line.note) == ("crashed", "TVM crashed (SIGSEGV)")
+    assert (line.status, line.note) == ("crashed", "its search crashed (SIGSEGV)")
     assert made.state.tasks[good].report().status == "tuned"
 
 

@@ -102,7 +102,7 @@ def test_the_status_says_what_came_of_it(
     assert line.status == status
     assert line.default_ms == 2000.0
     assert line.best_ms == (1000.0 if trials == [FAST] else 2000.0)
-    assert line.note == ("TVM crashed (SIGSEGV)" if crashed else "")
+    assert line.note == ("its search crashed (SIGSEGV)" if crashed else "")
 
 
 def test_a_task_of_which_nothing_ran_has_no_figures() -> None:

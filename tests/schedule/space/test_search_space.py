@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import ms, te, tvm
 from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
 from fewtune.schedule.space.prior import Prior
@@ -55,6 +55,40 @@ def test_random_points_apply_and_are_read_back(letter: str) -> None:
         again = space(letter).make(result.point, seed + 100)
         assert again.point == result.point
         tvm.ir.assert_structural_equal(again.schedule.mod, result.schedule.mod)
+
+
+def product_with_permuted_bias() -> tvm.IRModule:
+    """A product whose bias is computed and permuted before it is added."""
+    a = te.placeholder((32, 16), "int32", "a")
+    b = te.placeholder((16, 64), "int32", "b")
+    bias = te.placeholder((64,), "float32", "bias")
+    k = te.reduce_axis((0, 16), "k")
+    product = te.compute((32, 64), lambda i, j: te.sum(a[i, k] * b[k, j], k), "product")
+    column = te.compute(
+        (64, 1), lambda i, j: te.floor(bias[(i + j) % 64]).astype("int32"), "column"
+    )
+    row = te.compute((1, 64), lambda i, j: column[j, i], "row")
+    result = te.compute((32, 64), lambda i, j: product[i, j] + row[0, j], "result")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, result])})
+
+
+def test_a_product_beside_which_tvm_finds_another_block_has_a_space() -> None:
+    module, target = product_with_permuted_bias(), tuned_tiny.target()
+    stock = ms.TuneContext(mod=module, target=target, space_generator="post-order-apply")
+    with pytest.raises(Exception, match="producer"):
+        stock.generate_design_space()
+    found = SearchSpace(module, target)
+    random = np.random.default_rng(0)
+    results = [found.make(found.random_point(random), seed) for seed in (1, 2, 3)]
+    assert all(each.schedule is not None for each in results)
+    given = [random.integers(-9, 9, shape).astype("int32") for shape in ((32, 16), (16, 64))]
+    bias = random.normal(0, 9, 64).astype("float32")
+    for each in results:
+        output = tvm.runtime.tensor(np.zeros((32, 64), "int32"))
+        code = tvm.compile(each.schedule.mod, target)
+        code["main"](*(tvm.runtime.tensor(array) for array in (*given, bias)), output)
+        expected = given[0] @ given[1] + np.floor(bias).astype("int32")
+        assert (output.numpy() == expected).all()
 
 
 def test_a_trace_of_another_task_is_no_point() -> None:
