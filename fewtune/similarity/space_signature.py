@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fewtune.runtime.tvm import ms, register_intrinsics, tvm
+from fewtune.runtime.tvm import register_intrinsics, tvm
 from fewtune.schedule import tiling
+from fewtune.schedule.space.generate import generated
 from fewtune.util.optional_steps import last_line
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
@@ -33,8 +34,6 @@ _BOOKKEEPING = frozenset(
     }
 )
 _TILING = "meta_schedule.tiling_structure"
-# Only the order of the draws depends on it; the spaces and their extents do not.
-_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -113,17 +112,8 @@ def design_space(mod: tvm.IRModule, target: tvm.target.Target) -> DesignSpace:
         The same for equal modules and targets; without a trace where MetaSchedule raises.
     """
     register_intrinsics(target)
-    context = ms.TuneContext(
-        mod=mod,
-        target=target,
-        space_generator="post-order-apply",
-        search_strategy="replay-trace",
-        task_name="main",
-        rand_state=_SEED,
-        num_threads=1,
-    )
     try:
-        spaces = context.generate_design_space()
+        _, spaces = generated(mod, target)
     except Exception as fault:  # noqa: BLE001 (the default schedule remains)
         return DesignSpace((), last_line(fault))
     return DesignSpace(tuple(_reduce(schedule.trace) for schedule in spaces))

@@ -36,6 +36,7 @@ from fewtune.schedule.space.design_space import (
     sampling,
     text_of,
 )
+from fewtune.schedule.space.generate import generated
 from fewtune.schedule.space.gpu_limits import MOST_DRAWS, GpuLimits
 from fewtune.schedule.space.vectorize_rows import vectorize_long_rows
 from fewtune.schedule.tiling import divisors
@@ -51,21 +52,6 @@ def search_threads() -> int:
 @cache
 def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(search_threads(), thread_name_prefix="search")
-
-
-def _inlines_all(rule: Any) -> Any:
-    """A CPU's rule for inlining without conditions on the order of axes; other rules as given."""
-    if type(rule).__name__ != "AutoInline":
-        return rule
-    return ms.schedule_rule.AutoInline(
-        into_producer=False,
-        into_consumer=True,
-        inline_const_tensor=True,
-        disallow_if_then_else=True,
-        require_injective=False,
-        require_ordered=False,
-        disallow_op=["tirx.exp"],
-    )
 
 
 @dataclass(frozen=True)
@@ -93,34 +79,12 @@ class SearchSpace:
     programs: list[Program] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.context = self._context("post-order-apply")
-        try:
-            schedules = self.context.generate_design_space()
-        except Exception:
-            if has_own_device(self.target):
-                raise
-            # TVM moves the block after a product into its tiles, and raises if that block reads
-            # another one: a bias of a quantised layer that is permuted, and so was not inlined.
-            rules = [_inlines_all(each) for each in self.context.space_generator.sch_rules]
-            self.context = self._context(ms.space_generator.PostOrderApply(sch_rules=rules))
-            schedules = self.context.generate_design_space()
+        self.context, schedules = generated(self.module, self.target, search_threads())
         traces = [schedule.trace for schedule in schedules]
         self.programs = [Program.read(number, trace) for number, trace in enumerate(traces)]
         self._postprocs = list(self.context.space_generator.postprocs)
         self._limits = GpuLimits.of(self.target) if has_own_device(self.target) else None
         self._traits = None if has_own_device(self.target) else CpuTraits.of(self.target)
-
-    def _context(self, generator: Any) -> Any:
-        return ms.TuneContext(
-            mod=self.module,
-            target=self.target,
-            space_generator=generator,
-            search_strategy="replay-trace",
-            task_name="main",
-            rand_state=1,
-            # For the extraction of features; the spaces do not depend on it.
-            num_threads=search_threads(),
-        )
 
     @cached_property
     def arguments(self) -> Any:
