@@ -10,6 +10,7 @@ killed gets its last batch when it returns.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -159,6 +160,8 @@ def _serve(connection: Connection, fork_server: ForkServer) -> None:
             except FewtuneError as fault:
                 connection.send(("error", [type(fault).__name__, str(fault)]))
             except Exception as fault:  # noqa: BLE001 (the fault of a task, or of this software)
+                # Into the Dask worker's log: the client is sent a line.
+                traceback.print_exception(fault)
                 connection.send(("fault", f"{type(fault).__name__}: {last_line(fault)}"))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         return
