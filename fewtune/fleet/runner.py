@@ -12,6 +12,7 @@ from fewtune.progress.progress import Progress
 from fewtune.storage.journal import Journal
 from fewtune.tuning.child_process import journal_path, lay_crash, supervise
 from fewtune.tuning.job import Runner, TuneJob, Work
+from fewtune.tuning.task_state import crash_text
 
 # The fields of a job that name a folder of this machine.
 _FOLDERS = ("bank", "model")
@@ -93,7 +94,7 @@ def on_one_machine(
             journal.events = known
             task = lay_crash(journal, answer.died)
             known.append({"kind": "crash", "task": task, "signal": answer.died})
-            progress.say(f"{task} is left out: its search crashed ({answer.died})")
+            progress.say(f"{task} is left out: {crash_text(answer.died)}")
         elif answer.lost:
             losses += 1
             if losses > _MOST_LOSSES:

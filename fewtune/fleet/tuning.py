@@ -22,7 +22,7 @@ from fewtune.tuning.early_stopping import Patience
 from fewtune.tuning.job import TuneJob
 from fewtune.tuning.run_state import RunState
 from fewtune.tuning.task_scheduler import best_rates, gradients, in_order
-from fewtune.tuning.task_state import TaskState
+from fewtune.tuning.task_state import TaskState, crash_text
 
 # A task whose batch was lost with so many machines is left out.
 _MOST_LOSSES = 3
@@ -172,7 +172,7 @@ class FleetTuning:
             return
         if answer.died:
             task = answer.begun_last or step.tasks[0]
-            self._progress.say(f"{task} is left out: its search crashed ({answer.died})")
+            self._progress.say(f"{task} is left out: {crash_text(answer.died)}")
             self._crash(task, answer.died)
             return
         if answer.most_flops_s != float("inf"):

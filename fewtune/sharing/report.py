@@ -87,7 +87,7 @@ def task_line(known: TaskState, donors: list[str], events: list[dict[str, Any]])
         default_ms=_ms(_time_s(known, default)),
         best_ms=_ms(best.outcome.median_s if best is not None else math.inf),
         failures=dict(sorted(failures.items())),
-        note=f"its search crashed ({known.crashed})" if known.crashed else "",
+        note=known.crash_note,
     )
 
 

@@ -29,6 +29,7 @@ from fewtune.runtime.tvm import module_of, tvm
 from fewtune.storage.journal import Journal
 from fewtune.task.extract import Task
 from fewtune.tuning.job import Work
+from fewtune.tuning.task_state import crash_text
 from fewtune.util.child_python import (
     child_python,
     end_by_interrupts,
@@ -40,7 +41,7 @@ from fewtune.util.optional_steps import last_line
 from fewtune.util.temporary import SESSION_PREFIX
 from fewtune.workers.fork_server import ForkServer
 
-_ERROR, _EXCEPTION = "error.json", "exception.txt"
+_ERROR = "error.json"
 
 
 def journal_path(directory: Path, header: dict[str, Any]) -> Path:
@@ -78,19 +79,17 @@ def supervise(work: Work) -> list[dict[str, Any]]:
         while (code := _run(file)) != 0:
             if was_interrupted(code):
                 raise KeyboardInterrupt
-            ended_by = signal.Signals(-code).name if code < 0 else _exception(file)
-            if ended_by is None:
-                raise _reported_error(file, code)
+            ended_by = signal.Signals(-code).name if code < 0 else _exception(file, code)
             journal = Journal(path, work.header)
             try:
                 task = lay_crash(journal, ended_by)
             except JournalError:
                 if code < 0:
                     raise
-                raise _reported_error(file, code) from None
+                raise _unforeseen(code) from None
             finally:
                 journal.close()
-            print(f"{task} is left out: its search crashed ({ended_by})", flush=True)
+            print(f"{task} is left out: {crash_text(ended_by)}", flush=True)
     journal = Journal(path, work.header)
     journal.close()
     return journal.events
@@ -134,34 +133,31 @@ def _run(file: Path) -> int:
         raise
 
 
-def _reported_error(file: Path, code: int) -> Exception:
+def _exception(file: Path, code: int) -> str:
+    """The exception that ended the child, in a line; raises an error that it reported."""
     report = file.with_name(_ERROR)
     if not report.exists():
-        return RuntimeError(f"the tuning process ended with exit code {code}; see its traceback")
+        raise _unforeseen(code)
     kind, message = json.loads(report.read_text())
-    return getattr(errors, kind)(message)
-
-
-def _exception(file: Path) -> str | None:
-    """The exception that ended the child, in a line; None if an error did that it reported."""
-    report = file.with_name(_EXCEPTION)
-    if not report.exists():
-        return None
-    line = report.read_text()
+    # The next child reports its own.
     report.unlink()
-    return line
+    if hasattr(errors, kind):
+        raise getattr(errors, kind)(message)
+    return f"{kind}: {message}"
 
 
-def _note_exception(file: Path, fault: Exception) -> int:
-    """Print an exception that nobody foresaw, and note it for the parent; return the exit code."""
-    traceback.print_exception(fault)
-    file.with_name(_EXCEPTION).write_text(f"{type(fault).__name__}: {last_line(fault)}")
-    return 1
+def _unforeseen(code: int) -> RuntimeError:
+    return RuntimeError(f"the tuning process ended with exit code {code}; see its traceback")
 
 
-def _report_error(file: Path, error: FewtuneError) -> int:
-    file.with_name(_ERROR).write_text(json.dumps([type(error).__name__, str(error)]))
-    return error.exit_code
+def _report(file: Path, fault: Exception) -> int:
+    """Report an error of this software, or an exception that nobody foresaw; the exit code."""
+    is_error = isinstance(fault, FewtuneError)
+    if not is_error:
+        traceback.print_exception(fault)
+    message = str(fault) if is_error else last_line(fault)
+    file.with_name(_ERROR).write_text(json.dumps([type(fault).__name__, message]))
+    return fault.exit_code if isinstance(fault, FewtuneError) else 1
 
 
 def _main(file: Path, parent: int) -> int:
@@ -192,14 +188,10 @@ def _main(file: Path, parent: int) -> int:
                 pool,
                 device,
             )
-    except FewtuneError as error:
-        return _report_error(file, error)
-    except OSError as error:
-        if error.errno not in errors.MACHINES_FAULT:
-            return _note_exception(file, error)
-        return _report_error(file, errors.MachineError(errors.disk_line(error)))
     except Exception as fault:  # noqa: BLE001 (TVM fails in many ways, on single tasks)
-        return _note_exception(file, fault)
+        if isinstance(fault, OSError) and fault.errno in errors.MACHINES_FAULT:
+            fault = errors.MachineError(errors.disk_line(fault))
+        return _report(file, fault)
     finally:
         progress.close()
     return 0

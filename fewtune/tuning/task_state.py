@@ -50,6 +50,11 @@ class PriorResult(NamedTuple):
 _NEVER_WINS = 1.2
 
 
+def crash_text(ended_by: str) -> str:
+    """That a signal, or an exception in a line, ended the work on a task."""
+    return f"its search crashed ({ended_by})"
+
+
 @dataclass
 class TaskState:
     """One task of a run.
@@ -135,6 +140,11 @@ class TaskState:
         self.known[trial.key] = trial
 
     @property
+    def crash_note(self) -> str:
+        """What ended the work on this task, for reports; empty if nothing did."""
+        return crash_text(self.crashed) if self.crashed else ""
+
+    @property
     def best_s(self) -> float:
         """Seconds of the fastest schedule but the default; infinite without a valid one."""
         return min((trial.outcome.median_s for trial in self._searched()), default=float("inf"))
@@ -216,7 +226,5 @@ class TaskState:
             default_ms=default_s * 1e3 if default_s is not None else None,
             best_ms=best_s * 1e3 if best_s != float("inf") else None,
             failures=self.failures(),
-            note=f"its search crashed ({self.crashed})"
-            if self.crashed
-            else self.progress.finished or "",
+            note=self.crash_note or self.progress.finished or "",
         )
