@@ -1,4 +1,4 @@
-"""A scheduled product of two matrices whose numbers are packed in words of 32 bits."""
+"""Products of matrices: scheduled, of numbers in words of 32 bits; and with a permuted bias."""
 
 from fewtune.runtime.tvm import te, tvm
 
@@ -30,3 +30,18 @@ def product_of_words(rows, words, columns, lanes, dot):
         schedule.vectorize(inner)
     schedule.decompose_reduction(block, depth)
     return schedule.mod
+
+
+def product_with_permuted_bias():
+    """A product whose bias is computed and permuted before it is added."""
+    a = te.placeholder((32, 16), "int32", "a")
+    b = te.placeholder((16, 64), "int32", "b")
+    bias = te.placeholder((64,), "float32", "bias")
+    k = te.reduce_axis((0, 16), "k")
+    product = te.compute((32, 64), lambda i, j: te.sum(a[i, k] * b[k, j], k), "product")
+    column = te.compute(
+        (64, 1), lambda i, j: te.floor(bias[(i + j) % 64]).astype("int32"), "column"
+    )
+    row = te.compute((1, 64), lambda i, j: column[j, i], "row")
+    result = te.compute((32, 64), lambda i, j: product[i, j] + row[0, j], "result")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, result])})

@@ -13,6 +13,7 @@ from fewtune.selection.select import select_tasks
 from fewtune.similarity import space_signature
 from tests.made.banks import task_info
 from tests.made.kernels import TARGET
+from tests.made.products import product_with_permuted_bias
 
 
 def product(width: int) -> tvm.IRModule:
@@ -50,3 +51,9 @@ def test_a_task_without_a_design_space_is_set_aside_and_named(
     assert selection.set_aside == ["odd"]
     named = "1 that MetaSchedule makes no design space of (odd: there is no such loop)"
     assert named in selection.set_aside_rule
+
+
+def test_a_product_with_a_permuted_bias_has_a_design_space() -> None:
+    found = space_signature.design_space(product_with_permuted_bias(), TARGET)
+    assert found.fault == ""
+    assert found.traces

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import ms, te, tvm
+from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.space.decision_rates import streamed_speed, tile_speed
 from fewtune.schedule.space.design_space import CATEGORICAL, LOCATION, TILE, Point, factorisations
 from fewtune.schedule.space.prior import Prior
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule.tiling import register_tile
 from tests import tuned_tiny
+from tests.made.products import product_with_permuted_bias
 
 
 @cache
@@ -55,21 +56,6 @@ def test_random_points_apply_and_are_read_back(letter: str) -> None:
         again = space(letter).make(result.point, seed + 100)
         assert again.point == result.point
         tvm.ir.assert_structural_equal(again.schedule.mod, result.schedule.mod)
-
-
-def product_with_permuted_bias() -> tvm.IRModule:
-    """A product whose bias is computed and permuted before it is added."""
-    a = te.placeholder((32, 16), "int32", "a")
-    b = te.placeholder((16, 64), "int32", "b")
-    bias = te.placeholder((64,), "float32", "bias")
-    k = te.reduce_axis((0, 16), "k")
-    product = te.compute((32, 64), lambda i, j: te.sum(a[i, k] * b[k, j], k), "product")
-    column = te.compute(
-        (64, 1), lambda i, j: te.floor(bias[(i + j) % 64]).astype("int32"), "column"
-    )
-    row = te.compute((1, 64), lambda i, j: column[j, i], "row")
-    result = te.compute((32, 64), lambda i, j: product[i, j] + row[0, j], "result")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, bias, result])})
 
 
 def test_a_product_beside_which_tvm_finds_another_block_has_a_space() -> None:
