@@ -43,6 +43,7 @@ from benchmarks.helpers.check_power_table import table, totals
 from benchmarks.helpers.common import one_line_errors
 from benchmarks.helpers.power_faults import Fault, Mutated, noted, seeded_faults, wrong_attributes
 from benchmarks.helpers.power_subjects import THREADS, Subject, subject
+from benchmarks.zoo.registry import any_model
 from fewtune.errors import VerificationError
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import resolve_target
@@ -53,22 +54,20 @@ from fewtune.verify.locate import with_outputs
 from fewtune.verify.session import OnnxruntimeSession
 from fewtune.verify.taps import ROOM
 from fewtune.verify.values import known_values
-from fewtune.zoo.quantise import SUFFIX, quantise
-from fewtune.zoo.seeded import seeded_model, seeded_origin
 from stages.commit import commit
 
 FAULTY = [
     "light:squeezenet",
     "light:shufflenet",
-    "zoo:mobilenet_v2",
-    "zoo:mobilenet_v3",
-    "zoo:efficientnet_b0",
-    "zoo:bert_mini",
-    "zoo:vit_tiny",
-    "zoo:resnet50_v1",
-    "zoo:squeezenet_v1_1-int8",
+    "mobilenet_v2",
+    "mobilenet_v3",
+    "efficientnet_b0",
+    "bert_mini",
+    "vit_tiny",
+    "resnet50_v1",
+    "squeezenet_v1_1-int8",
 ]
-RIGHT = [f"zoo:practice_{number}" for number in range(1, 5)]
+RIGHT = [f"practice_{number}" for number in range(1, 5)]
 NODE_TESTS = 60
 _LAST_PLACES = 2 * 2.0**-23
 # Dimensions that the cases leave open.
@@ -78,12 +77,6 @@ _CASES = {
     "qdq_cnn": {"N": 2},
     "stale_shapes": {"N": 4},
 }
-
-
-def _model(name: str) -> ModelProto:
-    """A model of the zoo, in eight bits where its name ends so."""
-    given = seeded_model(seeded_origin(name.removesuffix(SUFFIX)), 0)
-    return quantise(given) if name.endswith(SUFFIX) else given
 
 
 def outcome(model: Subject, mutated: Mutated, fault: Fault) -> str:
@@ -144,7 +137,7 @@ def attribute_outcomes(model: Subject, count: int, generator: np.random.Generato
 def seeded(name: str, target: tvm.target.Target, count: int, seed: int) -> dict[str, Any]:
     """Outcomes by kind of fault, and the share of the allowance that the right library uses."""
     started = time.perf_counter()
-    model = subject(_model(name), target)
+    model = subject(any_model(name), target)
     right, text = model.used(model.made.found)
     outcomes: dict[str, Counter[str]] = {}
     generator = np.random.default_rng([seed, *name.encode()])
@@ -231,7 +224,7 @@ def right_models(
                 yield name, *found
     for name in RIGHT:
         if name not in done:
-            used = right_used(subject(seeded_model(seeded_origin(name), 0), target), target)
+            used = right_used(subject(any_model(name), target), target)
             yield name, *used
 
 

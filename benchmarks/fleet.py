@@ -32,6 +32,7 @@ import distributed
 # Run as a script, Python looks beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.zoo.registry import written
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.fleet.cluster import Cluster, fleet_fingerprint
 from fewtune.fleet.orders import Orders
@@ -139,7 +140,7 @@ def scaling() -> dict[str, float]:
 def tasks_of(model: str, machine: Fingerprint, folder: Path) -> list[Task]:
     """The tasks of a model of the zoo on a machine."""
     target, imported = target_from_json(machine.target), folder / "import"
-    add_model(f"zoo:{model}", folder / "models", model)
+    add_model(str(written(model, folder)), folder / "models", model)
     imported.mkdir()
     import_model(model, folder / "models", target, machine.threads, ImportOptions(), imported)
     return extract_tasks(read_lowered(imported), target)
@@ -276,7 +277,7 @@ def main() -> None:
     """Measure what is asked for, and write it down."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["scaling", "loopback", "board"])
-    parser.add_argument("--model", default="squeezenet_v1_1", help="of `fewtune zoo`")
+    parser.add_argument("--model", default="squeezenet_v1_1", help="of the zoo")
     options = parser.parse_args()
     if options.only in (None, "scaling"):
         note(scaling())

@@ -1,6 +1,6 @@
 """Eight bits beside onnxruntime's and OpenVINO's: ``python benchmarks/int8.py [NAME ...]``.
 
-Models of the zoo are quantised by onnxruntime's quantiser (`fewtune.zoo.quantise`), tuned as they
+Models of the zoo are quantized by onnxruntime (`benchmarks.zoo.quantize`), tuned as they
 came and in eight bits, and then take turns: ours in eight bits, onnxruntime's and OpenVINO's of the
 same file, ours in fp32. ``results/int8.json`` is the list of rows, ``results/int8.md`` the table;
 both are written after each model. What an earlier call tuned in ``--work`` is not tuned again.
@@ -20,21 +20,21 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.helpers.turns import in_turns, rows_by_model
+from benchmarks.zoo.quantize import SUFFIX, calibration_inputs
+from benchmarks.zoo.registry import written
 from fewtune.api import tune
 from fewtune.benchmark.openvino_peer import OpenvinoSession, openvino_version
 from fewtune.errors import InputError
 from fewtune.machine.device_lock import device_lock
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.interleave import latency_stats, ratio_stats
-from fewtune.onnx_graph.external_data import load, save
+from fewtune.onnx_graph.external_data import load
 from fewtune.options import TuneOptions
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import set_threads
 from fewtune.util.table import MISSING, Table
 from fewtune.verify.session import OnnxruntimeSession
-from fewtune.zoo.quantise import calibration_inputs, quantise
-from fewtune.zoo.seeded import SeededOrigin, seeded_model
 
 MODELS = (
     "squeezenet_v1_1",
@@ -50,19 +50,9 @@ _OURS, _ONNXRUNTIME, _OPENVINO, _FLOAT = "ours_ms", "onnxruntime_ms", "openvino_
 _TIMES = {_ONNXRUNTIME: "x_onnxruntime", _OPENVINO: "x_openvino", _FLOAT: "x_own_fp32"}
 
 
-def written(name: str, work: Path) -> tuple[Path, Path]:
-    """The model's files, in float32 and in eight bits."""
-    given, made = work / f"{name}.onnx", work / f"{name}-int8.onnx"
-    if not made.is_file():
-        model = seeded_model(SeededOrigin("zoo", name), 0)
-        save(model, given)
-        save(quantise(model), made)
-    return given, made
-
-
 def measure(name: str, work: Path, trials: int | None) -> dict[str, Any]:
     """Tune both forms of a model, then time them and the peers in turns."""
-    given, made = written(name, work)
+    given, made = written(name, work), written(name + SUFFIX, work)
     tuned = {
         key: tune(path, trials=trials, out=work / "tuned" / f"{name}-{key}")
         for key, path in (("int8", made), ("fp32", given))
@@ -140,7 +130,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
                 "own fp32 ms", "times")  # fmt: skip
     table = Table(headings, [tuple(line) for line in [*lines, means]], left=frozenset({0}))
     return (
-        "# Eight bits\n\nModels of the zoo by onnxruntime's quantiser, "
+        "# Eight bits\n\nModels of the zoo by onnxruntime's quantizer, "
         f"{rows[0]['threads'] if rows else 0} threads, in turns. ``times``: latency of that column "
         "over ours in eight bits, round by round: median and 10th to 90th percentile.\n\n"
         + table.markdown()

@@ -90,7 +90,7 @@ def tune(
     Parameters
     ----------
     model : str or Path
-        An ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
+        An ``.onnx`` file, or ``light:NAME``.
     shapes : mapping of str to sequence of int, optional
         Static shape of each input that has dynamic dimensions.
     dimensions : mapping of str to int, optional

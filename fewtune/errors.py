@@ -44,7 +44,7 @@ class MachineError(FewtuneError):
 class VerificationError(FewtuneError):
     """What was made disagrees with its reference by more than the stated bound.
 
-    A compiled model with onnxruntime, or a model of the zoo with its published counts.
+    A compiled model with onnxruntime.
     """
 
     exit_code = 4

@@ -46,7 +46,6 @@ def parser() -> argparse.ArgumentParser:
     for add in (
         models.add_check,
         models.add_add,
-        models.add_zoo,
         run.add_run,
         run.add_record,
         results.add_report,

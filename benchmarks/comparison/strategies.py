@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.comparison.pool import Pool
 from benchmarks.comparison.strategy_rows import NOTHING
-from benchmarks.stock.tuning_loop import model_tasks
+from benchmarks.helpers.heavy_tasks import model_tasks
 from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer
@@ -44,8 +43,6 @@ BATCH = 8
 _RUNS, _BLOCKS = "runs.jsonl", "blocks.jsonl"
 # TVM's own search may end in a segmentation fault (apache/tvm #17934), in the same place again.
 _ATTEMPTS = 2
-# Of 64 trials, where none was run yet.
-_SEARCH_S = 10.0
 
 
 class Run(NamedTuple):
@@ -143,22 +140,6 @@ def measure(folder: Path, a_model: int, trials: int, seeds: int, budget_s: float
             block |= {"device": fingerprint.device, "threads": fingerprint.threads}
             _append(folder / _BLOCKS, block)
             print(task.info.name, f"seed {seed}", block["over_best"], flush=True)
-
-
-def expected_s(folder: Path, a_model: int, trials: int, seeds: int) -> list[float]:
-    """Seconds that what is missing of each seed takes; arguments as of `measure`."""
-    done, tasks = blocks(folder, trials), a_model * len(MODELS)
-    ran = [line for line in _lines(folder / _RUNS) if line["trials"] == trials and "at_s" in line]
-    # Points that were measured before are charged, and take no time: this is the most.
-    spent_s = [line["at_s"][-1] for line in ran if line["at_s"]]
-    each_s = statistics.fmean(spent_s) if spent_s else _SEARCH_S
-    found = []
-    for seed in range(1, seeds + 1):
-        closed = {block["task"] for block in done if block["seed"] == seed}
-        begun = [line for line in ran if line["seed"] == seed and line["task"] not in closed]
-        missing = (tasks - len(closed)) * len(COMBINATIONS) - len(begun)
-        found.append(max(0, missing) * each_s)
-    return found
 
 
 def _told(run: Run, task: Task, seed: int, trials: int) -> dict[str, Any]:

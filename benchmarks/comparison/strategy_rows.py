@@ -96,12 +96,3 @@ def _half_width(values: np.ndarray) -> float:
     if len(values) < 2:
         return 0.0
     return float(student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-
-
-def wins(found: list[dict[str, Any]], first: str, second: str) -> tuple[int, int]:
-    """On how many tasks one is faster than another, over seeds; and of how many."""
-    over: dict[str, list[float]] = {}
-    for block in found:
-        ratio = block["over_best"][second] / block["over_best"][first]
-        over.setdefault(block["task"], []).append(math.log(ratio))
-    return sum(statistics.fmean(each) > 0 for each in over.values()), len(over)

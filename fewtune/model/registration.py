@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from fewtune.errors import InputError
-from fewtune.zoo.seeded import SeededOrigin, seeded_origin
 
+LIGHT_PREFIX = "light:"
 REGISTRATION = "model.yaml"
 MODEL_FILE = "model.onnx"
 SAMPLES_FILE = "inputs.npz"
@@ -29,8 +29,7 @@ class ModelSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     light: str | None = Field(default=None, description="an architecture of the onnx package")
-    zoo: str | None = Field(default=None, description="a model of the zoo")
-    seed: int = Field(default=0, ge=0, description="seed of a light or zoo model's weights")
+    seed: int = Field(default=0, ge=0, description="seed of a light model's weights")
     file: str | None = Field(default=None, description="the .onnx file, beside this one")
     shapes: dict[str, list[NonNegativeInt]] = Field(
         default_factory=dict, description="input name to its static shape"
@@ -47,8 +46,8 @@ class ModelSource(BaseModel):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        if sum(origin is not None for origin in (self.light, self.zoo, self.file)) != 1:
-            raise ValueError("give one of light, zoo and file")
+        if sum(origin is not None for origin in (self.light, self.file)) != 1:
+            raise ValueError("give one of light and file")
         if self.file is not None and Path(self.file).name != self.file:
             raise ValueError("file must lie beside model.yaml: give a name without folders")
         if self.inputs is not None and Path(self.inputs).name != self.inputs:
@@ -85,21 +84,14 @@ class ModelSource(BaseModel):
     def text(self) -> str:
         """The registration as YAML, without default values."""
         values = self.model_dump(exclude_defaults=True)
-        if self.origin is not None:
+        if self.light is not None:
             values["seed"] = self.seed
         return yaml.safe_dump(values, sort_keys=False)
 
     @property
-    def origin(self) -> SeededOrigin | None:
-        """The architecture, if the weights are seeded; else None."""
-        if self.light is not None:
-            return SeededOrigin("light", self.light)
-        return SeededOrigin("zoo", self.zoo) if self.zoo is not None else None
-
-    @property
     def description(self) -> str:
         """Where the model comes from, in a few words."""
-        return f"{self.origin} seed {self.seed}" if self.origin else str(self.file)
+        return str(self.file) if self.light is None else f"light:{self.light} seed {self.seed}"
 
 
 def check_name(name: str) -> str:
@@ -145,7 +137,7 @@ def name_of(source: str, name: str | None = None) -> str:
     Parameters
     ----------
     source : str
-        Path of an ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
+        Path of an ``.onnx`` file, or ``light:NAME``.
     name : str, optional
 
     Raises
@@ -153,7 +145,11 @@ def name_of(source: str, name: str | None = None) -> str:
     InputError
         If `check_name` refuses it.
     """
-    origin = seeded_origin(source)
     if name is None:
-        name = origin.name if origin else name_from_path(Path(source).expanduser())
+        light = source.startswith(LIGHT_PREFIX)
+        name = (
+            source.removeprefix(LIGHT_PREFIX)
+            if light
+            else name_from_path(Path(source).expanduser())
+        )
     return check_name(name)

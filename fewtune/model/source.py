@@ -16,7 +16,9 @@ from fewtune.binding.bind import bind_shapes
 from fewtune.binding.constants import constant_arrays
 from fewtune.binding.samples import read_samples, sample_shapes
 from fewtune.errors import InputError, MachineError
+from fewtune.model.light import light_model
 from fewtune.model.registration import (
+    LIGHT_PREFIX,
     MODEL_FILE,
     REGISTRATION,
     SAMPLES_FILE,
@@ -28,7 +30,6 @@ from fewtune.onnx_graph.checks import checked_file, digest_of
 from fewtune.onnx_graph.graph import opset_of
 from fewtune.onnx_graph.shapes import input_shapes
 from fewtune.util.files import file_sha256, whole_directory, write_text
-from fewtune.zoo.seeded import seeded_model, seeded_origin
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ class GivenModel(NamedTuple):
     Attributes
     ----------
     model : ModelProto
-        External data is not loaded; a zoo model has no values in its large weights.
+        External data is not loaded.
     registration : ModelSource
     path : Path
-        The model file; not used for a light or zoo model.
+        The model file; not used for a light model.
     locations : list of str
         Files of external data, relative to the model file's folder.
     samples : Path or None
@@ -110,11 +111,11 @@ def read_model(
     Parameters
     ----------
     source : str
-        Path of an ``.onnx`` file, ``light:NAME`` or ``zoo:NAME``.
+        Path of an ``.onnx`` file, or ``light:NAME``.
     shapes, dimensions : mapping or None
         See `fewtune.onnx_graph.shapes.input_shapes`.
     seed : int
-        Of a light or zoo model's weights.
+        Of a light model's weights.
     constants : mapping or None
         See `fewtune.binding.constants.constant_arrays`.
     inputs : Path or None
@@ -127,12 +128,12 @@ def read_model(
     """
     sizes = {input_name: list(shape) for input_name, shape in (shapes or {}).items()}
     dimensions, constants = dict(dimensions or {}), dict(constants or {})
-    origin = seeded_origin(source)
     path = Path(source).expanduser()
     locations: list[str] = []
-    if origin:
-        model = seeded_model(origin, seed, values=False)
-        taken: dict[str, Any] = {origin.kind: origin.name, "seed": seed}
+    if source.startswith(LIGHT_PREFIX):
+        light = source.removeprefix(LIGHT_PREFIX)
+        model = light_model(light, seed)
+        taken: dict[str, Any] = {"light": light, "seed": seed}
     else:
         model, locations = checked_file(path, TAKEN_NAMES)
         taken = {"file": MODEL_FILE}
@@ -188,7 +189,7 @@ def add_model(
     try:
         with whole_directory(folder) as scratch:
             write_text(scratch / REGISTRATION, given.registration.text())
-            if given.registration.origin is None:
+            if given.registration.light is None:
                 shutil.copyfile(given.path, scratch / MODEL_FILE)
             if given.samples is not None:
                 shutil.copyfile(given.samples, scratch / SAMPLES_FILE)
@@ -210,8 +211,8 @@ def load_registered(models_directory: Path, name: str) -> LoadedModel:
     """
     source = ModelSource.read(models_directory, name)
     folder = models_directory / name
-    if source.origin is not None:
-        model = seeded_model(source.origin, source.seed)
+    if source.light is not None:
+        model = light_model(source.light, source.seed)
         digest = hashlib.sha256(model.SerializeToString()).hexdigest()
     else:
         path = folder / str(source.file)

@@ -36,7 +36,7 @@ def check(
     Parameters
     ----------
     model : str, Path or CheckJob
-        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or the name of a registered model; or a job
+        An ``.onnx`` file, ``light:NAME``, or the name of a registered model; or a job
         with all arguments.
     shapes : mapping, optional
         Shapes of the model's inputs.

@@ -26,14 +26,14 @@ class CheckJob:
     Attributes
     ----------
     model : str or Path
-        An ``.onnx`` file, ``light:NAME``, ``zoo:NAME``, or a name registered in
+        An ``.onnx`` file, ``light:NAME``, or a name registered in
         ``models_directory``.
     shapes, dimensions, constants : mapping, optional
         See `fewtune.model.source.read_model`.
     inputs : str or Path, optional
         An ``.npz`` file of sample inputs, input name to array.
     seed : int
-        Seed of a light or zoo model's weights.
+        Seed of a light model's weights.
     models_directory : Path, optional
         Folder of registered models.
     machine, options, select : optional

@@ -10,7 +10,7 @@ exit codes:
   1    a model failed for more than one reason, or by a fault of this software
   2    bad input: a model, a name, a shape, a parameter, an option
   3    this machine lacks something: a device, a compiler, a free port, disk space
-  4    a compiled model disagrees with onnxruntime, or a zoo model with its published counts
+  4    a compiled model disagrees with onnxruntime
   5    a tuning journal is damaged or belongs to another machine
   6    a model became slower than it was on this machine (`fewtune watch`)
   130  interrupted; the same command goes on where it stopped

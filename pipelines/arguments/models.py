@@ -1,4 +1,4 @@
-"""Options of the commands that take a model: `check`, `add`, `zoo`, `compile`."""
+"""Options of the commands that take a model: `check`, `add`, `compile`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ def add_check(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "source",
         metavar="MODEL",
-        help="path of an .onnx file, a registered name, light:NAME or zoo:NAME",
+        help="path of an .onnx file, a registered name, or light:NAME",
     )
     shape_options(command)
     input_options(command)
-    command.add_argument(
-        "--seed", type=int, default=0, help="of the weights of a light: or zoo: model"
-    )
+    command.add_argument("--seed", type=int, default=0, help="of the weights of a light: model")
     command.add_argument("--json", action="store_true", help="as JSON on standard output")
 
 
@@ -45,14 +43,12 @@ def add_add(commands: argparse._SubParsersAction) -> None:
         epilog="examples:\n"
         "  fewtune add ~/models/detector.onnx\n"
         "  fewtune add bert.onnx --shape input_ids=1,128 --shape attention_mask=1,128\n"
-        "  fewtune add light:resnet50 --name resnet50 --seed 1\n"
-        "  fewtune add zoo:convnext_tiny --name convnext\n",
+        "  fewtune add light:resnet50 --name resnet50 --seed 1\n",
     )
     command.add_argument(
         "source",
         metavar="SOURCE",
-        help="path of an .onnx file, light:NAME for an architecture of the onnx package, or "
-        "zoo:NAME (see `fewtune zoo`)",
+        help="path of an .onnx file, or light:NAME for an architecture of the onnx package",
     )
     command.add_argument("--name", help="a plain name; the file's unless given")
     shape_options(command)
@@ -62,43 +58,9 @@ def add_add(commands: argparse._SubParsersAction) -> None:
         action="store_true",
         help="register without importing it and comparing its outputs, which a run does anyway",
     )
-    command.add_argument(
-        "--seed", type=int, default=0, help="of the weights of a light: or zoo: model"
-    )
+    command.add_argument("--seed", type=int, default=0, help="of the weights of a light: model")
     command.add_argument(
         "--replace", action="store_true", help="replace another model of that name"
-    )
-
-
-def add_zoo(commands: argparse._SubParsersAction) -> None:
-    """Add `fewtune zoo`."""
-    command = command_parser(
-        commands,
-        "zoo",
-        "pipelines.commands.models:zoo",
-        help="show the models that can be made here, or make some",
-        description="List published architectures that are made with seeded random weights, or "
-        "check some against their published counts, register them under models/ and list them in "
-        "params.yaml. Detectors end with decoded boxes, before non-maximum suppression.",
-        epilog="examples:\n"
-        "  fewtune zoo                               the table\n"
-        "  fewtune zoo mobilenet_v2 convnext_tiny    register these two\n"
-        "  fewtune zoo --all --output onnx           write all as .onnx files, register none\n"
-        "  fewtune zoo resnet50_v1 --quantise        register it in eight bits\n",
-    )
-    command.add_argument("models", nargs="*", metavar="NAME", help="models of the table")
-    command.add_argument("--all", action="store_true", help="every model of the table")
-    command.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
-    command.add_argument(
-        "--quantise",
-        action="store_true",
-        help="in eight bits, as NAME-int8: by onnxruntime's quantiser, with seeded inputs",
-    )
-    command.add_argument(
-        "--output", metavar="DIR", help="write NAME.onnx files there instead of registering"
-    )
-    command.add_argument(
-        "--replace", action="store_true", help="replace other models of these names"
     )
 
 

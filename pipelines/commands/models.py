@@ -86,35 +86,6 @@ def check(options: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def zoo(options: argparse.Namespace) -> int:
-    """List the zoo, or make models of it."""
-    from fewtune.zoo.registry import verify, zoo_names
-    from fewtune.zoo.seeded import ZOO_PREFIX
-    from pipelines.commands.zoo import write_models, zoo_table
-
-    names = zoo_names() if options.all else list(dict.fromkeys(options.models))
-    for name in names:
-        verify(name)
-    if not names:
-        for option in ("output", "quantise"):
-            if getattr(options, option):
-                raise InputError(f"--{option} needs the models that you name: give some, or --all")
-        zoo_table().print()
-        return 0
-    if options.output is not None:
-        directory = Path(options.output)
-        for path in write_models(names, options.seed, directory, options.quantise):
-            print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
-        return 0
-    if options.quantise:
-        with tempfile.TemporaryDirectory() as scratch:
-            paths = write_models(names, options.seed, Path(scratch), quantised=True)
-            files = {str(path): None for path in paths}
-            return _register(files, {}, options.seed, {}, options.replace)
-    sources = {f"{ZOO_PREFIX}{name}": None for name in names}
-    return _register(sources, {}, options.seed, {}, options.replace)
-
-
 def _register(
     sources: Mapping[str, str | None],
     shapes: dict[str, list[int]],

@@ -98,24 +98,21 @@ def _check_strategies(given: Sequence[str], known: Sequence[str]) -> None:
 
 def _models(options: argparse.Namespace, places: Places, root: Path) -> list[str]:
     """Names of the given models; those given as files are registered first."""
+    from fewtune.model.light import light_names
+    from fewtune.model.registration import LIGHT_PREFIX
     from fewtune.model.source import add_model
     from fewtune.util.validation import nearest
-    from fewtune.zoo.onnx_light import light_names
-    from fewtune.zoo.registry import zoo_names
-    from fewtune.zoo.seeded import LIGHT_PREFIX, SEEDED_PREFIXES
 
     registered = places.registered()
     sources = [
         text
         for text in options.models
         if text not in registered
-        and (text.startswith(SEEDED_PREFIXES) or text.endswith(".onnx") or Path(text).is_file())
+        and (text.startswith(LIGHT_PREFIX) or text.endswith(".onnx") or Path(text).is_file())
     ]
     for text in options.models:
         if text not in registered and text not in sources:
-            if text in zoo_names():
-                hint = f"; register it with `fewtune zoo {text}`"
-            elif text in light_names():
+            if text in light_names():
                 hint = f"; register it with `fewtune add {LIGHT_PREFIX}{text}`"
             else:
                 hint = nearest(text, registered, "registered")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 _SOURCE, _SHA256, _BINDING = "model.source", "model.source_sha256", "model.binding"
-_SEEDED = re.compile(r"(light|zoo):\S+ seed \d+")
+_SEEDED = re.compile(r"light:\S+ seed \d+")
 _NO_SETTINGS = ("model.", "machine.")
 _SEED = ".seed"
 

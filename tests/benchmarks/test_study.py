@@ -1,4 +1,4 @@
-"""The study: rows out of complete tasks and seeds, verdicts, the page, what a kill leaves."""
+"""The study: rows out of complete tasks and seeds, what a kill leaves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.comparison import accept, page, pictures, strategies, strategy_rows
-from benchmarks.comparison.replay import AT
+from benchmarks.comparison import strategies, strategy_rows
 
 KEYS = [f"{name}, {judge}" for name, judge in strategies.COMBINATIONS]
 
@@ -34,12 +33,6 @@ def block(task: str, seed: int, **over: float) -> dict[str, Any]:
 BLOCKS = [block("a", 1, genetic=1.1, grid=3.0), block("b", 1, genetic=1.2, grid=2.0)]
 
 
-ONESHOT = [
-    {"model": "a", "seconds": 2.0, "achieved_pct": 99.0, "x_onnxruntime": 1.4},
-    {"model": "b", "seconds": 2.5, "achieved_pct": 85.0, "x_onnxruntime": 0.9},
-]
-
-
 def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
     rows = {(row["name"], row["judge"]): row for row in strategy_rows.rows(BLOCKS)}
     assert len(rows) == len(KEYS)
@@ -52,11 +45,6 @@ def test_a_row_has_ranks_and_what_was_found_at_equal_seconds() -> None:
         2 * genetic["over_best"][0], abs=1e-3
     )
     assert (genetic["tasks"], genetic["seeds"], genetic["blocks"]) == (2, 1, 2)
-
-
-def test_wins_are_counted_by_task() -> None:
-    assert strategy_rows.wins(BLOCKS, "genetic, none", "random, none") == (2, 2)
-    assert strategy_rows.wins(BLOCKS, "grid, none", "random, none") == (0, 2)
 
 
 def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) -> None:
@@ -79,53 +67,8 @@ def test_what_a_search_took_along_twice_counts_as_nothing_found(tmp_path: Path) 
     assert run.best_s == []
 
 
-def test_the_page_tells_verdicts_and_what_was_not_measured() -> None:
-    found = {
-        "strategies": [
-            {
-                "name": "grid",
-                "judge": "none",
-                "seeds": 1,
-                "over_optimum": {str(t): [1.0, 1.0, 1.0] for t in AT},
-                "search_s": 1.0,
-            },
-            *strategy_rows.rows(BLOCKS),
-        ],
-        "cost_models": [],
-        "selections": [],
-    }
-    found["accepted"] = accept.verdicts(found, BLOCKS, ONESHOT)
-    told = page.page(found)
-    # Two of two tasks, and six that nobody measured.
-    assert "genetic better than random on 6 of 8 tasks | unknown" in told
-    assert "6 of 8 tasks are not measured yet" in told
-    assert "one-shot never slower than onnxruntime | no | at least 0.90 times as fast (b)" in told
-    assert "2 of 7 models are measured: a, b" in told
-    assert "slower, the interval of the ratio does not hold 1" in told
-    assert "## Selections\n\nNot measured yet" in told
-    assert set(pictures.pictures(found, BLOCKS)) == {pictures.RECORDED, pictures.MEASURED}
-
-
 def test_seeds_of_a_task_are_no_further_tasks() -> None:
     again = [*BLOCKS, block("a", 2, genetic=1.1, grid=3.0), block("b", 2, genetic=1.2, grid=2.0)]
     once, twice = (strategy_rows.beside(found, "grid, none") for found in (BLOCKS, again))
     assert once == twice
     assert strategy_rows.beside(BLOCKS, "grid, none", "grid, none") == [1.0, 1.0, 1.0]
-
-
-def test_what_is_missing_takes_seconds(tmp_path: Path) -> None:
-    searches = len(strategies.COMBINATIONS)
-    known = {"task": "w", "seed": 1, "trials": 64, "name": "grid", "judge": "none", "at_s": [1, 3]}
-    (tmp_path / "runs.jsonl").write_text(json.dumps(known) + "\n")
-    expected = strategies.expected_s(tmp_path, 4, 64, 2)
-    assert expected == [3 * (8 * searches - 1), 3 * 8 * searches]
-
-
-def test_equal_selections_tell_what_is_noise() -> None:
-    achieved = {"cliques": 91.0, "cliques again": 97.0, "lots": 99.0, "one an operator": 80.0}
-    rows = [
-        {"model": "m", "name": name, "trials": 9, "used_time_pct": 30.0, "achieved_pct": value}
-        for name, value in achieved.items()
-    ]
-    told = page.page({"strategies": [], "cost_models": [], "selections": rows})
-    assert "differ by 6.0 points; beyond as much on either side is one an operator (80.0 %)" in told

@@ -118,9 +118,8 @@ def test_model_that_is_not_registered(models):
     ("text", "match"),
     [
         ("light: squeezenet\nsede: 0\n", "sede"),
-        ("light: squeezenet\nfile: model.onnx\n", "one of light, zoo and file"),
-        ("", "one of light, zoo and file"),
-        ("light: squeezenet\nzoo: vgg19_bn\n", "one of light, zoo and file"),
+        ("light: squeezenet\nfile: model.onnx\n", "one of light and file"),
+        ("", "one of light and file"),
         ("file: ../model.onnx\n", "beside model.yaml"),
         ("light: squeezenet\nseed: -1\n", "seed"),
         ("light: [\n", "not valid YAML"),

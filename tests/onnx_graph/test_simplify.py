@@ -7,11 +7,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fewtune.binding.bind import bind_shapes
 from fewtune.errors import InputError
+from fewtune.model.light import light_model
 from fewtune.onnx_graph.checks import checked_file
 from fewtune.onnx_graph.graph import opset_of, static_shape
 from fewtune.onnx_graph.simplify import parameter_count, simplify
 from fewtune.verify.session import random_inputs, run_onnxruntime, tensor_specs
-from fewtune.zoo.onnx_light import light_model
 from tests import tiny_models
 from tests.made.outputs import relative_error
 

@@ -28,7 +28,7 @@ from tests.made.checkout import refused
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parents[2]
-COMMANDS = ("add", "zoo", "run", "report", "compare", "log", "serve", "ui")
+COMMANDS = ("add", "run", "report", "compare", "log", "serve", "ui")
 
 
 @pytest.fixture(scope="module", autouse=True)

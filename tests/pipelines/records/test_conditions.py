@@ -15,7 +15,7 @@ from tests.made.checkout import MODEL, SELECTIVE, Checkout
 pytestmark = pytest.mark.slow
 
 FILE = {"model.source": "model.onnx", "model.source_sha256": "a"}
-SEEDED = {"model.source": "zoo:squeezenet seed 0", "model.source_sha256": "a"}
+SEEDED = {"model.source": "light:squeezenet seed 0", "model.source_sha256": "a"}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ SEEDED = {"model.source": "zoo:squeezenet seed 0", "model.source_sha256": "a"}
         ({}, FILE, True),
         # A seeded model is written by the installed ONNX.
         (SEEDED, {**SEEDED, "model.source_sha256": "b"}, True),
-        (SEEDED, {**SEEDED, "model.source": "zoo:squeezenet seed 1"}, False),
+        (SEEDED, {**SEEDED, "model.source": "light:squeezenet seed 1"}, False),
         (SEEDED, FILE, False),
     ],
 )
