@@ -17,8 +17,7 @@ from fewtune.artifacts import ImportReport, TensorSpec
 from fewtune.errors import InputError, VerificationError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import NHWC, lower
-from fewtune.model.lower_checked import STEPS, checking_target, has_bf16, lower_checked
-from fewtune.model.passes.bf16_products import is_product
+from fewtune.model.lower_checked import STEPS, checking_target, lower_checked
 from fewtune.model.passes.tvmscript.recurrent_layers import is_recurrence
 from fewtune.model.source import load_registered
 from fewtune.model.unsupported import UnsupportedError
@@ -37,7 +36,6 @@ from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.intermediate import IntermediateValues
 from fewtune.verify.locate import locate
 from fewtune.verify.make_reference import make_reference
-from fewtune.verify.operator_kinds import BF16_AMPLITUDE
 from fewtune.verify.reference import Reference
 from fewtune.verify.session import tensor_specs
 from fewtune.verify.taps import check_taps
@@ -149,16 +147,10 @@ def imported_model(
         draws.insert(0, Draw(GIVEN, {spec.name: samples[spec.name] for spec in inputs}))
     at("onnxruntime was loading or running the model")
     shared, shared_simplified = light(bound), light(simplified)
-    is_bf16 = options.precision == "bf16" and has_bf16(target)
-    amplitude = BF16_AMPLITUDE if is_bf16 else None
-    reference = make_reference(
-        shared, shared_simplified, outputs, draws, threads, options.seed, amplitude
-    )
+    reference = make_reference(shared, shared_simplified, outputs, draws, threads, options.seed)
     notes += reference.notes
     order = [spec.name for spec in inputs]
-    inside = IntermediateValues(
-        shared, shared_simplified, reference.feeds, threads, options.seed, amplitude
-    )
+    inside = IntermediateValues(shared, shared_simplified, reference.feeds, threads, options.seed)
     last: CompiledModel | None = None
 
     def run(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -213,13 +205,6 @@ def imported_model(
         _LOG.info("%s: %s is left out: %s", name, step, reason)
     lowered, found = made.module, made.found
     notes += [inside.note] if inside.note else []
-    count = sum(n for kernel, n in call_counts(lowered).items() if is_product(kernel))
-    if count:
-        notes.append(
-            f"{count} convolutions and products multiply in bf16: outputs differ from "
-            f"onnxruntime's in fp32 by {found.max_relative_error:.1e} of the largest, "
-            f"{found.allowances:.2f} of what rounding to bf16 may move them"
-        )
     layers = sum(n for kernel, n in call_counts(lowered).items() if is_recurrence(kernel))
     if layers:
         notes.append(

@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Precision = Literal["fp32", "bf16"]
-
 
 class ImportOptions(BaseModel):
     """How a model is imported."""
@@ -29,12 +27,5 @@ class ImportOptions(BaseModel):
         default="auto",
         description="auto: on CPUs in NHWC, filters are padded with zeros to whole vectors, and "
         "products to whole register tiles, where that is expected to gain; never: extents as given",
-    )
-    precision: Precision = Field(
-        default="fp32",
-        description="bf16: on CPUs with AVX-512 BF16, convolutions and products with constant "
-        "weights multiply in bf16 and sum in fp32, except those by Winograd's transforms; the "
-        "check allows what rounding to bf16 moves, and the import reports it; everything else, and "
-        "everything with fp32, is computed in fp32",
     )
     seed: int = Field(default=0, ge=0, description="seed of the random inputs of the check")

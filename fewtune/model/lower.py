@@ -13,8 +13,7 @@ import onnx
 from fewtune.errors import InputError
 from fewtune.model import float16_weights
 from fewtune.model.folding import unoptimised_folding
-from fewtune.model.import_options import Precision
-from fewtune.model.passes import bf16_products, pad_matmul
+from fewtune.model.passes import pad_matmul
 from fewtune.model.passes.added_converters import added_converters
 from fewtune.model.passes.choose_winograd import winograd_legalizer
 from fewtune.model.passes.converters import STEP as LAYOUT_FRIENDLY
@@ -42,8 +41,7 @@ from fewtune.util.optional_steps import OptionalSteps, last_line
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"
 _VECTOR_FUNCTIONS, TRANSPOSED = "vector_functions", "transposed_convolutions"
-BF16_PRODUCTS, _HALF_WEIGHTS = "bf16_products", "half_weights"
-_LONG_SUMS = "long_sums"
+_HALF_WEIGHTS, _LONG_SUMS = "half_weights", "long_sums"
 # Optional steps; a step comes before those that depend on it.
 LOWERINGS = (
     LAYOUT_FRIENDLY,
@@ -55,7 +53,6 @@ LOWERINGS = (
     PAD_MATMUL,
     PAD_FILTERS,
     _HALF_WEIGHTS,
-    BF16_PRODUCTS,
     WINOGRAD,
     _FREE_LAYOUT,
     _VECTOR_FUNCTIONS,
@@ -79,7 +76,6 @@ def lower(
     tile_of: Callable[[Convolution], int] | None = None,
     padding: Padding | None = None,
     steps: OptionalSteps | None = None,
-    precision: Precision = "fp32",
 ) -> tvm.IRModule:
     """Import an ONNX graph into Relax and lower it to fused kernels.
 
@@ -97,8 +93,6 @@ def lower(
         Pads the filters of convolutions in NHWC and the extents of products, and records them.
     steps : OptionalSteps, optional
         Which of `LOWERINGS` to use; all by default.
-    precision : {"fp32", "bf16"}
-        Of the factors in convolutions and products with constant weights, on CPUs.
 
     Returns
     -------
@@ -123,7 +117,7 @@ def lower(
         assert traits is not None
         return integer_epilogues(integer_kernels(given, target, traits))
 
-    legalizers = _legalizers(steps, tile_of, padding, target, traits, precision)
+    legalizers = _legalizers(steps, tile_of, padding, target, traits)
     passes = [
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
@@ -137,8 +131,6 @@ def lower(
         *_step(steps, INTEGER_KERNELS, module_pass(integers), traits is not None),
         relax.transform.DeadCodeElimination(),
         relax.transform.LegalizeOps(legalizers),
-        # If several kernels read an activation, it is rounded once.
-        *([relax.transform.EliminateCommonSubexpr()] if precision == "bf16" else []),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
@@ -200,7 +192,6 @@ def _legalizers(
     padding: Padding | None,
     target: tvm.target.Target,
     traits: CpuTraits | None,
-    precision: Precision,
 ) -> dict[str, Any]:
     """Legalisers by operator; each is an optional step that falls back on the one before it."""
     found: dict[str, Any] = {}
@@ -221,10 +212,6 @@ def _legalizers(
             add(PAD_MATMUL, pad_matmul.legalizer(padding, traits))
     if all(has_feature(target, feature) for feature in float16_weights.FEATURES):
         add(_HALF_WEIGHTS, {_PRODUCT: float16_weights.legalizer(fallback(_PRODUCT))})
-    if precision == "bf16" and traits is not None:
-        convolutions = bf16_products.convolutions(traits, fallback(_CONVOLUTION))
-        products = bf16_products.products(traits, fallback(_PRODUCT))
-        add(BF16_PRODUCTS, {_CONVOLUTION: convolutions, _PRODUCT: products})
     if tile_of is not None:
         transforms = winograd_legalizer(tile_of, fallback(_CONVOLUTION), traits)
         add(WINOGRAD, {_CONVOLUTION: transforms})

@@ -12,7 +12,6 @@ import onnx
 from fewtune.errors import FewtuneError, InputError
 from fewtune.model.import_options import ImportOptions
 from fewtune.model.lower import (
-    BF16_PRODUCTS,
     LOWERINGS,
     NHWC,
     PAD_FILTERS,
@@ -25,11 +24,10 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
-from fewtune.runtime import bf16_dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign
-from fewtune.runtime.tvm import has_feature, relax, tvm, usable_cores
+from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts, calls_fit
@@ -127,8 +125,7 @@ def lower_checked(
         chooser = Chooser() if may_change and steps.uses(WINOGRAD) else None
         pads = steps.uses(PAD_FILTERS) or steps.uses(PAD_MATMUL)
         padding = Padding(lanes) if may_change and pads else None
-        precision = options.precision if BF16_PRODUCTS not in known else "fp32"
-        lowered = lower(simplified, target, layout, chooser, padding, steps, precision)
+        lowered = lower(simplified, target, layout, chooser, padding, steps)
         scheduled = lowered
         if steps.uses(_DEFAULT_SCHEDULES):
             with steps.step(_DEFAULT_SCHEDULES):
@@ -156,10 +153,6 @@ def lower_checked(
             known[prepare.HALVES_IN_FLOATS] = "a GPU computes in half precision"
         if not is_cpu and prepare.has_layers(bound):
             known[prepare.RECURRENT_LAYERS] = "its kernel is for CPUs only"
-        if options.precision == "bf16" and not has_bf16(target):
-            known[BF16_PRODUCTS] = (
-                "this processor has no bf16 products (AVX-512 BF16): it uses fp32"
-            )
         made, failed = with_most_steps(
             attempt, STEPS, _disabled(options) | known, quick=(_DEFAULT_SCHEDULES,)
         )
@@ -179,12 +172,6 @@ def checking_target(target: tvm.target.Target) -> tvm.target.Target:
     """The target for which a model is compiled to be checked: its own, if that can run here."""
     runs_here = not is_foreign(target) and device_of(target).exist
     return target if runs_here else host_target(usable_cores())
-
-
-def has_bf16(target: tvm.target.Target) -> bool:
-    """Whether a target multiplies bfloat16 numbers in one instruction."""
-    features = bf16_dot_products.FEATURES
-    return not has_own_device(target) and all(has_feature(target, each) for each in features)
 
 
 def _unsupported(model: onnx.ModelProto, reason: str) -> str:

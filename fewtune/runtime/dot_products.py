@@ -20,7 +20,6 @@ import tvm  # tvm_runtime registers what is here: it cannot be imported from her
 import tvm_ffi
 from tvm import tirx
 
-from fewtune.runtime import bf16_dot_products as bf16
 from fewtune.runtime import host_passes
 
 VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
@@ -96,7 +95,6 @@ def register() -> None:
             return _dot(form, start, unsigned, signed, lanes)
 
         tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
-    bf16.register()
     host_passes.register(_joined_sums)
 
 
@@ -107,39 +105,27 @@ def _joined_sums(function: Any, _module: Any, _context: Any) -> Any:
     A block's body is a sum and a dot product. LLVM does not join the two: it would clear a register
     for each instruction and add afterwards.
     """
-    of_pairs = any_pair(function.body)
-    if not any_dot(function.body) and not of_pairs:
+    if not any_dot(function.body):
         return function
 
     def joined(node: Any) -> Any:
         for total, product in ((node.a, node.b), (node.b, node.a)):
-            is_product = is_dot(product) or _is_pair(product)
-            if is_product and len(product.args) == 2:
+            if is_dot(product) and len(product.args) == 2:
                 kind = str(total.ty.dtype)
                 return tirx.call_intrin(kind, product.op, *product.args, total)
         return node
 
     body = tvm_ffi.structural_map(function.body, (tirx.Add, joined), order="post")
-    made = function.with_body(body)
-    return bf16.with_functions(made) if of_pairs else made
+    return function.with_body(body)
 
 
 def any_dot(statement: Any) -> bool:
     """Whether a statement has one of these operators in it."""
-    return _any(statement, is_dot)
-
-
-def any_pair(statement: Any) -> bool:
-    """Whether a statement has a dot product of bfloat16 numbers in it."""
-    return _any(statement, _is_pair)
-
-
-def _any(statement: Any, wanted: Callable[[Any], bool]) -> bool:
     found = False
 
     def visit(node: Any) -> None:
         nonlocal found
-        found = found or wanted(node)
+        found = found or is_dot(node)
 
     tvm_ffi.structural_walk(statement, [(tvm.ir.Call, visit)], order="post")
     return found
@@ -149,10 +135,6 @@ def is_dot(node: Any) -> bool:
     """Whether an expression is one of these operators."""
     name = getattr(getattr(node, "op", None), "name", "")
     return name.startswith(_NAME.format(""))
-
-
-def _is_pair(node: Any) -> bool:
-    return bool(getattr(getattr(node, "op", None), "name", "") == bf16.NAME)
 
 
 def _lanes_of(vector: Any) -> int:

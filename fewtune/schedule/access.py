@@ -25,8 +25,8 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 # Longer axes are sampled up to here: strides that hold so far hold within any tile.
 _MOST_POINTS = 1 << 15
-# Neighbouring elements that one instruction reads: two bfloat16 numbers, or four bytes.
-_WORDS = ([2], [4])
+# Neighbouring elements that one instruction reads: four bytes.
+_WORD = [4]
 
 
 class NotAffineError(Exception):
@@ -112,7 +112,7 @@ def walks(region: Any, variables: list[Any], extents: list[int]) -> list[Walk] |
     try:
         shape = shape_of(region.source)
         sizes = [int(evaluate(axis.extent, {})) for axis in region.region]
-        if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], *_WORDS):
+        if any(size != 1 for size in sizes[:-1]) or sizes[-1:] not in ([], [1], _WORD):
             return None
         found = []
         for position, extent in enumerate(extents):

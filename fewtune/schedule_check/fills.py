@@ -12,7 +12,6 @@ class Kind(Enum):
     """How the values of an argument are drawn."""
 
     WORDS = "random words of four bytes"
-    PAIRS = "bfloat16 values, one in 16 bits"
     WHOLE = "integers of either sign"
     SIGNED = "floats of either sign"
     SCALE = "positive floats of similar size"
@@ -51,9 +50,6 @@ def numbers(fill: Fill, dtype: np.dtype, count: int, random: np.random.Generator
     size = fill.size
     if fill.kind is Kind.WORDS:
         return random.integers(-(2**31), 2**31, count).astype(dtype)
-    if fill.kind is Kind.PAIRS:
-        floats = random.uniform(-size, size, count * dtype.itemsize // 2).astype("float32")
-        return (floats.view("uint32") >> 16).astype("uint16").view(dtype)
     if fill.kind is Kind.WHOLE:
         most = max(1, round(size))
         return random.integers(-most, most, count, endpoint=True).astype(dtype)

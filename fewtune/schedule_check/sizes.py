@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tvm_ffi
 
-from fewtune.runtime import bf16_dot_products, dot_products
+from fewtune.runtime import dot_products
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.access import NotAffineError, shape_of
 from fewtune.schedule_check.fills import Fill, Kind
@@ -75,7 +75,6 @@ class _Kernel:
         self._ends = [_ends(block.body.value) for block in self._blocks]
         buffers = [*function.params, *(block.body.buffer for block in self._blocks)]
         self._has_bytes = any(str(getattr(b, "dtype", "")) in _WANTED for b in buffers)
-        self._has_bytes |= dot_products.any_pair(function.body)
         for number, block in enumerate(self._blocks):
             self._number = number
             self._block, self._points = block, prod(int(a.dom.extent) for a in block.iter_vars)
@@ -84,7 +83,7 @@ class _Kernel:
     def _computed(self) -> _Typical:
         """Typical size of the current block's output."""
         store = self._block.body
-        length = self._length = length_of(self._block)
+        length = length_of(self._block)
         if self._block.init is None:
             return self._of(store.value)
         rest = store.value
@@ -207,9 +206,6 @@ class _Kernel:
             for each in value.args:
                 self._note(each, Kind.WORDS)
             return _Typical(_DOT4)
-        if f"tirx.{name}" == bf16_dot_products.NAME:
-            self._note_pairs(value)
-            return _Typical(_OF_FLOATS)
         if name == "if_then_else":
             return self._either(*value.args[1:])
         if name in _BETWEEN_ONES or name in _CURVES:
@@ -225,23 +221,10 @@ class _Kernel:
             return _Typical(size, is_positive=True)
         return made
 
-    def _note_pairs(self, value: Any) -> None:
-        """Fill bfloat16 parameters, unless the kernel writes bfloat16.
-
-        Near zero, outputs in so few bits differ by more than a check allows.
-        """
-        written = [b.body.buffer for b in self._blocks if b.body.buffer in self._places]
-        if any(str(each.dtype) == "uint16" for each in written):
-            return
-        for each, place in self._places.items():
-            if str(each.dtype) == "uint16":
-                self.found[place] = Fill(Kind.PAIRS, 1.0)
-        self._note(value.args[1], Kind.PAIRS, (2 * self._length) ** -0.5)
-
-    def _note(self, word: Any, kind: Kind, size: float = 1.0) -> None:
+    def _note(self, word: Any, kind: Kind) -> None:
         place = self._places.get(getattr(word, "source", None))
         if place is not None:
-            self.found[place] = Fill(kind, size)
+            self.found[place] = Fill(kind, 1.0)
 
     def _end(self) -> str:
         """The next rounding to bytes, or saturating function, from the current block on."""

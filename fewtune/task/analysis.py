@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fewtune.artifacts.model import BYTES_AN_INSTRUCTION, cost_flops
-from fewtune.runtime.dot_products import any_dot, any_pair
+from fewtune.runtime.dot_products import any_dot
 from fewtune.runtime.tvm import tvm
 
 # Machine balance of the roofline, in FLOPs a byte: about that of two AVX-512 cores (230 GFLOPS
@@ -74,8 +74,6 @@ class _BlockCost:
         """A reduction multiplies and adds at each point; any other block counts one operation."""
         if self.byte_flops:
             return self.byte_flops
-        if self.reduction > 1 and any_pair(self.block.body):
-            return 4.0 * self.points
         return float(self.points * (2 if self.reduction > 1 else 1))
 
     @cached_property

@@ -43,8 +43,6 @@ class IntermediateValues:
         Threads of onnxruntime.
     seed : int
         Seed of the noise.
-    amplitude : float, optional
-        Relative movement of values; that of float32 unless given.
 
     Attributes
     ----------
@@ -59,7 +57,6 @@ class IntermediateValues:
         feeds: dict[str, np.ndarray],
         threads: int,
         seed: int,
-        amplitude: float | None = None,
     ) -> None:
         # Simplification rewrites quantising operators and Fourier transforms, whose noise depends
         # on the operator.
@@ -68,7 +65,6 @@ class IntermediateValues:
         is_kept = self._is_quantised or has_transforms(self._bound.model)
         self._simplified = self._bound if is_kept else light(simplified)
         self._feeds, self._threads, self._seed = feeds, threads, seed
-        self._amplitude = amplitude
         self._known = known_values(self._simplified.model)
         self._values: dict[str, np.ndarray] | None = None
         self._measured: dict[str, Expected] = {}
@@ -184,7 +180,7 @@ class IntermediateValues:
         names = list(dict.fromkeys(name for _, name in sites if name not in self._measured))
         if names:
             opened = with_outputs(self._simplified, names, self._known)
-            meter = NoiseMeter(opened, self._threads, {}, self._amplitude)
+            meter = NoiseMeter(opened, self._threads, {})
             values = [
                 as_signed(self._values[n]) if n in self._signed else self._values[n] for n in names
             ]

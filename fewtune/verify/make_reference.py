@@ -33,7 +33,6 @@ def make_reference(
     draws: Sequence[Draw],
     threads: int,
     seed: int,
-    amplitude: float | None = None,
 ) -> Reference:
     """Run onnxruntime on every draw, and measure the noise of its outputs.
 
@@ -47,8 +46,6 @@ def make_reference(
     draws : sequence of Draw
     threads : int
     seed : int
-    amplitude : float, optional
-        Relative movement of values; that of float32 unless given.
 
     Returns
     -------
@@ -66,7 +63,7 @@ def make_reference(
 
     def add(number: int, draw: Draw, values: Sequence[np.ndarray]) -> None:
         nonlocal meter
-        meter = meter or _meter(model, simplified, threads, amplitude)
+        meter = meter or _meter(model, simplified, threads)
         other = [np.asarray(each) for each in unoptimised.run(draw.feeds)]
         expected = meter.expected(draw.feeds, values, [other], seed + number)
         if meter.contradicted:
@@ -117,9 +114,7 @@ def make_reference(
     return Reference(checked, [*notes, *unusable])
 
 
-def _meter(
-    model: LightModel, simplified: LightModel, threads: int, amplitude: float | None
-) -> NoiseMeter:
+def _meter(model: LightModel, simplified: LightModel, threads: int) -> NoiseMeter:
     """A noise meter of the simplified model.
 
     A meter of the model itself is used for quantised and float16 models and those with a Fourier
@@ -131,9 +126,9 @@ def _meter(
     if any(each(model.model) for each in (is_quantised, has_float16, has_transforms)):
         models = [LightModel(inferred(model.model), model.arrays), simplified]
     try:
-        return NoiseMeter(models[0], threads, steps, amplitude)
+        return NoiseMeter(models[0], threads, steps)
     except InputError:
-        return NoiseMeter(models[1], threads, steps, amplitude)
+        return NoiseMeter(models[1], threads, steps)
 
 
 def _not_numbers(values: Sequence[np.ndarray], outputs: Sequence[TensorSpec]) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 from onnx import ModelProto
 
 from fewtune.onnx_graph.external_data import LightModel, light
-from fewtune.verify.bf16_weights import with_bf16_weights
 from fewtune.verify.comparison import PEAK, Expected, is_graded
 from fewtune.verify.jitter.feeds import Jittered
 from fewtune.verify.jitter.jittered import jittered
@@ -39,9 +38,6 @@ class NoiseMeter:
     threads : int
     steps : dict of float
         By output, the quantisation step of those that are quantised last.
-    amplitude : float, optional
-        As for `fewtune.verify.jitter.jittered.jittered`, if products are in bfloat16. Then weights
-        are rounded to bfloat16 as well.
 
     Attributes
     ----------
@@ -53,8 +49,7 @@ class NoiseMeter:
     If intermediate values are quantised, an output moves when one of them takes another step. Such
     an element moves in one run and not in the next six. A few runs do not show which elements move,
     but how many and how far. So the mean square of all elements' noise is added to the square of
-    each element's own. The same holds for products in bfloat16: a few runs do not show which of the
-    elements that ReLU sets to zero may become positive.
+    each element's own.
     """
 
     def __init__(
@@ -62,17 +57,13 @@ class NoiseMeter:
         model: ModelProto | LightModel,
         threads: int,
         steps: Mapping[str, float],
-        amplitude: float | None = None,
     ) -> None:
         given, arrays = light(model)
-        self._moving: Jittered = jittered(given, amplitude)
+        self._moving: Jittered = jittered(given)
         self._session = OnnxruntimeSession(LightModel(self._moving.model, arrays), threads)
-        self._bf16: OnnxruntimeSession | None = None
-        if amplitude is not None:
-            self._bf16 = OnnxruntimeSession(with_bf16_weights(LightModel(given, arrays)), threads)
         self._names = [value.name for value in given.graph.output]
         self._steps = steps
-        self._adds = self._moving.takes_steps or self._bf16 is not None
+        self._adds = self._moving.takes_steps
         self.contradicted: list[str] = []
 
     def expected(
@@ -112,7 +103,6 @@ class NoiseMeter:
             for movement, moved in zip(movements, outputs, strict=True):
                 movement.add(np.asarray(moved))
         behind = self._behind_kinks(feeds, middles, seed)
-        others = [*others, self._bf16.run(feeds)] if self._bf16 else others
         found = []
         for index, value in enumerate(values):
             value = np.asarray(value)

@@ -13,8 +13,6 @@ AMPLITUDE: dict[int, float] = {
     TensorProto.DOUBLE: 2.0**-47,
     TensorProto.FLOAT16: 3 * 2.0**-9,
 }
-# For float32 with products in bfloat16: each operand is rounded by up to 2^-9 of itself.
-BF16_AMPLITUDE = 2.0**-8
 # Operators that add 0.5 or 1 to a term before or after an exponential.
 SQUASHING = frozenset(
     {"Sigmoid", "HardSigmoid", "Softplus", "Erf", "Gelu", "Mish", "LSTM", "GRU", "RNN"}

@@ -10,7 +10,6 @@ import pytest
 
 from fewtune.model.passes.packed_products import Words, multiplied
 from fewtune.runtime import dot_products
-from fewtune.runtime.bf16_dot_products import FEATURES, dot2
 from fewtune.runtime.tvm import build, has_feature, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 from fewtune.schedule_check import interpreter
@@ -127,24 +126,3 @@ def test_a_quantised_input_is_spread_over_its_bytes() -> None:
     task = tvm.IRModule({"main": te.create_prim_func([data, scale, zero, made])})
     assert len(np.unique(expected(task))) > 60
     assert fault_of(task, task) == ""
-
-
-def bfloat16_product(*, wrong: bool = False) -> tvm.IRModule:
-    """A product of bfloat16 values; the wrong one ignores every second value."""
-    data = te.placeholder((ROWS, DEPTH), "uint16", "data")
-    weights = te.placeholder((DEPTH // 2, COLUMNS), "int32", "weights")
-
-    def dot(word: Any, other: Any) -> Any:
-        return dot2(word, other & tvm.tirx.const(0xFFFF, "int32") if wrong else other)
-
-    made = multiplied(Words("uint16", dot, "bf16"), data, weights)
-    return tvm.IRModule({"main": te.create_prim_func([data, weights, made])})
-
-
-def test_products_of_bfloat16_are_not_all_zero() -> None:
-    target = tuned_tiny.target()
-    if not all(has_feature(target, each) for each in FEATURES):
-        pytest.skip("this processor multiplies no bfloat16 numbers")
-    task = bfloat16_product()
-    assert fault_of(task, task) == ""
-    assert "elements differ" in fault_of(task, bfloat16_product(wrong=True))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from fewtune.model.passes.elementwise.special_converters import (
-    bfloat16_cast,
     integer_cast,
     is_float,
     special_converters,
@@ -129,7 +128,6 @@ def _cast(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None
     for found in (
         integer_cast(inputs[0], attr["to"]),
         unsigned_cast(bb, inputs[0], attr["to"]),
-        bfloat16_cast(bb, inputs[0], attr["to"]),
     ):
         if found is not None:
             return found

@@ -1,9 +1,9 @@
 """Convolutions and products of packed words, which one instruction multiplies.
 
-A word of 32 bits holds neighbouring channels: four bytes, or two bfloat16 numbers. Weights are
-packed into words at compile time. Activations need no packing: their neighbouring channels are
-neighbours in memory. A convolution of words has the loops of any other convolution, so the same
-rules tile it. Only its multiplication is an operator of `fewtune.runtime`.
+A word of 32 bits holds four neighbouring channels of bytes. Weights are packed when a model is
+compiled. Activations need no packing: their neighbouring channels are neighbours in memory. A
+convolution of words has the loops of any other convolution, so the same rules tile it. Only its
+multiplication is an operator of `fewtune.runtime`.
 """
 
 from __future__ import annotations

@@ -49,23 +49,20 @@ _LARGEST_WHOLE = 2**20
 _MOST_CONSTANT = 4096
 
 
-def jittered(model: ModelProto, amplitude: float | None = None) -> Jittered:
+def jittered(model: ModelProto) -> Jittered:
     """Move every rounded value that depends on the inputs a little.
 
     Parameters
     ----------
     model : ModelProto
         With static shapes. Values without declared shape and type do not move. It is left as it is.
-    amplitude : float, optional
-        Half the width of float32's factors; that of `AMPLITUDE` unless given.
 
     Returns
     -------
     jittered : Jittered
     """
     light_model, weights = detach_weights(model)
-    amplitudes = AMPLITUDE | ({TensorProto.FLOAT: amplitude} if amplitude else {})
-    maker = _Maker(known_values(model), _constants(model), amplitudes, opset_of(model))
+    maker = _Maker(known_values(model), _constants(model), opset_of(model))
     nodes = maker.nodes(light_model, {value.name for value in graph_inputs(model.graph)})
     set_nodes(light_model, nodes)
     for feed in maker.feeds:
@@ -109,10 +106,9 @@ class _Maker:
         self,
         values: Mapping[str, Value],
         constants: Mapping[str, np.ndarray],
-        amplitudes: Mapping[int, float],
         opset: int,
     ) -> None:
-        self._amplitudes, self._constants, self._opset = amplitudes, constants, opset
+        self._constants, self._opset = constants, opset
         self.feeds: list[Feed] = []
         self.takes_steps = False
         self._shapes = {name: value.shape for name, value in values.items()}
@@ -206,7 +202,7 @@ class _Maker:
     def _amplitude(self, name: str) -> float:
         if name not in self._shapes:
             return 0.0
-        return self._amplitudes.get(self._types.get(name, 0), 0.0)
+        return AMPLITUDE.get(self._types.get(name, 0), 0.0)
 
     def _feed(
         self, name: str, low: float, high: float, dtype: np.dtype, of: str, grows: bool = True
@@ -251,7 +247,6 @@ class _Maker:
         exact, moved, shape = f"{name}/exact", f"{name}/moved_by_factor", self._shapes[name]
         axes = normalised_axes(node, len(shape))
         rows = tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
-        # Squares are summed in float32, even where products are in bfloat16.
         terms, width = (f"{name}/term", f"{name}/mean_term"), AMPLITUDE[TensorProto.FLOAT]
         for term, most in zip(terms, (width / 2, width), strict=True):
             self.feeds.append(Feed(term, rows, np.dtype(np.float32), -most, most))

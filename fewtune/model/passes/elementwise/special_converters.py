@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fewtune.runtime.bf16_dot_products import rounding
 from fewtune.runtime.tvm import relax, te, tvm
 
 # The integer types to which a processor casts by an instruction; by ONNX's number or name.
 _INTEGERS = {6: "int32", 7: "int64", "int32": "int32", "int64": "int64"}
 _UNSIGNED = (13, "uint64")
-_BFLOAT16 = (16, "bfloat16")
 
 
 def special_converters() -> dict[str, dict[str, Any]]:
@@ -66,25 +64,6 @@ def unsigned_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
         )
 
     return bb.emit_te(converted, data, primfunc_name_hint="cast")
-
-
-def bfloat16_cast(bb: Any, data: relax.Expr, to: Any) -> relax.Expr | None:
-    """Round float32 numbers, then cast them to bfloat16; None for other casts.
-
-    TVM computes bfloat16 in float32: a cast to bfloat16 and back would round nothing.
-    """
-    if to not in _BFLOAT16 or not is_float(data) or str(data.ty.dtype) != "float32":
-        return None
-
-    def upper(value: Any) -> Any:
-        bits = rounding(value).astype("uint32") << tvm.tirx.const(16, "uint32")
-        return tvm.tirx.reinterpret("float32", bits)
-
-    def rounded(tensor: te.Tensor) -> te.Tensor:
-        return te.compute(tensor.shape, lambda *at: upper(tensor(*at)), name="round_bfloat16")
-
-    number = bb.emit_te(rounded, data, primfunc_name_hint="round_bfloat16")
-    return relax.op.astype(number, "bfloat16")
 
 
 def _sign(bb: Any, inputs: list[Any], attr: dict[str, Any]) -> relax.Expr | None:
