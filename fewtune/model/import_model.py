@@ -24,7 +24,6 @@ from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
-from fewtune.onnx_graph.string_outputs import string_output_notes
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
@@ -134,7 +133,7 @@ def imported_model(
     layered = prepare.with_layers(bound, forgiving)
     # The values of each step of a recurrent layer are compared, and rounded.
     simplified = prepare.unrolled(layered)
-    notes = [*padding_notes(bound), *string_output_notes(bound)]
+    notes = padding_notes(bound)
     if not prepare.can_show_fault(simplified):
         raise InputError(
             f"{name}: its weights are all one constant, so no check of its outputs can show a "

@@ -12,9 +12,9 @@ from onnx import ModelProto, TensorProto
 from fewtune.errors import InputError
 from fewtune.onnx_graph.external_data import external_files
 from fewtune.onnx_graph.graph import detach_weights, graph_inputs
+from fewtune.onnx_graph.operators.refused import refuse_untuned
 from fewtune.onnx_graph.order import sort_nodes
 from fewtune.onnx_graph.shapes import check_types
-from fewtune.onnx_graph.string_outputs import replace_string_outputs
 
 _PROTOBUF_LIMIT = 2**31
 _INITIALIZERS_APART = 4
@@ -65,7 +65,7 @@ def checked_file(path: Path, taken_names: frozenset[str]) -> tuple[ModelProto, l
     taken = sorted(taken_names & set(locations))
     if taken:
         raise InputError(f"{path}: external data may not lie in a file named {taken[0]}")
-    replace_string_outputs(model)
+    refuse_untuned(model)
     check_types(model)
     # Exporters that do not sort nodes are common. A cycle cannot be sorted: it is refused here.
     try:

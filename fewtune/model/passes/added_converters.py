@@ -10,9 +10,7 @@ import numpy as np
 
 from fewtune.model.passes.tvmscript import (
     non_max_suppression,
-    pairwise_coupling,
     recurrent_layers,
-    tree_ensemble,
 )
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import relax, te, tvm
@@ -54,9 +52,6 @@ def added_converters(traits: CpuTraits | None) -> Iterator[None]:
             "ConvInteger": _ConvInteger,
             "MatMulInteger": _MatMulInteger,
             "NonMaxSuppression": _NonMaxSuppression,
-            "SVMClassifier": _SVMClassifier,
-            "TreeEnsemble": _TreeEnsemble,
-            "TreeEnsembleRegressor": _TreeEnsembleRegressor,
             **({} if traits is None else recurrent_layers.converters(traits)),
         }
 
@@ -123,28 +118,6 @@ class _NonMaxSuppression(_Converter):
             for each in inputs[2:]
         ]
         return non_max_suppression.converted(bb, [*inputs[:2], *bounds], attr)
-
-
-class _SVMClassifier(_Converter):
-    """The coupling; `fewtune.onnx_graph.operators.classical.support_vectors` rewrites the rest."""
-
-    @staticmethod
-    def convert(bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
-        return pairwise_coupling.converted(bb, inputs, attr)
-
-
-class _TreeEnsemble(_Converter):
-    """The traversal; `fewtune.onnx_graph.operators.classical.trees` rewrites the rest."""
-
-    operator = "TreeEnsemble"
-
-    @classmethod
-    def convert(cls, bb: Any, inputs: list[Any], attr: dict[str, Any], params: Any) -> relax.Expr:
-        return tree_ensemble.converted(cls.operator, bb, inputs, attr)
-
-
-class _TreeEnsembleRegressor(_TreeEnsemble):
-    operator = "TreeEnsembleRegressor"
 
 
 class _ConvInteger(_Converter):

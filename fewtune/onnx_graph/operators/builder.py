@@ -11,10 +11,10 @@ from fewtune.onnx_graph.graph import (
     AXES_AS_INPUT,
     STANDARD,
     names_read,
-    operator_name,
     static_shape,
 )
 from fewtune.onnx_graph.operators.known_values import KnownValues
+from fewtune.onnx_graph.operators.refused import refusal
 
 MICROSOFT = "com.microsoft"
 _REDUCTION_AXES_AS_INPUT = 18
@@ -109,8 +109,7 @@ class GraphBuilder(KnownValues):
 
     def refuse(self, node: NodeProto, reason: str) -> bool:
         """Record why a node cannot be expanded; returns False."""
-        name = f"node {node.name!r}" if node.name else f"the node of output {node.output[0]!r}"
-        self.refusals.append(f"{operator_name(node)} ({name}) {reason}")
+        self.refusals.append(refusal(node, reason))
         return False
 
     def add(self, node: NodeProto, scope: Scope) -> None:

@@ -18,7 +18,6 @@ from fewtune.onnx_graph.operators import (
     standard_attention,
 )
 from fewtune.onnx_graph.operators.builder import GraphBuilder, Handler
-from fewtune.onnx_graph.operators.classical import arithmetic, support_vectors, trees
 from fewtune.onnx_graph.operators.quantized import affine, channels_last, microsoft, products
 from fewtune.onnx_graph.operators.recurrent import kernel_layers, layers
 from fewtune.onnx_graph.operators.recurrent import quantized as quantized_layers
@@ -26,7 +25,6 @@ from fewtune.onnx_graph.operators.tensors import (
     fourier,
     grouped_attention,
     indexing,
-    ngrams,
     split_pad,
 )
 from fewtune.onnx_graph.operators.vision import patches, pooling
@@ -51,10 +49,6 @@ EARLY: dict[tuple[str, str], Handler] = {
     **fourier.HANDLERS,
     **indexing.HANDLERS,
     **split_pad.HANDLERS,
-    **ngrams.HANDLERS,
-    **arithmetic.HANDLERS,
-    **trees.HANDLERS,
-    **support_vectors.HANDLERS,
     **grouped_attention.HANDLERS,
     **patches.HANDLERS,
     **pooling.HANDLERS,
@@ -92,7 +86,5 @@ def expand(model: ModelProto, handlers: dict[tuple[str, str], Handler]) -> Model
     for node in model.graph.node:
         builder.add(node, {})
     if builder.refusals:
-        reason = "; ".join(builder.refusals)
-        hint = "" if ": " in reason else ": export the model without it, or end it before that node"
-        raise InputError(reason + hint)
+        raise InputError("; ".join(builder.refusals))
     return builder.model()

@@ -92,21 +92,6 @@ def test_a_normalization_of_doubles() -> None:
         assert_node("LayerNormalization", [data, *more], domain="", opset=17)
 
 
-@pytest.mark.parametrize("kind", ["MAX", "L1", "L2"])
-def test_a_row_of_norm_zero_stays(kind: str) -> None:
-    rows = np.array([[0, 0, 0], [1, 2, 3]], np.float32)
-    assert_node("Normalizer", [rows], domain="ai.onnx.ml", norm=kind)
-
-
-@pytest.mark.parametrize("transform", ["SOFTMAX", "LOGISTIC", "NONE"])
-def test_a_linear_regression_that_transforms_its_result(transform: str) -> None:
-    rows = GENERATOR.standard_normal((4, 3)).astype(np.float32)
-    given = {"coefficients": [0.5, -1.0, 2.0, 1.0, 0.25, -0.5], "intercepts": [0.1, -0.2]}
-    assert_node(
-        "LinearRegressor", [rows], domain="ai.onnx.ml", targets=2, post_transform=transform, **given
-    )
-
-
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_a_norm_of_integers_is_truncated(kind: type) -> None:
     numbers = np.array([[1, 2, 3], [40000, 1, 1], [-7, 2, 0]], kind)

@@ -84,5 +84,5 @@ def test_all_steps_share_one_product_of_the_inputs():
 
 
 def test_too_many_steps_are_refused_by_name():
-    with pytest.raises(InputError, match=r"LSTM \(node 'layer'\) has 3000 steps"):
+    with pytest.raises(InputError, match=r"LSTM node 'layer' has 3000 steps"):
         expand(layer("LSTM", steps=3000)[0], UNROLLED)

@@ -1,1 +1,0 @@
-"""Operators of classical machine learning (domain ai.onnx.ml), rewritten in ONNX's own."""

@@ -1,0 +1,31 @@
+"""Operators that no tuned network contains are refused by node, with what serves the model."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from fewtune.errors import InputError
+from fewtune.onnx_graph.operators.refused import refuse_untuned
+
+
+def model_of(operator: str, domain: str) -> ModelProto:
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    node = helper.make_node(operator, ["x"], ["y"], "last", domain=domain)
+    return helper.make_model(
+        helper.make_graph([node], "one", [info], [helper.make_empty_tensor_value_info("y")])
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain"),
+    [("TreeEnsembleRegressor", "ai.onnx.ml"), ("ZipMap", "ai.onnx.ml"), ("TfIdfVectorizer", "")],
+)
+def test_the_node_is_named_and_what_serves_it(operator: str, domain: str) -> None:
+    with pytest.raises(InputError, match=f"{operator} node 'last' .*with onnxruntime") as caught:
+        refuse_untuned(model_of(operator, domain))
+    assert caught.value.exit_code == 2
+
+
+def test_an_operator_of_a_network_is_not_refused() -> None:
+    refuse_untuned(model_of("Relu", ""))
