@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from fewtune.util.child_python import end_by_interrupts_while_loading
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 end_by_interrupts_while_loading()
+# onnxruntime's telemetry writes $TMPDIR/.ses when it is imported, and would follow another user's
+# link of that name.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 _HOMES = {
     "CheckReport": "fewtune.model_check.report",
     "TunedModel": "fewtune.api",

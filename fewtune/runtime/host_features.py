@@ -7,6 +7,7 @@ would end in an illegal instruction. The kernel lists what can run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fewtune.runtime.tvm import has_feature, tvm
@@ -54,16 +55,39 @@ def unlike_its_name(mcpu: str, cpuinfo: str | None = None) -> list[str]:
         As a target's ``mattr`` takes them, such as ``+avx512bf16``; none where the kernel says
         nothing.
     """
+    named = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
+    for key, there in _listed(cpuinfo).items():
+        return [
+            f"{'+' if flag in there else '-'}{name}"
+            for name, flag in _EXTENSIONS[key].items()
+            if (flag in there) != has_feature(named, name)
+        ]
+    return []
+
+
+def needed_extensions(target: tvm.target.Target) -> list[str]:
+    """The extensions that a CPU target's code may use, as the kernel names them."""
+    return [
+        flag
+        for extensions in _EXTENSIONS.values()
+        for name, flag in extensions.items()
+        if has_feature(target, name)
+    ]
+
+
+def lacking_here(needed: Iterable[str]) -> list[str]:
+    """Those of the extensions that this machine's CPU lacks; none where the kernel says nothing."""
+    for there in _listed().values():
+        return [flag for flag in needed if flag not in there]
+    return []
+
+
+def _listed(cpuinfo: str | None = None) -> dict[str, set[str]]:
+    """What the kernel lists of the first CPU, by the key of the list."""
     if cpuinfo is None:
         cpuinfo = CPUINFO.read_text(errors="replace") if CPUINFO.is_file() else ""
-    named = tvm.target.Target({"kind": "llvm", "mcpu": mcpu})
     for line in cpuinfo.splitlines():
         key, _, words = line.partition(":")
-        if extensions := _EXTENSIONS.get(key.strip()):
-            there = set(words.split())
-            return [
-                f"{'+' if flag in there else '-'}{name}"
-                for name, flag in extensions.items()
-                if (flag in there) != has_feature(named, name)
-            ]
-    return []
+        if key.strip() in _EXTENSIONS:
+            return {key.strip(): set(words.split())}
+    return {}

@@ -43,7 +43,7 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
     MachineError
         If the target's device is not on this machine, or its architecture is another one.
     """
-    from fewtune.runtime.host_features import unlike_its_name
+    from fewtune.runtime.host_features import lacking_here, needed_extensions, unlike_its_name
     from fewtune.runtime.tvm import register_intrinsics, tvm
 
     host: dict[str, Any] = {"kind": "llvm", "num-cores": threads}
@@ -60,7 +60,10 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
             config = json.loads(text)
         except json.JSONDecodeError as error:
             raise InputError(f"target {text!r} is no JSON: {error.msg}") from None
+        except RecursionError:
+            raise InputError("the target is JSON nested too deeply") from None
         if isinstance(config, dict) and config.get("kind") == "llvm":
+            _require_known(text, config)
             if "mcpu" in config:
                 host.pop("mattr", None)
             config = {**host, **config}
@@ -84,6 +87,10 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
             f"target {text!r} is of {architecture(target)} and this machine is "
             f"{platform.machine()}: name the board to measure on with --device rpc://HOST:9190/KEY"
         )
+    if not has_own_device(target) and (lacking := lacking_here(needed_extensions(target))):
+        raise MachineError(
+            f"target {text!r} needs {', '.join(lacking)}, which this machine's CPU lacks: give auto"
+        )
     device = device_of(target)
     if not device.exist:
         raise MachineError(
@@ -92,6 +99,35 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
         )
     register_intrinsics(target)
     return target
+
+
+def _require_known(text: str, config: dict[str, Any]) -> None:
+    """Refuse a CPU or an extension that LLVM does not know: it would go on, and only warn."""
+    from fewtune.runtime.tvm import tvm
+    from fewtune.runtime.tvm_noise import without_noise
+
+    cpu, attributes, cores = (config.get(key) for key in ("mcpu", "mattr", "num-cores"))
+    triple = config.get("mtriple") or tvm.get_global_func("target.llvm_get_system_triple")()
+    if isinstance(cores, int) and cores < 1:
+        raise InputError(f"target {text!r} has {cores} cores: give at least 1")
+    # TVM itself refuses other types.
+    if not isinstance(triple, str):
+        return
+    if isinstance(cpu, str) and not tvm.get_global_func("target.llvm_is_valid_cpu")(cpu, triple):
+        raise InputError(
+            f"target {text!r}: LLVM knows no CPU {cpu!r} of {triple}; give auto for this CPU"
+        )
+    if isinstance(attributes, list) and all(isinstance(each, str) for each in attributes):
+        names = [each[1:] for each in attributes]
+        every = {"kind": "llvm", "mtriple": triple, "mattr": [f"+{name}" for name in names]}
+        with without_noise():
+            known = tvm.get_global_func("target.llvm_get_cpu_features")(tvm.target.Target(every))
+        for each, name in zip(attributes, names, strict=True):
+            if name not in known or each[0] not in "+-":
+                raise InputError(
+                    f"target {text!r}: LLVM knows no extension {each!r} of {triple}; give a sign "
+                    "and a name, as +avx2"
+                )
 
 
 def _load_for(config: object) -> None:

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # What it warns of for every constant of a library, and for every Gather whose places are in range.
-NOISE = re.compile(r"Warning: (Scope (Saving|Loaded):|Fast mode segfaults)")
+# LLVM warns of an extension that it does not know whenever it looks at the target.
+NOISE = re.compile(
+    r"Warning: (Scope (Saving|Loaded):|Fast mode segfaults)|is not a recognized feature for"
+)
 
 
 @contextmanager

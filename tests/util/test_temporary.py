@@ -80,3 +80,14 @@ def test_what_ends_while_the_next_command_runs_is_removed_at_its_end(shared: Pat
             long_ago = time.time() - 60
             os.utime(left.parent, (long_ago, long_ago))
     assert list(shared.iterdir()) == []
+
+
+def test_a_link_planted_for_onnxruntime_is_not_followed(shared: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("as it was")
+    (shared / ".ses").symlink_to(kept)
+    code = "import fewtune; fewtune.check; import onnxruntime"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert kept.read_text() == "as it was"
