@@ -64,7 +64,7 @@ def kind_of(process: psutil.Process, command: int) -> str:
     words = " ".join(process.cmdline())
     if "warm_python" in words:
         return "client of the warm process"
-    if "fewtune.util.warm_server" not in words:
+    if "fewtune.process.warm_server" not in words:
         return Path(process.name()).name
     ancestors = [parent.pid for parent in process.parents()]
     depth = ancestors.index(command) if command in ancestors else len(_FORKED)

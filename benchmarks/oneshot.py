@@ -43,15 +43,15 @@ from fewtune.oneshot.predict_apart import PredictJob, predict_apart
 from fewtune.options import PREDICT, ShareOptions
 from fewtune.predictor import AUTO
 from fewtune.predictor.predictor import nearest_shipped
+from fewtune.process.apart import run_apart
+from fewtune.process.child_python import TVM
+from fewtune.process.warm import warm_process
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.select import select_tasks
 from fewtune.task.extract import read_tasks
-from fewtune.util.apart import run_apart
-from fewtune.util.child_python import TVM
 from fewtune.util.files import canonical_json, write_text
 from fewtune.util.table import Table, number
-from fewtune.util.warm import warm_process
 from stages.commit import commit
 from stages.paths import Places
 

@@ -36,7 +36,7 @@ from benchmarks.helpers.node_outputs import (
 )
 from benchmarks.helpers.steering_inputs import bind_steering
 from fewtune.errors import FewtuneError, VerificationError
-from fewtune.util.optional_steps import last_line
+from fewtune.process.optional_steps import last_line
 
 SECONDS_A_TEST = 90
 OUTCOMES = ("right", "wrong", "crashed", "refused")

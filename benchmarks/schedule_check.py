@@ -28,6 +28,7 @@ from fewtune.artifacts import Fingerprint
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.measure.measurer import Measurer
 from fewtune.options import TuneOptions
+from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.defaults.default import default_schedule
@@ -39,7 +40,6 @@ from fewtune.trial.outcome import WRONG_OUTPUT
 from fewtune.tuning.tune import run_session
 from fewtune.util.files import write_text
 from fewtune.util.table import Table
-from fewtune.util.temporary import own_temporary_folder
 from fewtune.workers.pool import WorkerPool
 
 _MODELS = ("squeezenet", "resnet50")

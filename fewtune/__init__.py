@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from fewtune.util.child_python import end_by_interrupts_while_loading
+from fewtune.process.child_python import end_by_interrupts_while_loading
 
 if TYPE_CHECKING:
     from fewtune.api import TunedModel, load, tune

@@ -17,11 +17,11 @@ from fewtune.artifacts import Fingerprint
 from fewtune.errors import InputError
 from fewtune.machine.fingerprint import FingerprintOptions, detect_fingerprint
 from fewtune.options import PREDICT
+from fewtune.process.child_python import CHILD_MODULES, TVM
+from fewtune.process.contexts import end_without_scans, without_gc
+from fewtune.process.temporary import own_temporary_folder
+from fewtune.process.warm import warm_process
 from fewtune.steps.sections import MODES, ONESHOT, STRATEGIES, sections
-from fewtune.util.child_python import CHILD_MODULES, TVM
-from fewtune.util.contexts import end_without_scans, without_gc
-from fewtune.util.temporary import own_temporary_folder
-from fewtune.util.warm import warm_process
 
 if TYPE_CHECKING:
     import numpy as np

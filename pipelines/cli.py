@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser().parse_args(arguments)
         signal.signal(signal.SIGTERM, _terminated)
-        from fewtune.util.temporary import own_temporary_folder
+        from fewtune.process.temporary import own_temporary_folder
 
         with _interrupts_noted() as interrupts, own_temporary_folder():
             code = int(resolve_name(options.function)(options))

@@ -19,7 +19,7 @@ from fewtune.errors import (
     disk_line,
 )
 from fewtune.machine.device_lock import device_lock, device_name
-from fewtune.util.temporary import own_temporary_folder
+from fewtune.process.temporary import own_temporary_folder
 from stages.parent_watch import end_with_starter
 
 # Stages that a fleet's machines do.

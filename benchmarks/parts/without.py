@@ -2,7 +2,7 @@
 
 ``without.py NAME FOLDER MODEL TRIALS SEED`` tunes a model into a folder, up to its library.
 ``without.py NAME -m MODULE ...`` stands for Python in the processes that this starts
-(`fewtune.util.child_python`), so that the mechanism is off in them, too.
+(`fewtune.process.child_python`), so that the mechanism is off in them, too.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ BY_NAME = {off.name: off for off in OFF}
 def apply(off: Off) -> None:
     """Turn the mechanism off in this process."""
     if off.steps:
-        from fewtune.util.optional_steps import OptionalSteps
+        from fewtune.process.optional_steps import OptionalSteps
 
         uses: Callable[[OptionalSteps, str], bool] = OptionalSteps.uses
         OptionalSteps.uses = lambda self, name: name not in off.steps and uses(self, name)

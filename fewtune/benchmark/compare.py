@@ -20,9 +20,9 @@ from fewtune.benchmark.variants import Variants
 from fewtune.errors import MachineError
 from fewtune.machine.steal_time import Stolen
 from fewtune.measure import interleave
+from fewtune.process.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.report import kernel_tables
 from fewtune.report.machine_state import core_states
-from fewtune.util.child_python import end_by_interrupts, end_with_parent, was_interrupted
 from fewtune.util.files import file_sha256, write_text
 from fewtune.verify.comparison import Difference
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from fewtune.compile.concatenations import concatenations
 from fewtune.compile.in_place import write_in_place
 from fewtune.compile.schedules import KernelSchedules, Level
+from fewtune.process.apart import in_step
 from fewtune.runtime.executable import build_executable, runnable
 from fewtune.runtime.tvm import compiled, relax, tvm
 from fewtune.schedule.prefetch import prefetched
 from fewtune.task import weight_layout
-from fewtune.util.apart import in_step
 
 IN_PLACE = "in-place concatenation"
 PREFETCH = "prefetched weights"

@@ -24,13 +24,13 @@ from fewtune.errors import VerificationError
 from fewtune.machine.fingerprint import require_compiler
 from fewtune.measure.board_model import BoardModel
 from fewtune.measure.device import Device, device_of
+from fewtune.process.apart import at
 from fewtune.runtime.executable import CompiledModel
 from fewtune.runtime.linking import export_library
 from fewtune.runtime.target import has_own_device, target_from_json
 from fewtune.runtime.tvm import relax, tvm
 from fewtune.storage.database import read_database
 from fewtune.task.extract import Task, kernels
-from fewtune.util.apart import at
 from fewtune.verify.comparison import Difference
 from fewtune.verify.reference import Reference
 

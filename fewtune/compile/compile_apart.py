@@ -11,8 +11,8 @@ from fewtune.artifacts import CompileReport, Fingerprint
 from fewtune.compile.compile import compile_model
 from fewtune.compile.options import CompileOptions
 from fewtune.model.import_model import read_lowered
+from fewtune.process.apart import LEFT_OUT, run_apart
 from fewtune.task.extract import read_tasks
-from fewtune.util.apart import LEFT_OUT, run_apart
 
 _LOG = logging.getLogger(__name__)
 

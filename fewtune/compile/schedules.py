@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from enum import IntEnum
 from functools import cache
 
+from fewtune.process.optional_steps import shortened
 from fewtune.runtime.executable import IS_SCHEDULED
 from fewtune.runtime.tvm import ms, tvm
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.storage.database import best_trials
 from fewtune.task.extract import Task, kernels
 from fewtune.task.weight_layout import FREE
-from fewtune.util.optional_steps import shortened
 
 
 class Level(IntEnum):

@@ -23,8 +23,8 @@ from fewtune.fleet.sessions import TuningSession, WholeSession
 from fewtune.fleet.worker import BEGUN, EVENT, FETCH
 from fewtune.machine.device_lock import device_lock, device_name
 from fewtune.measure.device import Device, device_of
-from fewtune.util.child_python import load
-from fewtune.util.optional_steps import last_line
+from fewtune.process.child_python import load
+from fewtune.process.optional_steps import last_line
 from fewtune.workers.fork_server import ForkServer
 from fewtune.workers.pool import WorkerPool
 

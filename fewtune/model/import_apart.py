@@ -8,8 +8,8 @@ from typing import Any
 from fewtune.artifacts import ImportReport
 from fewtune.model.import_model import import_model
 from fewtune.model.import_options import ImportOptions
+from fewtune.process.apart import LEFT_OUT, run_apart
 from fewtune.runtime.target import target_from_json
-from fewtune.util.apart import LEFT_OUT, run_apart
 
 
 def import_apart(

@@ -24,12 +24,12 @@ from fewtune.model.unsupported import UnsupportedError
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.external_data import light
 from fewtune.onnx_graph.operators.vision.suppression import padding_notes
+from fewtune.process.apart import at
+from fewtune.process.optional_steps import OptionalSteps, last_line
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import read_module, set_threads, tvm, usable_cores
 from fewtune.task.calls import call_counts
-from fewtune.util.apart import at
 from fewtune.util.files import canonical_json, write_text
-from fewtune.util.optional_steps import OptionalSteps, last_line
 from fewtune.verify.comparison import Difference
 from fewtune.verify.draws import GIVEN, Draw, drawn_inputs
 from fewtune.verify.intermediate import IntermediateValues

@@ -29,14 +29,14 @@ from fewtune.model.passes.winograd import Convolution
 from fewtune.model.unsupported import UnsupportedError, UnsupportedNode, explain, operator_of
 from fewtune.onnx_graph.graph import static_shape
 from fewtune.onnx_graph.simplify import INTEGER_KERNELS
+from fewtune.process.apart import at
+from fewtune.process.optional_steps import OptionalSteps, last_line
 from fewtune.runtime import vector_math
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import module_pass
 from fewtune.runtime.target import has_own_device
 from fewtune.runtime.tvm import has_feature, relax, tvm
 from fewtune.task import weight_layout
-from fewtune.util.apart import at
-from fewtune.util.optional_steps import OptionalSteps, last_line
 
 NHWC, WINOGRAD, PAD_FILTERS, PAD_MATMUL = "nhwc", "winograd", "pad_filters", "pad_matmul"
 _PAD_SOFTMAX, _IDLE_PERMUTES, _FREE_LAYOUT = "pad_softmax", "idle_permutes", "free_weight_layout"

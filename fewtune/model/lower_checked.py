@@ -24,6 +24,8 @@ from fewtune.model.passes.pad_filters import Padding
 from fewtune.model.unsupported import UnsupportedError, explain, unsupported_nodes
 from fewtune.onnx_graph import simplify as prepare
 from fewtune.onnx_graph.float16 import has_float16
+from fewtune.process.apart import at
+from fewtune.process.optional_steps import OptionalSteps, last_line, with_most_steps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.target import device_of, has_own_device, host_target, is_foreign
@@ -31,8 +33,6 @@ from fewtune.runtime.tvm import relax, tvm, usable_cores
 from fewtune.schedule.defaults.default import apply_default_schedules
 from fewtune.task import weight_layout
 from fewtune.task.calls import call_counts, calls_fit
-from fewtune.util.apart import at
-from fewtune.util.optional_steps import OptionalSteps, last_line, with_most_steps
 
 Found = TypeVar("Found")
 

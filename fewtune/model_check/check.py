@@ -18,12 +18,12 @@ from fewtune.model.unsupported import UnsupportedError
 from fewtune.model_check.estimate import PastTunings, estimate
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
+from fewtune.process.apart import at, run_apart
+from fewtune.process.temporary import own_temporary_folder
 from fewtune.runtime.target import target_from_json
 from fewtune.selection.options import SelectOptions
 from fewtune.selection.worth_tuning import is_worth_searching
 from fewtune.task.extract import extract_tasks
-from fewtune.util.apart import at, run_apart
-from fewtune.util.temporary import own_temporary_folder
 
 
 def check(

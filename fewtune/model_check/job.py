@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewtune.model_check.estimate import PastTunings
-from fewtune.util.apart import LEFT_OUT
+from fewtune.process.apart import LEFT_OUT
 
 if TYPE_CHECKING:
     from fewtune.machine.fingerprint import FingerprintOptions

@@ -29,6 +29,8 @@ from fewtune.predictor.predictor import (
     consensus_for,
     predictor_for,
 )
+from fewtune.process.apart import at, in_step
+from fewtune.process.optional_steps import last_line
 from fewtune.runtime.target import target_from_json
 from fewtune.runtime.tvm import tvm
 from fewtune.schedule.space.prior import Prior
@@ -39,8 +41,6 @@ from fewtune.storage.log_archive import require_own
 from fewtune.task.extract import Task
 from fewtune.timing.cold_weights import weights_outgrow_cache
 from fewtune.trial.trial import Trial, trace_key
-from fewtune.util.apart import at, in_step
-from fewtune.util.optional_steps import last_line
 
 # The time that the log has for a schedule that was not measured.
 _UNMEASURED_S = 1.0

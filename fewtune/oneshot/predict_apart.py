@@ -16,9 +16,9 @@ from fewtune.artifacts import Fingerprint, Prediction, Selection, ShareReport, T
 from fewtune.oneshot.predict import Chosen, choose_schedules, points_by_task
 from fewtune.oneshot.write import write_prediction
 from fewtune.options import ShareOptions
+from fewtune.process.apart import LEFT_OUT, run_each_apart
 from fewtune.runtime.tvm import usable_cores
 from fewtune.task.extract import read_tasks
-from fewtune.util.apart import LEFT_OUT, run_each_apart
 
 # A task takes a space and a schedule besides its points: counted as so many points.
 _POINTS_OF_A_SPACE = 1_000

@@ -44,7 +44,7 @@ from fewtune.onnx_graph.weight_check import (
     constant_weights,
     explain_constant_weights,
 )
-from fewtune.util.optional_steps import OptionalSteps
+from fewtune.process.optional_steps import OptionalSteps
 
 # `fewtune.model` imports these names from here.
 __all__ = [

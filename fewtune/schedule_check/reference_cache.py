@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fewtune.process.temporary import shared_folder
 from fewtune.schedule_check.expected import Expected
-from fewtune.util.temporary import shared_folder
 
 _FOLDER = "references"
 # Most bytes of all files. References that are computed faster than this rate of bytes, or in less

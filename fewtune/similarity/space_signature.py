@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fewtune.process.optional_steps import last_line
 from fewtune.runtime.tvm import register_intrinsics, tvm
 from fewtune.schedule import tiling
 from fewtune.schedule.space.generate import generated
-from fewtune.util.optional_steps import last_line
 
 # These say which blocks the program handles and which elementwise tails it folds away. They differ
 # between a convolution with a bias and one with a bias and a residual, whose tiles are alike.

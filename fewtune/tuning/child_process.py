@@ -24,21 +24,21 @@ from fewtune import errors
 from fewtune.artifacts import Fingerprint, TaskInfo
 from fewtune.errors import FewtuneError, JournalError
 from fewtune.measure.device import device_of
-from fewtune.progress.progress import Progress
-from fewtune.runtime.tvm import module_of, tvm
-from fewtune.storage.journal import Journal
-from fewtune.task.extract import Task
-from fewtune.tuning.job import Work
-from fewtune.tuning.task_state import crash_text
-from fewtune.util.child_python import (
+from fewtune.process.child_python import (
     child_python,
     end_by_interrupts,
     end_with_parent,
     is_child_of,
     was_interrupted,
 )
-from fewtune.util.optional_steps import last_line
-from fewtune.util.temporary import SESSION_PREFIX
+from fewtune.process.optional_steps import last_line
+from fewtune.process.temporary import SESSION_PREFIX
+from fewtune.progress.progress import Progress
+from fewtune.runtime.tvm import module_of, tvm
+from fewtune.storage.journal import Journal
+from fewtune.task.extract import Task
+from fewtune.tuning.job import Work
+from fewtune.tuning.task_state import crash_text
 from fewtune.workers.fork_server import ForkServer
 
 _ERROR = "error.json"

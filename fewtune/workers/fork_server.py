@@ -18,7 +18,7 @@ import socket
 from multiprocessing.connection import Connection
 
 from fewtune.errors import MachineError
-from fewtune.util.contexts import without_gc
+from fewtune.process.contexts import without_gc
 
 _MOST_BYTES = 4096
 

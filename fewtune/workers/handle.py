@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import MachineError, disk_line
+from fewtune.process.child_python import child_python
 from fewtune.trial.worker_reply import Built, RequestFailedError, WorkerLostError
-from fewtune.util.child_python import child_python
 from fewtune.util.files import full_disk
 from fewtune.workers.fork_server import ForkedWorker, ForkServer
 

@@ -14,8 +14,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from fewtune.errors import MachineError
+from fewtune.process.child_python import SHOW_STDERR
 from fewtune.trial.worker_reply import Built, Failure, RequestFailedError, WorkerLostError
-from fewtune.util.child_python import SHOW_STDERR
 from fewtune.workers.build_cache import Kept
 from fewtune.workers.build_queue import Feed
 from fewtune.workers.fork_server import ForkServer

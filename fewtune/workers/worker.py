@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from fewtune.errors import DISKS_FAULT, disk_line
+from fewtune.process.child_python import SHOW_STDERR
 from fewtune.runtime.target import device_of, has_own_device, target_from_json
 from fewtune.runtime.tvm import build, module_of, tvm
 from fewtune.schedule_check.check import Checker, ScheduleCheck, Verdict
@@ -35,7 +36,6 @@ from fewtune.timing.cache_fill import parallel_axis
 from fewtune.timing.calibration import Measured
 from fewtune.timing.interference import ContenderSamples
 from fewtune.timing.timer import BuiltKernel, Race, Timer
-from fewtune.util.child_python import SHOW_STDERR
 from fewtune.workers.kernel_build import argument_shapes, as_in_model, without_checks
 
 # How often a thread of TVM's pool looks for work before it sleeps, here for some milliseconds:

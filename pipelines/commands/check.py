@@ -11,8 +11,8 @@ from fewtune.errors import FewtuneError, InputError, MachineError, VerificationE
 from fewtune.model_check.estimate import PastTunings
 from fewtune.model_check.job import CheckJob
 from fewtune.model_check.report import CheckReport
-from fewtune.util.apart import run_apart
-from fewtune.util.contexts import without_gc
+from fewtune.process.apart import run_apart
+from fewtune.process.contexts import without_gc
 from stages.params import load_all
 from stages.paths import Places
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fewtune.errors import InputError
 from fewtune.model.registration import name_of
-from fewtune.util.contexts import without_gc
+from fewtune.process.contexts import without_gc
 from pipelines.arguments.values import parse_constants, parse_dimensions, parse_shapes
 from pipelines.checkout.project import find_root
 from pipelines.checkout.run_lock import turn

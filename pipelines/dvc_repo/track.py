@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fewtune.util.contexts import without_gc
+from fewtune.process.contexts import without_gc
 from stages.paths import Places
 
 _PATIENCE_S = 600

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from fewtune.errors import FewtuneError, InputError
+from fewtune.process.temporary import own_temporary_folder
 from fewtune.report import tables
 from fewtune.util.files import remove_left
-from fewtune.util.temporary import own_temporary_folder
 from pipelines.checkout.project import find_root
 from pipelines.checkout.results import read_result, read_results
 from pipelines.checkout.run_lock import turn

@@ -4,7 +4,7 @@ A new interpreter takes two to four seconds of a core to load TVM and DVC, eleve
 one model.
 
 `dvc.yaml` knows nothing of it: the run's PATH begins with a folder whose ``python`` is
-`fewtune.util.warm_python`. Without it the same commands start Python, and give the same files.
+`fewtune.process.warm_python`. Without it the same commands start Python, and give the same files.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fewtune.util import warm
-from fewtune.util.child_python import CHILD_MODULES, TVM
+from fewtune.process import warm
+from fewtune.process.child_python import CHILD_MODULES, TVM
 from stages.paths import Places
 
 # Modules that DVC loads only when a stage runs.

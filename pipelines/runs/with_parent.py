@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from fewtune.util.child_python import end_with_parent, is_child_of
+from fewtune.process.child_python import end_with_parent, is_child_of
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:

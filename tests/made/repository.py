@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from fewtune.util import warm_python
-from fewtune.util.child_python import CHILD_PYTHON
+from fewtune.process import warm_python
+from fewtune.process.child_python import CHILD_PYTHON
 from stages.paths import Places
 
 PROJECT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from fewtune.binding.bind import bind_shapes
 from fewtune.model.lower import lower
 from fewtune.model.unsupported import UnsupportedError, unsupported_nodes
 from fewtune.onnx_graph.simplify import simplify
+from fewtune.process.optional_steps import last_line
 from fewtune.runtime.target import resolve_target
-from fewtune.util.optional_steps import last_line
 
 
 @pytest.mark.parametrize("operator", ["NonZero", "Unique"])

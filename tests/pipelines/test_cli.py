@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from fewtune.errors import InputError, JournalError
-from fewtune.util.warm import warm_process
+from fewtune.process.warm import warm_process
 from pipelines.checkout.parameters import change_parameters, parse_setting
 from pipelines.cli import main
 from pipelines.runs.serve import read_deployments

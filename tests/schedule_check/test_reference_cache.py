@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fewtune.process.temporary import SESSION_PREFIX
 from fewtune.schedule_check import reference
 from fewtune.schedule_check.expected import Expected
 from fewtune.schedule_check.reference_cache import CachedReference, ReferenceCache
-from fewtune.util.temporary import SESSION_PREFIX
 from tests.schedule_check.test_check import altered, checked, convolution
 
 FOUND = CachedReference(

@@ -8,11 +8,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fewtune.model.lower import TRANSPOSED, lower
 from fewtune.onnx_graph.simplify import simplify
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.tvm import build, tvm
 from fewtune.schedule.space.search_space import SearchSpace
 from fewtune.schedule_check.check import Checker, ScheduleCheck
 from fewtune.task.extract import Task, extract_tasks
-from fewtune.util.optional_steps import OptionalSteps
 from fewtune.workers.kernel_build import argument_shapes, as_in_model
 from tests import tuned_tiny
 

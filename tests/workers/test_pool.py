@@ -75,7 +75,7 @@ def test_a_module_is_built_and_measured(pool: WorkerPool, good: str, specs: Spec
 
 
 def test_a_full_disk_ends_the_run_and_is_no_candidates_failure() -> None:
-    kind, full = "tests.util.dying_work:FullDisk", "no space left on device; free some space"
+    kind, full = "tests.process.dying_work:FullDisk", "no space left on device; free some space"
     with (
         WorkerPool(tuned_tiny.fingerprint().target, 1, 1, kind=kind, settings=()) as workers,
         pytest.raises(MachineError, match=full),

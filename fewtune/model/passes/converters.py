@@ -24,8 +24,8 @@ from fewtune.model.passes.elementwise.special_converters import (
     unsigned_cast,
 )
 from fewtune.model.passes.sampling import grid_sample, resize, roi_align
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.tvm import relax, tvm
-from fewtune.util.optional_steps import OptionalSteps
 
 STEP = "layout_friendly"
 # The least and the largest value of ONNX's byte types, by number, or by name for a CastLike.

@@ -16,9 +16,9 @@ from fewtune.model.lower_checked import lower_checked
 from fewtune.model.passes.convolutions import transposed
 from fewtune.model.passes.convolutions.transposed import Axis
 from fewtune.onnx_graph import simplify as prepare
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.tvm import tvm
 from fewtune.task.calls import call_counts
-from fewtune.util.optional_steps import OptionalSteps
 from fewtune.verify.session import run_onnxruntime
 from tests import tuned_tiny
 from tests.model.passes.test_winograd import BOUND, error_of, scheduled

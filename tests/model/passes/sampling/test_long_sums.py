@@ -7,9 +7,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from fewtune.model.lower import lower
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.executable import CompiledModel, build_executable
 from fewtune.runtime.tvm import tvm
-from fewtune.util.optional_steps import OptionalSteps
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 STEP = "long_sums"

@@ -9,10 +9,10 @@ from fewtune.model.passes.tvmscript import recurrence
 from fewtune.model.passes.tvmscript.recurrence import Recurrence
 from fewtune.model.passes.tvmscript.recurrent_steps import CELLS
 from fewtune.onnx_graph import simplify
+from fewtune.process.optional_steps import OptionalSteps
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.tvm import set_threads
 from fewtune.task.calls import call_counts
-from fewtune.util.optional_steps import OptionalSteps
 from fewtune.verify.session import run_onnxruntime
 from tests.made.layers import layer
 from tests.made.recurrent import TARGET, kernels

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fewtune.errors import VerificationError
-from fewtune.util.apart import LEFT_OUT, at
-from fewtune.util.optional_steps import OptionalSteps, with_most_steps
+from fewtune.process.apart import LEFT_OUT, at
+from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 from tests.waiting import until
 
 NAMES = ("fold", "transpose", "schedule")

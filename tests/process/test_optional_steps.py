@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fewtune.errors import InputError, VerificationError
-from fewtune.util.optional_steps import OptionalSteps, with_most_steps
+from fewtune.process.optional_steps import OptionalSteps, with_most_steps
 
 NAMES = ["fold", "layout", "pad", "winograd", "schedule"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fewtune.util.contexts import SharedContext, without_gc
+from fewtune.process.contexts import SharedContext, without_gc
 
 
 def test_the_first_block_enters_and_the_last_leaves() -> None:
@@ -58,7 +58,7 @@ def test_what_is_loaded_for_good_is_not_scanned_again() -> None:
 
 ENDING = """
 import atexit, gc
-from fewtune.util.contexts import end_without_scans
+from fewtune.process.contexts import end_without_scans
 class Left:
     def __del__(self):
         print("collected")

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from fewtune.util import warm_python
-from fewtune.util.child_python import child_python
-from fewtune.util.warm import warm_process
+from fewtune.process import warm_python
+from fewtune.process.child_python import child_python
+from fewtune.process.warm import warm_process
 from tests.waiting import until
 
 PROBE = """
@@ -119,7 +119,7 @@ def test_it_ends_in_the_middle_of_an_import(root: Path, monkeypatch: pytest.Monk
         started.append(start(*arguments, **options))
         return started[-1]
 
-    monkeypatch.setattr("fewtune.util.warm.subprocess.Popen", noted)
+    monkeypatch.setattr("fewtune.process.warm.subprocess.Popen", noted)
     with warm_process(["endless"], folder=root, patience_s=60):
         until(lambda: (root / "begun").exists())
     # By itself: it was asked to, and not killed.

@@ -6,7 +6,7 @@ that has run a kernel, or started a thread, hangs. It loads modules while the fi
 listens on a socket in a private folder, and ends with the process that started it, as do all its
 forks.
 
-`fewtune.util.child_python` names the program that starts a process: `fewtune.util.warm_python` if
+`child_python` names the program that starts a process: `warm_python` if
 there is a warm process. Without it Python runs the same modules, and they give the same files.
 """
 
@@ -27,9 +27,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fewtune.util import warm_python
-from fewtune.util.child_python import CHILD_PYTHON
-from fewtune.util.contexts import SharedContext
+from fewtune.process import warm_python
+from fewtune.process.child_python import CHILD_PYTHON
+from fewtune.process.contexts import SharedContext
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
 _PATIENCE_S = 3.0
@@ -89,7 +89,7 @@ def _started(wanted: Mapping[str, Any], where: Path, patience_s: float) -> Itera
             listener.listen(64)
             ours, theirs = socket.socketpair()
             with theirs:
-                command = [sys.executable, "-m", "fewtune.util.warm_server"]
+                command = [sys.executable, "-m", "fewtune.process.warm_server"]
                 descriptors = [str(listener.fileno()), str(theirs.fileno())]
                 process = subprocess.Popen(
                     [*command, *descriptors, str(folder), json.dumps(wanted)],

@@ -1,6 +1,6 @@
 """The warm process itself: it imports modules, forks on request, and passes signals on.
 
-`fewtune.util.warm` starts it. It runs nothing but imports: a fork of a process that has run a
+`fewtune.process.warm` starts it. It runs nothing but imports: a fork of a process that has run a
 kernel, or started a thread, hangs.
 """
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fewtune.util.child_python import TVM, end_with_parent, load
+from fewtune.process.child_python import TVM, end_with_parent, load
 
 _PATIENCE_S = 3.0
 

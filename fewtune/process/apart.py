@@ -23,7 +23,7 @@ from typing import Any
 
 from fewtune import errors
 from fewtune.errors import MACHINES_FAULT, FewtuneError, InputError, MachineError, disk_line
-from fewtune.util.child_python import (
+from fewtune.process.child_python import (
     SHOW_STDERR,
     child_python,
     end_by_interrupts,
@@ -31,7 +31,7 @@ from fewtune.util.child_python import (
     is_child_of,
     was_interrupted,
 )
-from fewtune.util.contexts import without_gc
+from fewtune.process.contexts import without_gc
 from fewtune.util.files import full_disk
 
 LEFT_OUT = "left_out"
@@ -197,7 +197,7 @@ class _Child:
         request = {"work": self._work, "job": {**self._job, LEFT_OUT: self._left_out}}
         (folder / "job.json").write_text(json.dumps(request, default=_plain))
         self._process = subprocess.Popen(
-            [child_python(), "-m", "fewtune.util.apart", str(folder), str(os.getpid())],
+            [child_python(), "-m", "fewtune.process.apart", str(folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=None if self._shown else subprocess.DEVNULL,
@@ -295,6 +295,6 @@ def main(folder: Path, parent: int) -> int:
 
 if __name__ == "__main__":
     # The module that the work imports, not this copy of it, holds the note.
-    from fewtune.util import apart
+    from fewtune.process import apart
 
     sys.exit(apart.main(Path(sys.argv[1]), int(sys.argv[2])))

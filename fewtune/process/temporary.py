@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fewtune.util.contexts import SharedContext
+from fewtune.process.contexts import SharedContext
 from fewtune.util.files import locked_directory, remove_left
 
 _PREFIX, _VARIABLE = ".fewtune.", "TMPDIR"

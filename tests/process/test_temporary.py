@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.util.temporary import own_temporary_folder
+from fewtune.process.temporary import own_temporary_folder
 
 # A command that makes a folder, prints its path and waits to be killed.
 WAITS = """
 import tempfile, time
-from fewtune.util.temporary import own_temporary_folder
+from fewtune.process.temporary import own_temporary_folder
 with own_temporary_folder():
     print(tempfile.mkdtemp(), flush=True)
     time.sleep(600)

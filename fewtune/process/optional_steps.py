@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from fewtune.errors import VerificationError
-from fewtune.util.apart import at, in_step
+from fewtune.process.apart import at, in_step
 
 Made = TypeVar("Made")
 
