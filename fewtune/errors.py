@@ -6,6 +6,7 @@ Any other exception is a fault of this software and keeps its traceback.
 from __future__ import annotations
 
 import errno
+import re
 
 # The system's errors for a full or broken disk, missing permissions and exhausted memory.
 MACHINES_FAULT = frozenset(
@@ -17,6 +18,16 @@ MACHINES_FAULT = frozenset(
 DISKS_FAULT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 # Exit codes of what a signal ended: 128 and its number.
 INTERRUPTED, TERMINATED = 130, 143
+
+
+_PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
+_TOKEN = re.compile(
+    r"([?&;][\w.-]*(?:token|passw|secret|key|sig|credential|auth)[\w.-]*=)[^&\s'\"]*", re.IGNORECASE
+)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a process on the same way out as an interrupt."""
 
 
 class FewtuneError(Exception):
@@ -60,6 +71,26 @@ class RegressionError(FewtuneError):
     """A model became slower than it was on the same machine, by more than the noise."""
 
     exit_code = 6
+
+
+def printable(text: object) -> str:
+    """Text of others with every character escaped that steers a terminal or breaks the line."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in str(text))
+
+
+def quoted(text: object) -> str:
+    """Text of others, such as an exception's, on one line that steers no terminal."""
+    return printable(" ".join(str(text).split()))
+
+
+def masked(text: object) -> str:
+    """The same text without the passwords and tokens of the addresses in it."""
+    return _TOKEN.sub(r"\1***", _PASSWORD.sub("***@", str(text)))
+
+
+def one_line(error: object) -> str:
+    """An error as it is printed and recorded."""
+    return masked(quoted(error))
 
 
 def disk_line(error: OSError) -> str:

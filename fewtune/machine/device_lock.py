@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fewtune.artifacts import Fingerprint
-from fewtune.errors import MachineError
+from fewtune.errors import MachineError, quoted
 
 POLL_S = 0.5
 # Folders in which programs of all users keep locks; the second is used if the first is missing.
@@ -74,7 +74,7 @@ def _holder(descriptor: int) -> str:
     """The lock's holder, from its note in the file."""
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
-        return f"{holder['purpose']} (process {holder['pid']}, since {holder['since']})"
+        return quoted(f"{holder['purpose']} (process {holder['pid']}, since {holder['since']})")
     except (ValueError, KeyError, TypeError):
         return "a process that has only just begun"
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from fewtune.errors import printable
+
 MISSING = "-"
 
 
@@ -36,7 +38,8 @@ class Table:
 
     def text(self) -> str:
         """The table in columns of plain text, ending in a newline."""
-        lines = [self.headings, *self.rows]
+        # Names of tensors and models are others' text.
+        lines = [[printable(cell) for cell in line] for line in (self.headings, *self.rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.headings))]
         ruled = [lines[0], ["-" * width for width in widths], *lines[1:]]
         return "".join("  ".join(self._aligned(line, widths)).rstrip() + "\n" for line in ruled)
@@ -67,7 +70,7 @@ class Table:
                 for column, heading in enumerate(self.headings):
                     ruled.add_column(heading, justify="left" if column in self.left else "right")
                 for row in self.rows:
-                    ruled.add_row(*row)
+                    ruled.add_row(*map(printable, row))
                 console.print(ruled)
                 return
         stream.write(self.text())
