@@ -16,20 +16,16 @@ from fewtune.artifacts import (
     ImportReport,
     KernelRow,
     Metrics,
-    ShareReport,
-    TaskTable,
-    TuneReport,
 )
 from fewtune.artifacts.base import Artifact
 from fewtune.report.conditions import conditions_lines
-from fewtune.selection.worth_tuning import SEARCHED_OPERATORS
 from fewtune.util.table import MISSING, Table, number, percent
 from stages.params import COMPARED
 from stages.paths import Places
 
 _SELECTIVE = COMPARED[0]
-# Kernels that a slower model is explained by; the share from which a default schedule is named.
-_KERNELS, _UNTRIED_PCT = 3, 2.0
+# Kernels that a slower model is explained by.
+_KERNELS = 3
 
 
 Written = TypeVar("Written", bound=Artifact)
@@ -64,7 +60,6 @@ class Row(BaseModel):
     over_openvino: float | None = None
     openvino_remark: str | None = None
     slowest: list[str] = []
-    untried: list[str] = []
     full_tuning_s: float | None = None
     used_time_pct: float | None = None
     achieved_perf_pct: float | None = None
@@ -118,12 +113,6 @@ def row_of_results(row: Row, places: Places) -> Row:
     found.openvino_remark = next((it for it in report.remarks if it.startswith("OpenVINO")), None)
     heaviest = sorted(report.kernels, key=lambda kernel: -(kernel.share or 0.0))
     found.slowest = [_kernel_text(kernel) for kernel in heaviest[:_KERNELS]]
-    tried = _tried_texts(places, name)
-    found.untried = [
-        _kernel_text(kernel, tried.get(kernel.task, ", its family is not searched"))
-        for kernel in heaviest
-        if 100 * (kernel.share or 0.0) > _UNTRIED_PCT and kernel.schedule in ("default", "none")
-    ]
     (found.conditions,) = conditions_lines([(name, report.conditions)])
     comparison = _read(Comparison, places.compared(name))
     if comparison is not None:
@@ -140,24 +129,9 @@ def _read(kind: type[Written], folder: Path) -> Written | None:
     return kind.read(folder) if (folder / kind.file_name).is_file() else None
 
 
-def _tried_texts(places: Places, model: str) -> dict[str, str]:
-    """What was tried on each task of a family that is searched, before a default was kept."""
-    table = _read(TaskTable, places.tasks(model))
-    texts = {
-        task.name: ", set aside as small"
-        for task in (table.tasks if table else [])
-        if task.operator in SEARCHED_OPERATORS
-    }
-    tuned = _read(TuneReport, places.tuned(model, _SELECTIVE))
-    shared = _read(ShareReport, places.shared(model, _SELECTIVE))
-    for line in [*(tuned.tasks if tuned else []), *(shared.tasks if shared else [])]:
-        texts[line.task] = f", {line.trials} candidates tried" if line.trials else ", not tried"
-    return texts
-
-
-def _kernel_text(kernel: KernelRow, tried: str = "") -> str:
+def _kernel_text(kernel: KernelRow) -> str:
     share = MISSING if kernel.share is None else percent(100 * kernel.share)
-    return f"{kernel.task} {share} % ({kernel.schedule}{tried})"
+    return f"{kernel.task} {share} % ({kernel.schedule})"
 
 
 def wild_markdown(rows: Sequence[Row]) -> str:
@@ -180,10 +154,6 @@ def wild_markdown(rows: Sequence[Row]) -> str:
         parts.append("\n## Slower than the faster peer\n\nThe kernels that take most:\n\n")
         parts += [f"- {row.name} ({_times(row.over_faster)}): {'; '.join(row.slowest)}\n"
                   for row in slower]  # fmt: skip
-    untried = [row for row in rows if row.untried]
-    if untried:
-        parts.append(f"\n## Over {_UNTRIED_PCT:.0f} % of the model, by the default schedule\n\n")
-        parts += [f"- {row.name}: {'; '.join(row.untried)}\n" for row in untried]
     failed = [f"- {row.name}: {row.failed}\n" for row in rows if row.failed]
     failed += [f"- {row.name}: {row.openvino_remark}\n" for row in rows if row.openvino_remark]
     if failed:

@@ -12,7 +12,7 @@ A kernel that is called repeatedly finds all its data where it left it. In a mod
   written along their outermost axis, 0.088 and 0.068 along the tiles.
 - Its weights are in memory, if the model's outgrow the cache (`fewtune.timing.cold_weights`).
 - If activations are large, it writes to memory that other kernels used long before. In the slower
-  of the machine's two states (results/what-parts-are-worth.md) no cache holds it, most likely
+  of the machine's two states no cache holds it, most likely
   since the host's other guests share the last one. For three of MobileNet V2's kernels of large
   planes, two schedules each were as fast alone (0.037 and 0.047 ms, 0.172 and 0.175, 0.040 and
   0.043). In the model they took 0.08 and 0.15, 0.19 and 0.24, 0.08 and 0.12; alone, with their

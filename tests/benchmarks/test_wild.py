@@ -15,11 +15,9 @@ from benchmarks.helpers import wild_table
 from benchmarks.helpers.limited_command import run_limited
 from benchmarks.helpers.wild_table import Row, row_of_results, wild_markdown
 from benchmarks.wild import Options, WildModel, fetch, read_list, read_rows, write_results
-from fewtune.artifacts import TaskTable
 from fewtune.errors import InputError, MachineError
 from stages.paths import Places
 from tests.made import results as made_results
-from tests.made.tasks import made_task
 
 CONTENT = b"a model"
 
@@ -149,24 +147,12 @@ def test_the_table_is_made_of_results(tmp_path: Path) -> None:
     quick, slow = made_row(places, "quick", 1.5, 1.25), made_row(places, "slow", 1.5, 0.5)
     assert quick.over_faster == 1.25
     assert quick.openvino_remark == "OpenVINO cannot run the model: no Conv"
-    assert quick.untried == ["pool 10.0 % (default, its family is not searched)"]
     text = wild_markdown([quick, slow])
     assert "1 of 2 are no slower than the faster peer that ran them" in text
     assert "## Slower than the faster peer" in text and "- slow (0.50): " in text
     assert "- quick (" not in text
     assert "## Beside full tuning" in text
     assert "Test CPU" in text
-
-
-def test_a_small_task_of_a_searched_family_is_told_from_others(tmp_path: Path) -> None:
-    places = Places(tmp_path)
-    infos = [
-        made_task(name).info.model_copy(update={"operator": operator})
-        for name, operator in (("pool", "conv2d"), ("conv2d_1", "conv2d"))
-    ]
-    TaskTable(model="net", target="{}", tasks=infos).write(places.tasks("net"))
-    row = made_row(places, "net", 1.5, 1.25)
-    assert row.untried == ["pool 10.0 % (default, set aside as small)"]
 
 
 def test_rows_are_kept_from_call_to_call_in_the_order_of_the_list(tmp_path: Path) -> None:

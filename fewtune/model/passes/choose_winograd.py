@@ -27,7 +27,7 @@ _MOST_BYTES = 2**28
 _LEAST_GAIN = 0.9
 # Cost of a byte of activations relative to a byte of weights. Activations are in a core's cache:
 # products reuse them, transforms only move them. Fitted to fifteen tuned kernels of five shapes on
-# an Emerald Rapids, with weights in memory (results/what-parts-are-worth.md).
+# an Emerald Rapids, with weights in memory.
 _REUSED, _MOVED = 0.1, 0.35
 # Cost of one kernel call, in bytes of weights.
 _CALL_BYTES = 85_000
