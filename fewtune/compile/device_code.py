@@ -170,7 +170,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _main(request: dict[str, Any]) -> int:
-    from fewtune.runtime.cuda_toolkit import make_ready
+    from fewtune.tvm_compat.cuda_toolkit import make_ready
 
     with tempfile.TemporaryDirectory(prefix="fewtune-") as toolkit:
         try:

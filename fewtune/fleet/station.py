@@ -33,7 +33,7 @@ _MOST_SESSIONS = 16
 
 # Modules that orders need, loaded while there is no order.
 _WANTED = (
-    "fewtune.runtime.intrinsics:register_own",
+    "fewtune.runtime.tvm:register_own_intrinsics",
     "fewtune.util.xgboost_alone:xgboost_alone",
     "fewtune.sharing.session",
     "fewtune.sharing.child",

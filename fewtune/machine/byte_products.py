@@ -11,9 +11,9 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.artifacts.model import BYTES_AN_INSTRUCTION
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.target import device_of
 from fewtune.runtime.tvm import build, has_feature, tvm
+from fewtune.tvm_compat.intrinsics import frames_without_source
 
 # A tenth of a millisecond on two AVX-512 cores: short enough to fall between two disturbances.
 STEPS = 14_000

@@ -16,10 +16,10 @@ from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its 
 from fewtune.machine.affinity import apart_from_the_pool
 from fewtune.machine.byte_products import OPERAND_REGISTERS, STEPS, ByteProducts, fastest_s
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import build, set_threads, tvm
 from fewtune.task.analysis import FLOAT32_BYTES
+from fewtune.tvm_compat.intrinsics import frames_without_source
 
 _REPEATS = 300
 _STREAM_BYTES = 256 * 2**20

@@ -21,7 +21,7 @@ CHILD_MODULES = (
     # Importing a model loads it to slim the graph.
     "onnxslim",
     # Every process with a target of this machine's CPU parses these.
-    "fewtune.runtime.intrinsics:register_own",
+    "fewtune.runtime.tvm:register_own_intrinsics",
     "fewtune.tuning.child_process",
     "fewtune.workers.worker",
     "fewtune.workers.model_runner",

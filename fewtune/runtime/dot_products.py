@@ -16,11 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm  # tvm_runtime registers what is here: it cannot be imported from here
 import tvm_ffi
-from tvm import tirx
 
-from fewtune.runtime import host_passes
+from fewtune.runtime.pipeline import run_last
+from fewtune.tvm_compat.operators import register_operator
+from fewtune.tvm_compat.start import tvm
+
+tirx = tvm.tirx
 
 VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
     "vnni",
@@ -34,7 +36,6 @@ VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN = (
 # Those that are one instruction, accumulator and all.
 AT_ONCE = (VNNI, AVX_VNNI, USDOT)
 _NAME = "tirx.dot4_{}"
-_LEVEL = 120
 _BYTES = 4
 _HIGH_BITS = -2139062144  # 0x80808080 as int32
 _LOW_BYTES = 0x00FF00FF
@@ -82,11 +83,6 @@ def register() -> None:
     """Make the operators known to TVM, once in each process."""
     for form in (VNNI, AVX_VNNI, MADD, AVX2_MADD, USDOT, SDOT, PLAIN):
         name = _NAME.format(form)
-        # TVM has no public way to register an operator.
-        tvm.ir._ffi_api.RegisterOp(name, "Dot product of four bytes.")
-        tvm.ir.register_op_attr(name, "TVectorizable", True)
-        tvm.ir.register_op_attr(name, "TCallEffectKind", int(tirx.CallEffectKind.Pure.value))
-        tvm.ir.register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
 
         def lowered(call: Any, form: str = form) -> Any:
             unsigned, signed, *sums = call.args
@@ -94,8 +90,8 @@ def register() -> None:
             start = sums[0] if sums else _constant(0, lanes)
             return _dot(form, start, unsigned, signed, lanes)
 
-        tirx.op.register_intrin_lowering(name, "llvm", f=lowered, level=_LEVEL)
-    host_passes.register(_joined_sums)
+        register_operator(name, "Dot product of four bytes.", lowered)
+    run_last(_joined_sums)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fewtune.runtime import vector_math
 from fewtune.runtime.linking import load_library
+from fewtune.runtime.pipeline import PIPELINE
 from fewtune.runtime.target import device_of, has_own_device
 from fewtune.runtime.tvm import relax, tvm
 
@@ -76,7 +77,7 @@ def build_executable(
         tvm.transform.PassContext(opt_level=3, config=config),
         vector_math.as_marked(lowered),
     ):
-        return relax.build(lowered, target=target, relax_pipeline=passes)
+        return relax.build(lowered, target=target, relax_pipeline=passes, tir_pipeline=PIPELINE)
 
 
 def runnable(module: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fewtune.errors import MachineError
 from fewtune.runtime.tvm import tvm
-from fewtune.runtime.tvm_noise import without_noise
+from fewtune.tvm_compat.noise import without_noise
 from fewtune.util.files import full_disk
 
 _COMPILER = "Compilation error:"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm  # tvm_runtime registers what is here: it cannot be imported from here
+from fewtune.tvm_compat.start import tvm
 
 _FLOAT = "float32"
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4

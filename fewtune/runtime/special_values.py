@@ -19,11 +19,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm  # tvm_runtime registers what is here: it cannot be imported from here
 import tvm_ffi
-from tvm import tirx
 
-from fewtune.runtime import host_passes
+from fewtune.runtime.pipeline import run_last
+from fewtune.tvm_compat.start import tvm
+
+tirx = tvm.tirx
 
 _EXTREMES = (tirx.Max, tirx.Min)
 _COMPARISONS = (tirx.GT, tirx.LT)
@@ -32,7 +33,7 @@ _CHOICE = "if_then_else"
 
 def register() -> None:
     """Have TVM compile kernels so on CPUs, in this process."""
-    host_passes.register(_special_values)
+    run_last(_special_values)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

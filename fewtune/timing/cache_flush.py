@@ -14,8 +14,8 @@ from typing import Any
 
 from tvm.script import tirx as T  # noqa: N812 (TVMScript's own name, which its parser expects)
 
-from fewtune.runtime.intrinsics import frames_without_source
 from fewtune.runtime.tvm import build, flat, has_feature, tvm
+from fewtune.tvm_compat.intrinsics import frames_without_source
 
 _FEATURE = "clflushopt"
 # float32 values of a cache line.

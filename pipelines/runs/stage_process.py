@@ -21,7 +21,7 @@ from typing import IO
 
 from fewtune.errors import MachineError
 from fewtune.process.child_python import child_python
-from fewtune.runtime.tvm_noise import NOISE
+from fewtune.tvm_compat.noise import NOISE
 from pipelines.dvc_repo.dvc_leftovers import mend_rwlock
 from pipelines.dvc_repo.lock_file import kept_lock_file
 from stages.parent_watch import RUN_PID

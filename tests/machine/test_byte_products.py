@@ -9,7 +9,7 @@ import pytest
 from fewtune.machine.byte_products import STEPS, ByteProducts, byte_product_kernel
 from fewtune.runtime import dot_products
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import tvm
+from fewtune.runtime.tvm import compiled, tvm
 from tests import tuned_tiny
 
 
@@ -20,7 +20,7 @@ def test_products_of_bytes_stay_in_registers(form: str) -> None:
     traits = CpuTraits.of(target)
     count = traits.registers - 2
     kernel = byte_product_kernel(2, count, traits.lanes("int32"), 1000, form)
-    assembly = tvm.driver.build(kernel, target=target).inspect_source("s").splitlines()
+    assembly = compiled(kernel, target=target).inspect_source("s").splitlines()
     products = [place for place, line in enumerate(assembly) if "vpdpbusd" in line]
     assert len(products) >= count
     loop = "\n".join(assembly[products[0] : products[-1] + 1])

@@ -16,7 +16,7 @@ from fewtune.machine.peak import (
     triad_kernel,
 )
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import build, tvm
+from fewtune.runtime.tvm import build, compiled, tvm
 from tests import tuned_tiny
 
 
@@ -33,7 +33,7 @@ def test_accumulators_stay_in_registers() -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
     traits = CpuTraits.of(target)
     kernel = multiply_add_kernel(2, traits.registers - 2, traits.lanes("float32"), 1000)
-    assembly = tvm.driver.build(kernel, target=target).inspect_source("s").splitlines()
+    assembly = compiled(kernel, target=target).inspect_source("s").splitlines()
     adds = [place for place, line in enumerate(assembly) if "vfmadd" in line]
     assert len(adds) >= traits.registers - 2
     # Neither its operands nor anything between the first and the last goes through memory.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fewtune.runtime.target import resolve_target
-from fewtune.runtime.tvm import relax, tvm
+from fewtune.runtime.tvm import compiled, relax, tvm
 
 TARGET = resolve_target("auto", 2)
 
@@ -52,7 +52,7 @@ def run(kernel: tvm.IRModule, seed: int = 0) -> np.ndarray:
         shape = tuple(int(extent) for extent in parameter.shape)
         values = generator.uniform(-4, 4, shape).astype(str(parameter.dtype))
         arguments.append(tvm.runtime.tensor(values))
-    tvm.driver.build(kernel, target=TARGET)["main"](*arguments)
+    compiled(kernel, target=TARGET)["main"](*arguments)
     return arguments[-1].numpy()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fewtune.runtime.cpu_traits import CpuTraits
 from fewtune.runtime.target import architecture, is_aarch64, resolve_target
-from fewtune.runtime.tvm import te, tvm
+from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.defaults.default import default_schedule
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_default_schedules_fill_neon_and_keep_sums_in_registers(
     target = resolve_target(tvm_json({**NEON, "mcpu": mcpu}), 4, elsewhere=True)
     schedule = default_schedule(module, target)
     assert schedule is not None
-    assembly = tvm.driver.build(schedule.mod, target=target).inspect_source("s")
+    assembly = compiled(schedule.mod, target=target).inspect_source("s")
     loops = [loop for loop in innermost_loops(assembly) if any(map(_ADD.search, loop))]
     assert loops, "nothing is summed up in vectors"
     for loop in loops:

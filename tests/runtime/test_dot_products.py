@@ -7,7 +7,7 @@ import pytest
 
 from fewtune.runtime import dot_products
 from fewtune.runtime.target import resolve_target
-from fewtune.runtime.tvm import has_feature, tvm
+from fewtune.runtime.tvm import compiled, has_feature, tvm
 from tests.made.products import product_of_words
 
 ROWS, DEPTH = 8, 24
@@ -37,7 +37,7 @@ def built(form, columns, lanes):
     target = tvm.target.Target({"kind": "llvm", "mcpu": FORMS[form]})
     if not all(has_feature(HERE, feature) for feature in NEEDS.get(form, ())):
         pytest.skip(f"this processor has no {form}")
-    return tvm.driver.build(product(form, columns, lanes), target=target)
+    return compiled(product(form, columns, lanes), target=target)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_emitted_code_holds_the_instruction(form):
 def test_arm_has_its_own_instructions(form, mcpu, call):
     target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": mcpu})
     assert dot_products.form_of(lambda feature: has_feature(target, feature)) == form
-    text = tvm.driver.build(product(form, 32, 16), target=target).inspect_source("asm")
+    text = compiled(product(form, 32, 16), target=target).inspect_source("asm")
     assert call in text
 
 

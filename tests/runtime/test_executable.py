@@ -28,7 +28,7 @@ def test_kernels_are_compiled_with_their_target_at_hand(monkeypatch: pytest.Monk
     # For CUDA, TVM asks the target at hand which architecture it compiles for.
     asked = []
 
-    def build(_module: tvm.IRModule, target: tvm.target.Target) -> None:
+    def build(_module: tvm.IRModule, target: tvm.target.Target, **_: object) -> None:
         asked.append((str(target), str(tvm.target.Target.current())))
 
     monkeypatch.setattr(tvm.driver, "build", build)

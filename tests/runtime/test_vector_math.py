@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.runtime.tvm import build, te, tvm
+from fewtune.runtime.tvm import build, compiled, te, tvm
 from tests import tuned_tiny
 
 LANES = 16
@@ -88,7 +88,7 @@ def test_common_powers_are_products_and_roots(exponent: float) -> None:
 
     expected = values.astype("float64") ** exponent
     assert np.allclose(results(raised, values), expected, rtol=4e-7)
-    library = tvm.driver.build(vectorised(raised).mod, tuned_tiny.target())
+    library = compiled(vectorised(raised).mod, tuned_tiny.target())
     assert "powf" not in library.inspect_source("asm")
 
 
@@ -120,6 +120,6 @@ def test_double_precision_keeps_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "erf", "log", "sigmoid"])
 def test_nothing_is_called_once_an_element(name: str) -> None:
-    library = tvm.driver.build(vectorised(FUNCTIONS[name][0]).mod, tuned_tiny.target())
+    library = compiled(vectorised(FUNCTIONS[name][0]).mod, tuned_tiny.target())
     assembly = library.inspect_source("asm")
     assert not [name for name in ("expf", "tanhf", "erff", "logf") if name in assembly]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewtune.runtime.tvm import build, has_feature, te, tvm
+from fewtune.runtime.tvm import build, compiled, has_feature, te, tvm
 from fewtune.schedule.access import evaluate, shape_of
 from fewtune.schedule.prefetch import prefetched
 from fewtune.schedule.space.prior import Prior
@@ -110,7 +110,7 @@ def test_while_a_panel_is_used_all_lines_of_a_later_one_are_prefetched() -> None
 @only_x86
 def test_the_assembly_has_prefetches_and_the_result_is_the_same() -> None:
     plain, ahead = laid_out(32), prefetched(laid_out(32), tuned_tiny.target())
-    assembler = tvm.driver.build(ahead, target=tuned_tiny.target()).inspect_source("asm")
+    assembler = compiled(ahead, target=tuned_tiny.target()).inspect_source("asm")
     assert "prefetcht0" in assembler
     random = np.random.default_rng(0)
     shapes = argument_shapes(plain["main"])

@@ -11,7 +11,7 @@ import pytest
 
 from fewtune.model.passes.winograd import multiplied
 from fewtune.runtime.cpu_traits import CpuTraits
-from fewtune.runtime.tvm import te, tvm
+from fewtune.runtime.tvm import compiled, te, tvm
 from fewtune.schedule.space.decision_rates import reduction_tile, shared_speed, tile_speed
 from fewtune.schedule.space.design_space import TILE, Point
 from fewtune.schedule.space.prior import Prior
@@ -150,7 +150,7 @@ def test_flushing_leaves_a_buffer_as_it_is() -> None:
 
 def test_lines_are_flushed_without_waiting_for_each_other() -> None:
     target = tvm.target.Target({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
-    assembly = tvm.driver.build(flush_kernel(2), target=target).inspect_source("s")
+    assembly = compiled(flush_kernel(2), target=target).inspect_source("s")
     assert "clflushopt" in assembly
 
 

@@ -58,6 +58,8 @@ def make_ready(folder: Path) -> bool:
     ------
     MachineError
         If the wheels are missing, or TVM is loaded already.
+
+    Test: tests/compile/test_device_code.py::test_a_model_is_compiled_for_a_gpu_that_is_not_here
     """
     toolkit = _wheels()
     if importlib.util.find_spec("cuda.bindings") is None:
@@ -78,6 +80,8 @@ def use_own_gpu() -> None:
 
     The toolkit is an installed one, or NVIDIA's wheels. Where its headers lie otherwise than TVM
     expects, links in the user's cache lay them out.
+
+    Test: tests/tvm_compat/test_cuda_toolkit.py::test_another_layout_is_linked_in_the_users_cache
     """
     if not has_nvidia_driver():
         return
@@ -155,7 +159,12 @@ def _wheels() -> Path:
 
 
 def driver_stand_in(folder: Path) -> Path:
-    """A library of the driver's name, each of whose functions says that there is no device."""
+    """A library of the driver's name, each of whose functions says that there is no device.
+
+    TVM's CUDA runtime asks for these functions when it is loaded, also to compile only.
+
+    Test: tests/compile/test_device_code.py::test_a_model_is_compiled_for_a_gpu_that_is_not_here
+    """
     compiler = next((p for name in ("cc", "gcc", "clang") if (p := shutil.which(name))), None)
     if compiler is None:
         raise MachineError("no C compiler (cc, gcc or clang) is on the PATH: install gcc")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fewtune.runtime import cuda_toolkit
+from fewtune.tvm_compat import cuda_toolkit
 from fewtune.util.nvidia_driver import has_nvidia_driver
 
 USE = """
 import os
-from fewtune.runtime.cuda_toolkit import use_own_gpu
+from fewtune.tvm_compat.cuda_toolkit import use_own_gpu
 use_own_gpu()
 print(os.environ.get("CUDA_PATH"))
 """

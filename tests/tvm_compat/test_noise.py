@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import os, sys
-from fewtune.runtime.tvm_noise import without_noise
+from fewtune.tvm_compat.noise import without_noise
 if sys.argv[1] == "closed":
     os.close(2)
 with without_noise():

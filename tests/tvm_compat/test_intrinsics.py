@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import platform
 import subprocess
 import sys
 
 import pytest
 
-LIGHTLY = "from fewtune.runtime import intrinsics; intrinsics.register_own()"
+from fewtune.tvm_compat.intrinsics import frames_without_source
+
+LIGHTLY = "from fewtune.runtime.tvm import register_own_intrinsics; register_own_intrinsics()"
 AS_TVM = "import fewtune.runtime.tvm, tvm.s_tir.tensor_intrin.{family}"
 TOLD = """
 import hashlib, inspect
@@ -34,3 +37,21 @@ def test_they_are_what_tvm_itself_registers() -> None:
     ]
     assert found[0] == found[1]
     assert len(found[0].splitlines()) > 2
+
+
+@pytest.mark.slow
+def test_intrinsics_of_other_devices_are_not_parsed() -> None:
+    script = "import sys; from fewtune.runtime.tvm import ms; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    package = "tvm.s_tir.tensor_intrin"
+    assert [name for name in loaded if name.startswith(package)] == [package]
+
+
+def test_frames_have_no_source_within_the_block() -> None:
+    with frames_without_source():
+        found = inspect.stack()[0]
+    assert (found.function, found.code_context) == (
+        test_frames_have_no_source_within_the_block.__name__,
+        None,
+    )
+    assert inspect.stack()[0].code_context is not None

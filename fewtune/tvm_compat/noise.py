@@ -22,6 +22,8 @@ def without_noise() -> Iterator[None]:
 
     Everything else is written at the end of the block. Native code writes to the descriptor, so
     that is what is redirected, for all threads.
+
+    Test: tests/tvm_compat/test_noise.py::test_only_noise_is_left_out
     """
     try:
         before = os.dup(2)
