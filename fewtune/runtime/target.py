@@ -104,7 +104,7 @@ def resolve_target(text: str, threads: int, *, elsewhere: bool = False) -> tvm.t
 def _require_known(text: str, config: dict[str, Any]) -> None:
     """Refuse a CPU or an extension that LLVM does not know: it would go on, and only warn."""
     from fewtune.runtime.tvm import tvm
-    from fewtune.runtime.tvm_noise import without_noise
+    from fewtune.tvm_compat.noise import without_noise
 
     cpu, attributes, cores = (config.get(key) for key in ("mcpu", "mattr", "num-cores"))
     triple = config.get("mtriple") or tvm.get_global_func("target.llvm_get_system_triple")()
